@@ -9,7 +9,8 @@ from uuid import UUID
 
 from horsies.errors import ErrorCode, NotFound, UsageError
 from horsies.model.text import sanitize_text
-from horsies_ops.reads.filters import NEWEST_LOOKED_AT, ShortIdMatch, is_short_id
+from horsies_ops.reads.filters import is_short_id
+from horsies_ops.reads.search import NEWEST_SEARCHED, ShortIdMatch
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -54,7 +55,7 @@ def _single_match(noun: str, short_id: str, matches: Iterable[ShortIdMatch], *, 
     found = {match.id: f"{match.status}  {sanitize_text(match.name, limit=80)}" for match in matches}
     if not found:
         raise NotFound(
-            f"no {noun} with short id {short_id} (searched unfinished and the newest {NEWEST_LOOKED_AT:,})",
+            f"no {noun} with short id {short_id} (searched unfinished and the newest {NEWEST_SEARCHED:,})",
             hint=f"use the full id: {list_command} shows it",
         )
     return _require_single(f"{noun}s", short_id, found)

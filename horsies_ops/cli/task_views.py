@@ -92,7 +92,7 @@ def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
 
 def detail_document(detail: TaskDetail) -> dict[str, Any]:
     """Return the document of `task show --json`."""
-    task, heartbeat, decision = detail.task, detail.last_beat, detail.recovery_decision
+    task, heartbeat, decision = detail.task, detail.last_heartbeat, detail.recovery_decision
     return {
         **_summary(task),
         **_fields(task, _DETAIL),

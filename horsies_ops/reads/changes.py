@@ -1,4 +1,4 @@
-"""What a notification says has changed."""
+"""Changes: parsed notifications about tasks, heartbeats, events and workflow runs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from uuid import UUID
 
 
 class Topic(StrEnum):
-    """What a change is about."""
+    """The subject of a change."""
 
     TASK_NEW = "task_new"
-    """New work is due in `queue`."""
+    """A task is due in `queue`."""
     TASK_DONE = "task_done"
-    """The tasks `ids` have ended."""
+    """The tasks `ids` have finished."""
     STATUS_CHANGE = "tasks"
-    """`count` tasks of `queue` made the move `kind` from one status to another; `ids` are some of them."""
+    """`count` tasks of `queue` made the transition `kind` from one status to another; `ids` are some of them."""
     HEARTBEATS = "heartbeats"
-    """The worker `worker_id` wrote `count` beats."""
+    """The worker `worker_id` wrote `count` heartbeats."""
     EVENT = "event"
-    """An event of this `kind` was written down."""
+    """An event of this `kind` was recorded."""
     WORKFLOW = "workflow"
-    """The run in `ids` came to an end or was paused."""
+    """The run in `ids` finished or was paused."""
     FEED = "feed"
-    """About the feed itself: `kind` is a `Feed`."""
+    """The feed itself: `kind` is a `FeedStatus`."""
 
 
 class FeedStatus(StrEnum):
-    """How changes arrive; after LIVE and RESTORED whoever listens must look for themselves once."""
+    """State of the feed. After LIVE and RESTORED a reader must read everything once: changes may have been missed."""
 
     LIVE = "live"
     POLLING = "polling"
-    """No notifications can be had; this is one tick of the poll."""
+    """Notifications are not available; this is one tick of the poll."""
     LOST = "lost"
     RESTORED = "restored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that changed, a hint and no more; `at` is by this process's clock."""
+    """A hint that something changed; `at` is the time of this process's clock."""
 
     topic: Topic
     kind: str
@@ -54,7 +54,7 @@ class Change:
     ids: tuple[UUID, ...] = ()
     worker_id: UUID | None = None
     detail: str | None = None
-    """Why a feed was lost."""
+    """Why the feed is lost or polling."""
 
 
 def parse_task_new(queue: str, at: datetime) -> Change:
@@ -71,30 +71,30 @@ def parse_workflow_done(payload: str, at: datetime) -> Change:
 
 
 def parse_event(payload: str, at: datetime) -> Change | None:
-    """Beats, a move of tasks, or an event that was written down; None for what none of ours has said."""
+    """Parse a message about heartbeats, a status change or an event; None if it is malformed."""
     try:
-        said = cast("dict[str, Any]", json.loads(payload))
-        kind, count = str(said["kind"]), int(said.get("count", 1))
-        ids, worker = _ids(said.get("ids") or ()), _ids([said.get("worker_id")])
+        message = cast("dict[str, Any]", json.loads(payload))
+        kind, count = str(message["kind"]), int(message.get("count", 1))
+        ids, worker = _ids(message.get("ids") or ()), _ids([message.get("worker_id")])
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return Change(
-        topic=_topic(kind, said),
+        topic=_topic(kind, message),
         kind=kind,
         at=at,
-        queue=_text(said.get("queue")),
-        from_status=_text(said.get("from")),
-        to_status=_text(said.get("to")),
+        queue=_text(message.get("queue")),
+        from_status=_text(message.get("from")),
+        to_status=_text(message.get("to")),
         count=count,
         ids=ids,
         worker_id=worker[0] if worker else None,
     )
 
 
-def _topic(kind: str, said: dict[str, Any]) -> Topic:
+def _topic(kind: str, message: dict[str, Any]) -> Topic:
     if kind == "heartbeats":
         return Topic.HEARTBEATS
-    return Topic.STATUS_CHANGE if said.get("to") else Topic.EVENT
+    return Topic.STATUS_CHANGE if message.get("to") else Topic.EVENT
 
 
 def _text(value: object) -> str | None:
@@ -102,11 +102,11 @@ def _text(value: object) -> str | None:
 
 
 def _ids(texts: Iterable[object]) -> tuple[UUID, ...]:
-    """Those that are ids; anyone may send a notification."""
-    found: list[UUID] = []
+    """Return the valid ids and ignore the rest, because any database user can send a notification."""
+    ids: list[UUID] = []
     for text in texts:
         try:
-            found.append(UUID(str(text)))
+            ids.append(UUID(str(text)))
         except ValueError:
             continue
-    return tuple(found)
+    return tuple(ids)

@@ -1,4 +1,4 @@
-"""What happened, and what operators did."""
+"""Events and the audit log: pages of both, and a live tail of events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.live import FeedStatus, Topic, listen
 
-_LAST: Final = (1 << 63) - 1
+PAGE_SIZE: Final = 1_000
+OVERLAP: Final = 500
+"""How many ids before the last one `tail_events` reads again: lower ids may be committed later."""
+_MAX_ID: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One action of an operator."""
+    """One entry of the audit log."""
 
     id: int
     at: datetime
@@ -81,14 +84,14 @@ async def events(
     since: timedelta | None = None,
     limit: int = 100,
 ) -> tuple[EventRow, ...]:
-    """Events in the order of writing: those next after an id, else the last ones, where given before another.
+    """Return events in id order: the first after id `after`, else the last, or the last before id `before`.
 
-    Ids are drawn before commit: one that is lower than another may appear after it.
+    Ids are assigned before commit, so an event may become visible after one with a higher id.
     """
-    wanted = (list(kinds) or None, task_id, since, limit)
+    conditions = (list(kinds) or None, task_id, since, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.events_after, after, *wanted))
-    return tuple(await database.fetch(EVENT_READS.latest_events, before or _LAST, *wanted))
+        return tuple(await database.fetch(EVENT_READS.events_after, after, *conditions))
+    return tuple(await database.fetch(EVENT_READS.latest_events, before or _MAX_ID, *conditions))
 
 
 async def audit(
@@ -99,37 +102,31 @@ async def audit(
     actions: Sequence[str] = (),
     limit: int = 100,
 ) -> tuple[AuditRow, ...]:
-    """Actions in the order in which they were begun, of some kinds where given; `after` and `before` as for events."""
-    wanted = (list(actions) or None, limit)
+    """Return audit entries in the order of their start; `after` and `before` work as in `events`."""
+    conditions = (list(actions) or None, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.actions_after, after, *wanted))
-    return tuple(await database.fetch(EVENT_READS.latest_actions, before or _LAST, *wanted))
-
-
-# Events as they are written.
-
-PAGE_SIZE: Final = 1_000
-
-OVERLAP: Final = 500
-"""How far behind the last id is looked again, since a lower one may have been committed later."""
+        return tuple(await database.fetch(EVENT_READS.actions_after, after, *conditions))
+    return tuple(await database.fetch(EVENT_READS.latest_actions, before or _MAX_ID, *conditions))
 
 
 async def tail_events(
     database: Database, direct_spec: ConnectionSpec, *, since: timedelta, kinds: Sequence[str] = ()
 ) -> AsyncGenerator[EventRow]:
-    """The events of the time past, then each that is written, once; outages are waited out."""
+    """Yield the events of the last `since`, then every new one, each once; continues after outages."""
     seen: OrderedDict[int, None] = OrderedDict()
     for row in await events(database, since=since, kinds=kinds, limit=PAGE_SIZE):
         seen[row.id] = None
         yield row
     async with aclosing(listen(database, direct_spec)) as changes:
         async for change in changes:
-            is_news = change.topic is Topic.EVENT or (change.topic is Topic.FEED and change.kind != FeedStatus.LOST)
-            for row in await _unseen(database, seen, since, kinds) if is_news else ():
+            may_have_events = change.topic is Topic.EVENT or (
+                change.topic is Topic.FEED and change.kind != FeedStatus.LOST
+            )
+            for row in await _read_unseen(database, seen, since, kinds) if may_have_events else ():
                 yield row
 
 
-async def _unseen(
+async def _read_unseen(
     database: Database, seen: OrderedDict[int, None], since: timedelta, kinds: Sequence[str]
 ) -> list[EventRow]:
     found: list[EventRow] = []
@@ -139,7 +136,7 @@ async def _unseen(
             found += [row for row in rows if row.id not in seen]
             after = rows[-1].id
     except HorsiesError:
-        pass  # it is read again when the feed is back
+        pass  # read again when the feed is restored
     seen.update(dict.fromkeys(row.id for row in found))
     while len(seen) > 4 * OVERLAP:
         seen.popitem(last=False)

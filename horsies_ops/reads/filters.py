@@ -1,4 +1,9 @@
-"""Which tasks are meant."""
+"""Task filters, and the one-line text that operators type for them.
+
+Example: `status:failed,expired queue:mail age<1h -name:mail.*`. All terms must match, a comma means "or", a leading `-`
+negates a term and `-(…)` a group of terms. A bare word is an id if it looks like one, otherwise text to search for.
+Quotes keep spaces, commas and words that look like ids.
+"""
 
 from __future__ import annotations
 
@@ -8,80 +13,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
-from uuid import UUID
+from typing import Any, Final, cast
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
-from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-
-
-# Globs with `*` and `?`, as operators write them.
-
-_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
-
-
-def glob_to_like(glob: str) -> str:
-    """The pattern by which LIKE finds what the glob means."""
-    return glob.translate(_LIKE)
-
-
-# Finding a task or a run by the short form of its id, which is what people see and type.
-
-NEWEST_LOOKED_AT: Final = 10_000
-"""How many of the newest tasks, or runs, are looked through, beside all that have not ended."""
-
-MAX_MATCHES: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortIdMatch:
-    """A task or a run that fits, with enough to tell it from the others."""
-
-    id: UUID
-    name: str
-    status: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupQueries:
-    tasks_by_short_id: Query[ShortIdMatch]
-    runs_by_short_id: Query[ShortIdMatch]
-
-
-LOOKUP = load_queries(LookupQueries, "horsies_ops.reads", "lookup")
-
-
-def is_short_id(text: str) -> bool:
-    return len(text) == SHORT_FORM_DIGITS and all(digit in "0123456789abcdefABCDEF" for digit in text)
-
-
-async def tasks_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
-    """The tasks whose id ends in these eight digits, newest first; older ones that have ended are not looked at."""
-    return await _by_short_id(database, LOOKUP.tasks_by_short_id, short_id)
-
-
-async def runs_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
-    """The same for runs of workflows."""
-    return await _by_short_id(database, LOOKUP.runs_by_short_id, short_id)
-
-
-async def _by_short_id(database: Database, query: Query[ShortIdMatch], short_id: str) -> tuple[ShortIdMatch, ...]:
-    if not is_short_id(short_id):
-        raise ValueError(f"{short_id!r} is no short form of an id")
-    return tuple(await database.fetch(query, short_id.lower(), NEWEST_LOOKED_AT, MAX_MATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Tasks for which every part that is given holds; a part with several values holds when one of them fits.
+    """Selects tasks that meet every condition that is set; a condition with several values needs one of them.
 
-    `names` and `error_codes` are globs with `*` and `?`. An id may be whole or its last eight digits. Ages count from
-    the send, `min_wait` from when the task was due, `min_silence` from the last beat of the claim that a live task is
-    under. `text` is looked for in name, arguments and error, in upper and lower case. What `exclude`, or any filter of
-    several, matches is left out. A filter that makes no sense is a `ValueError` at once.
+    `names` and `error_codes` are globs with `*` and `?`. Ids are full ids or short ids. Ages count from `sent_at`,
+    `min_wait` from when the task was due, `min_silence` from the last heartbeat of the current claim. `text` is
+    searched in name, arguments and error, ignoring case. Tasks that match `exclude`, or any filter in it, are left out.
+    Raises ValueError for an unknown status, a malformed id or a nested `exclude`.
     """
 
     ids: Sequence[str] = ()
@@ -106,17 +50,17 @@ class TaskFilter:
     def __post_init__(self) -> None:
         for status in self.statuses:
             TaskStatus(status)
-        for identity in (*self.ids, self.worker_id, self.workflow_id):
-            if identity is not None and not is_short_id(identity):
-                parse_id(identity)
-        if any(each.excluded for each in self.excluded):
-            raise ValueError("a filter within exclude cannot exclude in turn")
+        for id_text in (*self.ids, self.worker_id, self.workflow_id):
+            if id_text is not None and not is_short_id(id_text):
+                parse_id(id_text)
+        if any(excluded.excluded for excluded in self.excluded):
+            raise ValueError("a filter in exclude cannot have an exclude itself")
 
     @property
     def excluded(self) -> tuple[TaskFilter, ...]:
-        """The filters of `exclude`, however many; one without parts excludes nothing."""
-        given = (self.exclude,) if isinstance(self.exclude, TaskFilter) else self.exclude or ()
-        return tuple(each for each in given if _conditions(each) or each.exclude)
+        """The filters in `exclude`, without empty ones, which exclude nothing."""
+        excludes = (self.exclude,) if isinstance(self.exclude, TaskFilter) else self.exclude or ()
+        return tuple(excluded for excluded in excludes if _conditions(excluded) or excluded.exclude)
 
     @property
     def is_empty(self) -> bool:
@@ -124,25 +68,25 @@ class TaskFilter:
         return not _conditions(self) and not self.excluded
 
     def to_json(self) -> str:
-        """The filter, and those that it excludes, as the statements take them."""
-        terms = [{"is_wanted": True, **_conditions(self)}]
-        return json.dumps(terms + [{"is_wanted": False, **_conditions(each)} for each in self.excluded])
+        """Return the filter and its excluded filters as the SQL statements take them."""
+        filters = [{"is_wanted": True, **_conditions(self)}]
+        return json.dumps(filters + [{"is_wanted": False, **_conditions(excluded)} for excluded in self.excluded])
 
 
-def _conditions(wanted: TaskFilter) -> dict[str, object]:
-    """The parts that are given, as plain JSON."""
-    given = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name != "exclude"}
-    return {name: _plain(name, value) for name, value in given.items() if value not in (None, (), [])}
+def _conditions(task_filter: TaskFilter) -> dict[str, object]:
+    """Return the conditions that are set, as JSON values."""
+    values = {field.name: getattr(task_filter, field.name) for field in fields(task_filter) if field.name != "exclude"}
+    return {name: _json_value(name, value) for name, value in values.items() if value not in (None, (), [])}
 
 
-def _plain(name: str, value: object) -> object:
+def _json_value(name: str, value: object) -> object:
     match name, value:
         case "names" | "error_codes", _:
             return [glob_to_like(glob) for glob in cast("Sequence[str]", value)]
         case "statuses" | "queues", _:
             return list(cast("Sequence[str]", value))
         case "ids", _:
-            return [each.lower() for each in cast("Sequence[str]", value)]
+            return [id_text.lower() for id_text in cast("Sequence[str]", value)]
         case "worker_id" | "workflow_id", str():
             return value.lower()
         case _, timedelta():
@@ -151,7 +95,208 @@ def _plain(name: str, value: object) -> object:
             return value
 
 
-# The parts of a line that says a filter: words, keys with values, and what is negated.
+_GLOB_TO_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+
+
+def glob_to_like(glob: str) -> str:
+    """Return the LIKE pattern for a glob with `*` and `?`."""
+    return glob.translate(_GLOB_TO_LIKE)
+
+
+def is_short_id(text: str) -> bool:
+    return len(text) == SHORT_FORM_DIGITS and all(digit in "0123456789abcdefABCDEF" for digit in text)
+
+
+# Filters as text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterFault:
+    """What is wrong with a filter text, and where: `position` counts characters from 0."""
+
+    position: int
+    message: str
+    hint: str
+
+
+LIST_KEYS: Final = {"status": "statuses", "queue": "queues", "name": "names", "err": "error_codes", "id": "ids"}
+SINGLE_VALUE_KEYS: Final = {"worker": "worker_id", "wf": "workflow_id", "flag": "flag", "text": "text"}
+CHOICE_KEYS: Final = {
+    "due": ("due_later", {"later": True, "now": False}),
+    "retried": ("retried", {"yes": True, "no": False}),
+}
+MINIMUM_KEYS: Final = {"wait": "min_wait", "run": "min_run", "hb": "min_silence"}
+_COMPARISONS: Final = {
+    "age>": "older_than",
+    "age<": "newer_than",
+    **{f"{key}>": field for key, field in MINIMUM_KEYS.items()},
+    "att>=": "min_attempts",
+}
+FILTER_KEYS: Final = (*LIST_KEYS, *SINGLE_VALUE_KEYS, *CHOICE_KEYS, "age", *MINIMUM_KEYS, "att")
+"""All keys, in the order in which they are suggested."""
+
+
+def parse_filter(text: str) -> TaskFilter | FilterFault:
+    """Return the filter that `text` describes, or the first fault in it."""
+    try:
+        return _build_filter(FilterParser(text).parse())
+    except FilterSyntaxError as error:
+        return FilterFault(position=error.position, message=error.message, hint=error.hint)
+
+
+def format_filter(task_filter: TaskFilter) -> str:
+    """Return the text that `parse_filter` turns into this filter; durations are rounded down to milliseconds."""
+    excluded = (list(_format_conditions(each)) for each in task_filter.excluded)
+    negated = (f"-{terms[0]}" if len(terms) == 1 else f"-({' '.join(terms)})" for terms in excluded)
+    return " ".join([*_format_conditions(task_filter), *negated])
+
+
+def _format_conditions(task_filter: TaskFilter) -> Iterator[str]:
+    """Yield a term for each condition that is set, without the excluded filters."""
+    for key, field in LIST_KEYS.items():
+        if values := getattr(task_filter, field):
+            yield f"{key}:{','.join(value.lower() if key == 'status' else quote_value(value) for value in values)}"
+    for key, field in SINGLE_VALUE_KEYS.items():
+        if (value := getattr(task_filter, field)) is not None:
+            yield f"{key}:{quote_value(value)}"
+    for key, (field, choices) in CHOICE_KEYS.items():
+        yield from (f"{key}:{word}" for word, value in choices.items() if getattr(task_filter, field) is value)
+    for comparison, field in _COMPARISONS.items():
+        if (value := getattr(task_filter, field)) is not None:
+            yield comparison + (format_duration(value) if isinstance(value, timedelta) else str(value))
+
+
+def _build_filter(terms: Sequence[FilterTerm | NegatedGroup]) -> TaskFilter:
+    conditions: dict[str, Any] = {}
+    excluded: list[TaskFilter] = []
+    for term in terms:
+        if isinstance(term, NegatedGroup):
+            excluded.append(_build_group(term))
+            continue
+        condition = _build_condition(term)
+        if condition.is_negated != term.is_negated:
+            excluded.append(TaskFilter(**{condition.field: condition.value}))
+        elif condition.field in conditions:
+            hint = "join its values with commas" if term.key else 'put several words in quotes: "one two"'
+            raise FilterSyntaxError(term.position, f"{term.key or 'search text'} is given twice", hint)
+        else:
+            conditions[condition.field] = condition.value
+    return TaskFilter(**conditions, exclude=tuple(excluded) or None)
+
+
+def _build_group(group: NegatedGroup) -> TaskFilter:
+    task_filter = _build_filter(group.terms)
+    if task_filter.excluded:
+        raise FilterSyntaxError(group.position, "nested negation", "move the inner condition out of the group")
+    return task_filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Condition:
+    """A field of `TaskFilter` and its value. `att<2` is the negation of `att>=2`."""
+
+    field: str
+    value: Any
+    is_negated: bool = False
+
+
+def _build_condition(term: FilterTerm) -> _Condition:
+    key = term.key
+    if not key:
+        return _bare_word_condition(term.values[0])
+    if key not in FILTER_KEYS:
+        nearest = difflib.get_close_matches(key, FILTER_KEYS, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"keys: {', '.join(FILTER_KEYS)}"
+        raise FilterSyntaxError(term.position, f"unknown key {key!r}", hint)
+    if key == "age" or key == "att" or key in MINIMUM_KEYS:
+        return _comparison(term)
+    if term.operator != ":":
+        raise FilterSyntaxError(term.position, f"{key} cannot be compared", f"write {key}:value")
+    if key in LIST_KEYS:
+        return _Condition(field=LIST_KEYS[key], value=tuple(_validated(key, value) for value in term.values))
+    value = _single_value(term)
+    if key in SINGLE_VALUE_KEYS:
+        return _Condition(field=SINGLE_VALUE_KEYS[key], value=_validated(key, value))
+    field, choices = CHOICE_KEYS[key]
+    if value.text not in choices:
+        hint = f"write {' or '.join(choices)}"
+        raise FilterSyntaxError(value.position, f"invalid value {value.text!r} for {key}", hint)
+    return _Condition(field=field, value=choices[value.text])
+
+
+def _bare_word_condition(value: FilterValue) -> _Condition:
+    if value.is_quoted or not _is_id(value.text):
+        return _Condition(field="text", value=value.text)
+    return _Condition(field="ids", value=(value.text,))
+
+
+def _comparison(term: FilterTerm) -> _Condition:
+    key = term.key
+    if term.operator == ":":
+        example = "att>=2" if key == "att" else f"{key}>5m"
+        raise FilterSyntaxError(term.position, f"{key} needs a comparison", f"write {example}")
+    value = _single_value(term)
+    is_below = term.operator.startswith("<")
+    if key == "att":
+        # Attempts are whole numbers: `>2` is `>=3`, and `<2` is "not >=2".
+        minimum = _attempts(value) + (term.operator in {">", "<="})
+        return _Condition(field="min_attempts", value=minimum, is_negated=is_below)
+    duration = _duration(value)
+    if key == "age":
+        return _Condition(field="newer_than" if is_below else "older_than", value=duration)
+    if is_below:
+        hint = f"for the opposite of {key}>{value.text} write -{key}>{value.text}"
+        raise FilterSyntaxError(term.position, f"{key} supports only >", hint)
+    return _Condition(field=MINIMUM_KEYS[key], value=duration)
+
+
+def _single_value(term: FilterTerm) -> FilterValue:
+    value, *more = term.values
+    if more:
+        raise FilterSyntaxError(more[0].position, f"{term.key} takes one value", "remove the comma and what follows it")
+    return value
+
+
+def _validated(key: str, value: FilterValue) -> str:
+    if key == "status":
+        try:
+            return TaskStatus(value.text.upper())
+        except ValueError:
+            hint = f"one of {', '.join(TaskStatus).lower()}"
+            raise FilterSyntaxError(value.position, f"unknown status {value.text!r}", hint) from None
+    if key in {"id", "worker", "wf"} and not _is_id(value.text):
+        raise FilterSyntaxError(value.position, f"invalid id {value.text!r}", "give the full id or its last 8 digits")
+    return value.text
+
+
+def _duration(value: FilterValue) -> timedelta:
+    try:
+        return parse_duration(value.text)
+    except ValueError as error:
+        message = str(error).removesuffix(f" ({DURATION_EXAMPLES})")
+        raise FilterSyntaxError(value.position, message, DURATION_EXAMPLES) from None
+
+
+def _attempts(value: FilterValue) -> int:
+    if not (value.text.isascii() and value.text.isdigit() and len(value.text) < 10):
+        raise FilterSyntaxError(
+            value.position, f"invalid number of attempts {value.text!r}", "write a whole number, such as 2"
+        )
+    return int(value.text)
+
+
+def _is_id(text: str) -> bool:
+    if is_short_id(text):
+        return True
+    try:
+        parse_id(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Parser of filter texts
+
 
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_]+)(:|<=|>=|<|>)")
@@ -161,7 +306,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class FilterSyntaxError(ValueError):
-    """Text that says no filter, from `position` on."""
+    """A filter text that cannot be parsed; `position` is where the fault is."""
 
     def __init__(self, position: int, message: str, hint: str) -> None:
         super().__init__(message)
@@ -179,7 +324,7 @@ class FilterValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTerm:
-    """`key` and `operator` are empty for a bare word."""
+    """One term of a filter text; `key` and `operator` are empty for a bare word."""
 
     position: int
     is_negated: bool
@@ -190,33 +335,33 @@ class FilterTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegatedGroup:
-    """Parts in `-(…)`, of which not all may hold."""
+    """Terms in `-(…)`: tasks that match all of them are excluded."""
 
     position: int
     terms: tuple[FilterTerm, ...]
 
 
 class FilterParser:
-    """Reads a line from left to right."""
+    """Splits a filter text into terms, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def parse(self) -> list[FilterTerm | NegatedGroup]:
-        """Every part of the line; `Unreadable` at the first that makes no sense."""
-        parts: list[FilterTerm | NegatedGroup] = []
+        """Return all terms; raises FilterSyntaxError at the first fault."""
+        terms: list[FilterTerm | NegatedGroup] = []
         while not self._is_at_end():
-            parts.append(self._group() if self._take("-(") else self._term())
-        return parts
+            terms.append(self._group() if self._take("-(") else self._term())
+        return terms
 
     def _group(self) -> NegatedGroup:
-        began, parts = self._at - 2, list[FilterTerm]()
+        position, terms = self._at - len("-("), list[FilterTerm]()
         while not self._take(")"):
             if self._is_at_end():
-                raise FilterSyntaxError(began, "a group that is not closed", "close it with )")
-            parts.append(self._term())
-        return NegatedGroup(position=began, terms=tuple(parts))
+                raise FilterSyntaxError(position, "unclosed group", "close it with )")
+            terms.append(self._term())
+        return NegatedGroup(position=position, terms=tuple(terms))
 
     def _term(self) -> FilterTerm:
         self._skip_space()
@@ -245,26 +390,26 @@ class FilterParser:
             self._at = bare.end()
             return FilterValue(text=bare[0], position=position, is_quoted=False)
         if self._text.startswith('"', position):
-            raise FilterSyntaxError(position, "a quotation that is not closed", 'close it with "')
-        self._refuse_bracket()
-        raise FilterSyntaxError(position, "a value is missing", "write it next to the sign, without a space")
+            raise FilterSyntaxError(position, "unclosed quote", 'close it with "')
+        self._reject_bracket()
+        raise FilterSyntaxError(position, "missing value", "write it right after the operator, without a space")
 
-    def _refuse_bracket(self) -> None:
-        """Say what is wrong with a bracket that stands here, where none belongs."""
+    def _reject_bracket(self) -> None:
+        """Raise if there is a bracket at the current position, where a value is expected."""
         rest = self._text[self._at :]
-        hint = "-(…) negates what is in it; quotes keep a bracket as text"
+        hint = "-(…) negates a group of terms; use quotes to search for a bracket"
         if rest.startswith(")"):
-            raise FilterSyntaxError(self._at, "a bracket that was not opened", hint)
+            raise FilterSyntaxError(self._at, "unmatched )", hint)
         if rest.startswith("("):
-            fault = "brackets without a minus" if ")" in rest else "a bracket that is not closed"
+            fault = "group without a minus" if ")" in rest else "unclosed ("
             raise FilterSyntaxError(self._at, fault, hint)
 
-    def _take(self, sign: str) -> bool:
-        if sign != ",":  # which joins values only where nothing stands between
+    def _take(self, symbol: str) -> bool:
+        if symbol != ",":  # a comma joins two values only without spaces around it
             self._skip_space()
-        if not self._text.startswith(sign, self._at):
+        if not self._text.startswith(symbol, self._at):
             return False
-        self._at += len(sign)
+        self._at += len(symbol)
         return True
 
     def _is_at_end(self) -> bool:
@@ -277,15 +422,16 @@ class FilterParser:
 
 
 def quote_value(value: str) -> str:
-    """A value as it stands in a line: in quotes where it would be taken apart otherwise."""
+    """Return the value in quotes if the parser would split it otherwise."""
     if _BARE.fullmatch(value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-# Durations as people write them: `5m`, `30s`, `2h`, `1d`, `250ms`, or plain seconds.
+# Durations
 
+DURATION_EXAMPLES: Final = "examples: 30s, 5m, 2h, 1d, 250ms"
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -294,229 +440,23 @@ _UNITS = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
-_WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """What `text` says; a `ValueError` that says what to write where it makes no sense."""
-    written = _WRITTEN.fullmatch(text.strip().lower())
-    if written is None:
-        raise ValueError(f"{text!r} is no duration; write 5m, 30s, 2h, 1d, 250ms or plain seconds")
+    """Parse `5m`, `30s`, `2h`, `1d`, `250ms` or plain seconds; raises ValueError for anything else."""
+    parsed = _DURATION.fullmatch(text.strip().lower())
+    if parsed is None:
+        raise ValueError(f"invalid duration {text!r} ({DURATION_EXAMPLES})")
     try:
-        return float(written[1]) * _UNITS[written[2]]
+        return float(parsed[1]) * _UNITS[parsed[2]]
     except OverflowError:
-        raise ValueError(f"{text!r} is too long a time") from None
+        raise ValueError(f"duration {text!r} is too long") from None
 
 
 def format_duration(duration: timedelta) -> str:
-    """The duration in the largest unit of which it is a whole number; to the millisecond."""
+    """Format in the largest unit that gives a whole number, rounded down to milliseconds."""
     for unit in ("d", "h", "m", "s"):
         if duration % _UNITS[unit] == timedelta(0):
             return f"{duration // _UNITS[unit]}{unit}"
     return f"{duration // _UNITS['ms']}ms"
-
-
-# One line of text for a filter, as operators type it: `status:failed,expired queue:mail age<1h -name:mail.*`.
-#
-# All parts must hold, a comma means or, a leading `-` negates, and `-(…)` negates several parts together. A bare word
-# is an id where it looks like one, else text to look for; quotes keep spaces, commas and words that look like ids.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterFault:
-    """What is wrong with a filter, and where: `position` counts characters from 0."""
-
-    position: int
-    message: str
-    hint: str
-
-
-LIST_KEYS: Final = {"status": "statuses", "queue": "queues", "name": "names", "err": "error_codes", "id": "ids"}
-SINGLE_VALUE_KEYS: Final = {"worker": "worker_id", "wf": "workflow_id", "flag": "flag", "text": "text"}
-CHOICE_KEYS: Final = {
-    "due": ("due_later", {"later": True, "now": False}),
-    "retried": ("retried", {"yes": True, "no": False}),
-}
-MINIMUM_KEYS: Final = {"wait": "min_wait", "run": "min_run", "hb": "min_silence"}
-_COMPARED: Final = {
-    "age>": "older_than",
-    "age<": "newer_than",
-    **{f"{key}>": field for key, field in MINIMUM_KEYS.items()},
-    "att>=": "min_attempts",
-}
-FILTER_KEYS: Final = (*LIST_KEYS, *SINGLE_VALUE_KEYS, *CHOICE_KEYS, "age", *MINIMUM_KEYS, "att")
-"""Every key of the language, in the order in which they are offered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Condition:
-    """One field of a filter, and whether it must not hold."""
-
-    field: str
-    value: Any
-    is_negated: bool = False
-
-
-def parse_filter(text: str) -> TaskFilter | FilterFault:
-    """The filter that `text` says, or the first thing wrong with it."""
-    try:
-        return _filter_of(FilterParser(text).parse())
-    except FilterSyntaxError as fault:
-        return FilterFault(position=fault.position, message=fault.message, hint=fault.hint)
-
-
-def format_filter(wanted: TaskFilter) -> str:
-    """The line from which `parse_filter` makes this filter; times to the millisecond."""
-    excluded = (list(_format_conditions(each)) for each in wanted.excluded)
-    negated = (f"-{parts[0]}" if len(parts) == 1 else f"-({' '.join(parts)})" for parts in excluded)
-    return " ".join([*_format_conditions(wanted), *negated])
-
-
-def _filter_of(parts: Sequence[FilterTerm | NegatedGroup]) -> TaskFilter:
-    fields: dict[str, Any] = {}
-    excluded: list[TaskFilter] = []
-    for part in parts:
-        if isinstance(part, NegatedGroup):
-            excluded.append(_filter_within(part))
-            continue
-        meant = _condition_of(part)
-        if meant.is_negated != part.is_negated:
-            excluded.append(TaskFilter(**{meant.field: meant.value}))
-        elif meant.field in fields:
-            name = part.key or "text to look for"
-            raise FilterSyntaxError(
-                part.position, f"{name} is given twice", "put its values together, with commas between"
-            )
-        else:
-            fields[meant.field] = meant.value
-    return TaskFilter(**fields, exclude=tuple(excluded) or None)
-
-
-def _filter_within(group: NegatedGroup) -> TaskFilter:
-    inner = _filter_of(group.terms)
-    if inner.excluded:
-        raise FilterSyntaxError(
-            group.position, "a negation within a negation", "write what must hold outside of the group"
-        )
-    return inner
-
-
-def _condition_of(part: FilterTerm) -> _Condition:
-    if not part.key:
-        return _bare(part.values[0])
-    if part.key not in FILTER_KEYS:
-        raise FilterSyntaxError(part.position, f"there is no key {part.key!r}", _nearest(part.key))
-    if part.key == "age" or part.key == "att" or part.key in MINIMUM_KEYS:
-        return _compared(part)
-    if part.operator != ":":
-        raise FilterSyntaxError(part.position, f"{part.key} cannot be compared", f"write {part.key}:value")
-    if part.key in LIST_KEYS:
-        return _Condition(field=LIST_KEYS[part.key], value=tuple(_checked(part.key, value) for value in part.values))
-    value = _only(part)
-    if part.key in SINGLE_VALUE_KEYS:
-        return _Condition(field=SINGLE_VALUE_KEYS[part.key], value=_checked(part.key, value))
-    field, choices = CHOICE_KEYS[part.key]
-    if value.text not in choices:
-        raise FilterSyntaxError(
-            value.position, f"{value.text!r} says nothing of {part.key}", f"write {' or '.join(choices)}"
-        )
-    return _Condition(field=field, value=choices[value.text])
-
-
-def _bare(value: FilterValue) -> _Condition:
-    if value.is_quoted or not _is_id(value.text):
-        return _Condition(field="text", value=value.text)
-    return _Condition(field="ids", value=(value.text,))
-
-
-def _compared(part: FilterTerm) -> _Condition:
-    if part.operator == ":":
-        example = "att>=2" if part.key == "att" else f"{part.key}>5m"
-        raise FilterSyntaxError(part.position, f"{part.key} is a number to compare with", f"write {example}")
-    value = _only(part)
-    is_below = part.operator.startswith("<")
-    if part.key == "att":
-        # Whole numbers: more than two is at least three, and fewer than two is not at least two.
-        least = _number(value) + (part.operator in {">", "<="})
-        return _Condition(field="min_attempts", value=least, is_negated=is_below)
-    duration = _duration(value)
-    if part.key == "age":
-        return _Condition(field="newer_than" if is_below else "older_than", value=duration)
-    if is_below:
-        hint = f"-{part.key}>{value.text} is the opposite of {part.key}>{value.text}"
-        raise FilterSyntaxError(part.position, f"{part.key} can only be asked to be more", hint)
-    return _Condition(field=MINIMUM_KEYS[part.key], value=duration)
-
-
-def _checked(key: str, value: FilterValue) -> str:
-    """A value as the filter takes it."""
-    if key == "status":
-        return _status(value)
-    if key in {"id", "worker", "wf"} and not _is_id(value.text):
-        raise FilterSyntaxError(value.position, f"{value.text!r} is no id", "give it whole, or its last eight digits")
-    return value.text
-
-
-def _status(value: FilterValue) -> TaskStatus:
-    try:
-        return TaskStatus(value.text.upper())
-    except ValueError:
-        known = ", ".join(TaskStatus).lower()
-        raise FilterSyntaxError(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
-
-
-def _only(part: FilterTerm) -> FilterValue:
-    value, *more = part.values
-    if more:
-        raise FilterSyntaxError(more[0].position, f"{part.key} takes one value", "leave out what follows the comma")
-    return value
-
-
-def _duration(value: FilterValue) -> timedelta:
-    try:
-        return parse_duration(value.text)
-    except ValueError as error:
-        message, _, hint = str(error).partition("; ")
-        raise FilterSyntaxError(value.position, message, hint or "write a shorter one") from None
-
-
-def _number(value: FilterValue) -> int:
-    if not (value.text.isascii() and value.text.isdigit() and len(value.text) < 10):
-        raise FilterSyntaxError(
-            value.position, f"{value.text!r} is no number of attempts", "write a whole number, as 2"
-        )
-    return int(value.text)
-
-
-def _is_id(text: str) -> bool:
-    if is_short_id(text):
-        return True
-    try:
-        parse_id(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _nearest(key: str) -> str:
-    near = next(iter(difflib.get_close_matches(key, FILTER_KEYS, n=1)), None)
-    return f"did you mean {near}?" if near else f"keys are {', '.join(FILTER_KEYS)}"
-
-
-def _format_conditions(wanted: TaskFilter) -> Iterator[str]:
-    """Each part of a filter that is given, without those it excludes."""
-    for key, field in LIST_KEYS.items():
-        if values := getattr(wanted, field):
-            yield f"{key}:{','.join(_lower_status(key, value) for value in values)}"
-    for key, field in SINGLE_VALUE_KEYS.items():
-        if (value := getattr(wanted, field)) is not None:
-            yield f"{key}:{quote_value(value)}"
-    for key, (field, choices) in CHOICE_KEYS.items():
-        yield from (f"{key}:{word}" for word, meant in choices.items() if getattr(wanted, field) is meant)
-    for sign, field in _COMPARED.items():
-        if (value := getattr(wanted, field)) is not None:
-            yield sign + (format_duration(value) if isinstance(value, timedelta) else str(value))
-
-
-def _lower_status(key: str, value: str) -> str:
-    return value.lower() if key == "status" else quote_value(value)

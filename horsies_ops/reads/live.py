@@ -1,4 +1,4 @@
-"""What changes, as it changes: notifications for as long as they arrive, a steady tick where they do not."""
+"""Live feed of changes: from notifications while they are delivered, otherwise a tick of the poll."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from horsies_ops.reads.changes import (
 from horsies_ops.reads.server import measure_latency
 
 MAX_QUEUED_CHANGES: Final = 10_000
-"""Changes kept for a reader who is slow; what comes beyond is dropped, for each is only a hint to look."""
+"""Changes buffered for a slow reader; more are dropped, because a change is only a hint to read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTiming:
-    """How often the feed doubts itself, and what it does meanwhile; seconds."""
+    """Intervals and timeouts of the feed, in seconds."""
 
     probe_interval_s: float = 15.0
     answer_timeout_s: float = 5.0
     poll_interval_s: float = 5.0
-    first_pause_s: float = 0.5
-    longest_pause_s: float = 10.0
+    initial_backoff_s: float = 0.5
+    max_backoff_s: float = 10.0
 
 
 DEFAULT_TIMING: Final = FeedTiming()
@@ -53,17 +53,18 @@ DEFAULT_TIMING: Final = FeedTiming()
 async def listen(
     database: Database, direct_spec: ConnectionSpec, *, timing: FeedTiming = DEFAULT_TIMING
 ) -> AsyncGenerator[Change]:
-    """Changes until the generator is closed; `direct` goes past a pooler.
+    """Yield changes until the generator is closed; `direct_spec` bypasses a pooler.
 
-    Comes back by itself from whatever happens to its connection, and says so on the topic FEED.
+    Reconnects after every failure, and reports that as changes of the topic FEED.
     """
     feed = _ChangeFeed(database, direct_spec, timing)
-    work = asyncio.gather(feed.listen(), feed.probe_and_poll())
-    work.add_done_callback(lambda _: feed.close())
+    work = asyncio.gather(feed.listener.run(), feed.probe_and_poll())
+    # Wakes the loop below if the feed fails.
+    work.add_done_callback(lambda _: feed.changes.put_nowait(None))
     try:
         while (change := await feed.changes.get()) is not None:
             yield change
-        await work  # which raises what ended it
+        await work  # raises the error that ended the feed
     finally:
         work.cancel()
         with suppress(asyncio.CancelledError):
@@ -71,12 +72,13 @@ async def listen(
 
 
 class _ChangeFeed:
-    """A listener that is doubted: by a message to itself while it hears, by asking the database while it does not."""
+    """A listener that is probed with notifications to itself; while it is down, the database is polled instead."""
 
-    def __init__(self, database: Database, direct: ConnectionSpec, pace: FeedTiming) -> None:
+    def __init__(self, database: Database, direct_spec: ConnectionSpec, timing: FeedTiming) -> None:
         self.changes: asyncio.Queue[Change | None] = asyncio.Queue()
+        """None ends the feed."""
         self._database = database
-        self._timing = pace
+        self._timing = timing
         self._probe_channel = f"horsies_probe_{uuid4().hex}"
         self._probe_received = asyncio.Event()
         self._is_listening = False
@@ -89,24 +91,16 @@ class _ChangeFeed:
             EVENTS_CHANNEL: lambda payload: self._put(parse_event(payload, _now())),
             self._probe_channel: lambda _: self._probe_received.set(),
         }
-        self._listener = Listener(
-            direct,
+        self.listener = Listener(
+            direct_spec,
             channels,
             on_change=self._on_listener_change,
-            initial_backoff_s=pace.first_pause_s,
-            max_backoff_s=pace.longest_pause_s,
+            initial_backoff_s=timing.initial_backoff_s,
+            max_backoff_s=timing.max_backoff_s,
         )
 
-    async def listen(self) -> None:
-        """Listen until cancelled."""
-        await self._listener.run()
-
-    def close(self) -> None:
-        """No more changes will come."""
-        self.changes.put_nowait(None)
-
     async def probe_and_poll(self) -> None:
-        """Doubt what is heard, and tick while nothing can be, until cancelled."""
+        """Probe the listener while it is connected, otherwise poll, until cancelled."""
         while True:
             await self._wait(self._timing.probe_interval_s if self._is_listening else self._timing.poll_interval_s)
             if self._is_listening:
@@ -114,14 +108,12 @@ class _ChangeFeed:
             else:
                 await self._poll()
 
-    async def _wait(self, longest_s: float) -> None:
-        """Until the time is over, or the listener has begun or ceased to hear."""
+    async def _wait(self, timeout_s: float) -> None:
+        """Wait for the timeout, or until the listener connects or disconnects."""
         self._listener_changed.clear()
-        try:
-            async with asyncio.timeout(longest_s):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
                 await self._listener_changed.wait()
-        except TimeoutError:
-            return
 
     async def _probe(self) -> None:
         self._probe_received.clear()
@@ -130,25 +122,25 @@ class _ChangeFeed:
                 await send_probe(self._database, self._probe_channel)
                 await self._probe_received.wait()
         except (TimeoutError, HorsiesError):
-            self._listener.reconnect()
+            self.listener.reconnect()
 
     async def _poll(self) -> None:
         try:
             async with asyncio.timeout(self._timing.answer_timeout_s):
                 await measure_latency(self._database)
         except (TimeoutError, HorsiesError) as error:
-            self._put_status(FeedStatus.LOST, error.message if isinstance(error, HorsiesError) else "no answer in time")
+            self._put_status(FeedStatus.LOST, error.message if isinstance(error, HorsiesError) else "database timeout")
         else:
             if not self._is_listening:
-                self._put_status(FeedStatus.POLLING, self._listener.failure)
+                self._put_status(FeedStatus.POLLING, self.listener.failure)
 
-    def _on_listener_change(self, is_hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
-        if is_hearing:
+    def _on_listener_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the only argument of the callback
+        if is_listening:
             self._put_status(FeedStatus.RESTORED if self._has_listened else FeedStatus.LIVE)
             self._has_listened = True
         elif self._is_listening:
-            self._put_status(FeedStatus.LOST, self._listener.failure)
-        self._is_listening = is_hearing
+            self._put_status(FeedStatus.LOST, self.listener.failure)
+        self._is_listening = is_listening
         self._listener_changed.set()
 
     def _put_status(self, kind: FeedStatus, detail: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The whole system at one glance."""
+"""Numbers about the whole system: the overview, throughput and errors, and increments for Prometheus counters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,55 @@ from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.stale import StaleCounts, count_stale
 
-# How much is done, how long it takes, and what goes wrong, over a stretch of time.
-
+MAX_STATUS_COUNTED: Final = 20_000
+MAX_RUNS_COUNTED: Final = 10_000
 MAX_PER_BUCKET: Final = 2_000
 MAX_TIMED_TASKS: Final = 5_000
 MAX_PER_ERROR_CODE: Final = 2_000
+DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The state of the whole system; all ages refer to `at`, by the database clock."""
+
+    at: datetime
+    counts: Mapping[str, Count]
+    """By status, all seven; finished tasks are estimated if the table is large."""
+    queues: tuple[QueueRow, ...]
+    done_last_minute: int
+    """Finished without failing."""
+    failed_last_minute: int
+    failed_last_hour: Count
+    failed_last_day: Count
+    expired_last_day: Count
+    delayed: int
+    """PENDING tasks that are not due yet; also included in `counts`."""
+    oldest_due: timedelta | None
+    next_due: timedelta | None
+    """Time until the next delayed task is due."""
+    oldest_claimed: timedelta | None
+    longest_running: timedelta | None
+    stale_claimed: int
+    """Stale CLAIMED tasks, including those that outage grace holds back."""
+    stale_running: int
+    """Stale RUNNING tasks, including those that outage grace holds back."""
+    workers: Mapping[str, int]
+    """By state."""
+    workflows: Mapping[str, Count]
+    """By status."""
+    slots: int
+    """Processes of live workers."""
+    running: int
+
+    @property
+    def stale(self) -> int:
+        return self.stale_claimed + self.stale_running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputBucket:
-    """A stretch of time that begins `at`; `done` tasks completed in it, `failed` ones failed."""
+    """Tasks that completed or failed in the interval that starts `at`."""
 
     at: datetime
     done: int
@@ -35,18 +74,19 @@ class ThroughputBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBucket:
-    """The same for one queue, where anything of it ended; `longest_wait` is None where nothing of that had begun."""
+    """Tasks of one queue that finished in the interval that starts `at`."""
 
     queue: str
     at: datetime
     done: int
     failed: int
     longest_wait: timedelta | None
+    """None if none of them had started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePercentiles:
-    """How long tasks waited and ran in their last attempt: half of them at most p50, nearly all at most p95."""
+    """Wait and run time of the last attempt of recently finished tasks."""
 
     wait_p50: timedelta | None
     wait_p95: timedelta | None
@@ -56,7 +96,7 @@ class TimePercentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Buckets from the oldest on, the last one still open, and the times of what ended last in the window."""
+    """Buckets from oldest to newest (the last is not over yet), and times of the tasks that finished last."""
 
     buckets: tuple[ThroughputBucket, ...]
     times: TimePercentiles
@@ -64,7 +104,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCount:
-    """How many tasks of one name ended in one way, and how many of them within the last hour."""
+    """Unsuccessful tasks with the same name, error code and status."""
 
     name: str
     code: str
@@ -74,203 +114,13 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputQueries:
-    buckets: Query[ThroughputBucket]
-    queues: Query[QueueBucket]
-    times: Query[TimePercentiles]
-    errors: Query[ErrorCount]
+class CounterIncrements:
+    """What happened up to `until`, since the previous read."""
 
-
-THROUGHPUT = load_queries(ThroughputQueries, "horsies_ops.reads", "throughput")
-
-
-async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
-    """What was done in the last `window`; a bucket with very many tasks is reckoned from a part of it."""
-    rows = await database.fetch(THROUGHPUT.buckets, *_parts(window, buckets))
-    (times,) = await database.fetch(THROUGHPUT.times, window, MAX_TIMED_TASKS)
-    return Throughput(buckets=tuple(rows), times=times)
-
-
-async def queue_throughput(database: Database, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
-    """The same queue by queue, on the same boundaries; buckets in which nothing ended are left out."""
-    return tuple(await database.fetch(THROUGHPUT.queues, *_parts(window, buckets)))
-
-
-def _parts(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
-    if buckets < 1:
-        raise ValueError("buckets must be at least 1")
-    return window / buckets, buckets, MAX_PER_BUCKET
-
-
-async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
-    """What went wrong in the last `window`, the most frequent first; of each code only the newest are counted."""
-    return tuple(await database.fetch(THROUGHPUT.errors, window, MAX_PER_ERROR_CODE))
-
-
-MAX_ENDED_COUNTED: Final = 20_000
-DAY: Final = timedelta(days=1)
-MAX_RUNS_COUNTED: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """What an operator looks at first; every age is by the database's clock at the moment `at`."""
-
-    at: datetime
-    counts: Mapping[str, Count]
-    """By status, all seven; ended tasks are estimated in a large table."""
-    queues: tuple[QueueRow, ...]
-    done_last_minute: int
-    """Ended without failing."""
-    failed_last_minute: int
-    failed_last_hour: Count
-    failed_last_day: Count
-    expired_last_day: Count
-    delayed: int
-    """PENDING tasks that are not yet due; `counts` has them too."""
-    oldest_due: timedelta | None
-    next_due: timedelta | None
-    """Until the soonest delayed task is due."""
-    oldest_claimed: timedelta | None
-    longest_running: timedelta | None
-    stale_claimed: int
-    """That a sweep would settle, or that outage grace holds back; the same for those running."""
-    stale_running: int
-    workers: Mapping[str, int]
-    """By state."""
-    workflows: Mapping[str, Count]
-    """By status."""
-    slots: int
-    """Processes of the workers that beat."""
-    running: int
-
-    @property
-    def stale(self) -> int:
-        """Live tasks that have been silent for longer than their threshold."""
-        return self.stale_claimed + self.stale_running
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveCounts:
-    at: datetime
-    claimed: int
-    running: int
-    oldest_claimed: timedelta | None
-    longest_running: timedelta | None
-    slots: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedCount:
-    source: str
-    status: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStateCount:
-    state: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatusCount:
-    status: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewQueries:
-    live: Query[LiveCounts]
-    ended: Query[EndedCount]
-    workers: Query[WorkerStateCount]
-    workflows: Query[RunStatusCount]
-
-
-OVERVIEW = load_queries(OverviewQueries, "horsies_ops.reads", "overview")
-
-
-async def overview(database: Database, *, local_config: RecoveryConfig | None = None) -> Overview:
-    """The whole system, read in one transaction, so that ages share one instant.
-
-    What is stale is for the decision to say, which goes by `local` where no worker lives.
-    """
-    stale = await count_stale(database, local_config=local_config or RecoveryConfig())
-    return await database.run(lambda transaction: _read_overview(transaction, stale))
-
-
-async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overview:
-    (live,) = await transaction.fetch(OVERVIEW.live)
-    errors = await transaction.fetch(THROUGHPUT.errors, DAY, MAX_PER_ERROR_CODE)
-    queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
-    ended = await transaction.fetch(OVERVIEW.ended, MAX_ENDED_COUNTED + 1)
-    runs = await transaction.fetch(OVERVIEW.workflows, MAX_RUNS_COUNTED + 1)
-    finished, failed = sum(q.finished_last_minute for q in queues), sum(q.failed_last_minute for q in queues)
-    return Overview(
-        at=live.at,
-        counts=_counts(live, queues, ended),
-        queues=queues,
-        done_last_minute=finished - failed,
-        failed_last_minute=failed,
-        failed_last_hour=_errors(errors, TaskStatus.FAILED, attrgetter("last_hour")),
-        failed_last_day=_errors(errors, TaskStatus.FAILED, attrgetter("count")),
-        expired_last_day=_errors(errors, TaskStatus.EXPIRED, attrgetter("count")),
-        delayed=sum(queue.delayed for queue in queues),
-        oldest_due=max(_given(queue.oldest_due_age for queue in queues), default=None),
-        next_due=min(_given(queue.next_due_in for queue in queues), default=None),
-        oldest_claimed=live.oldest_claimed,
-        longest_running=live.longest_running,
-        stale_claimed=stale.claimed,
-        stale_running=stale.running,
-        workers={each.state: each.number for each in await transaction.fetch(OVERVIEW.workers)},
-        workflows={run.status: _capped(run.number, MAX_RUNS_COUNTED) for run in runs},
-        slots=live.slots,
-        running=live.running,
-    )
-
-
-def _counts(live: LiveCounts, queues: Sequence[QueueRow], ended: Sequence[EndedCount]) -> dict[str, Count]:
-    return {
-        TaskStatus.PENDING: Count(number=sum(queue.pending + queue.delayed for queue in queues)),
-        TaskStatus.CLAIMED: Count(number=live.claimed),
-        TaskStatus.RUNNING: Count(number=live.running),
-        **{status: ended_count(status, ended) for status in TaskStatus if status in TASK_TERMINAL_STATES},
-    }
-
-
-def ended_count(status: TaskStatus, ended: Sequence[EndedCount]) -> Count:
-    """How many ended so: counted where the table, or all that has a code, is small enough, else as the planner says."""
-    known = {(each.source, each.status): each.number for each in ended}
-    for source in ("table",) if status is TaskStatus.COMPLETED else ("table", "coded"):
-        if sum(each.number for each in ended if each.source == source) <= MAX_ENDED_COUNTED:
-            return Count(number=known.get((source, status), 0))
-    if any(each.source == "planner" for each in ended):
-        return Count(number=known.get(("planner", status), 0), is_estimate=True)
-    return Count(number=known.get(("table", status), 0), is_capped=True)
-
-
-def _errors(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[ErrorCount], int]) -> Count:
-    looked_at = Counter[str]()
-    for each in errors:
-        looked_at[each.code] += each.count
-    is_capped = MAX_PER_ERROR_CODE in looked_at.values()
-    return Count(number=sum(number(each) for each in errors if each.status == status), is_capped=is_capped)
-
-
-def _given(ages: Iterable[timedelta | None]) -> list[timedelta]:
-    return [age for age in ages if age is not None]
-
-
-def _capped(number: int, most: int) -> Count:
-    return Count(number=min(number, most), is_capped=number > most)
-
-
-# What happened between two instants, for counters that never go back.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterCutoff:
     until: datetime
+    finished: tuple[FinishedCount, ...] = ()
+    durations: tuple[DurationBucket, ...] = ()
+    events: tuple[EventCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,44 +147,188 @@ class EventCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CounterQueries:
-    cutoff: Query[CounterCutoff]
-    finished: Query[FinishedCount]
-    durations: Query[DurationBucket]
-    events: Query[EventCount]
-
-
-COUNTER_READS = load_queries(CounterQueries, "horsies_ops.reads", "metering")
+class LiveCounts:
+    at: datetime
+    claimed: int
+    running: int
+    oldest_claimed: timedelta | None
+    longest_running: timedelta | None
+    slots: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CounterIncrements:
-    """What happened until then."""
+class StatusCount:
+    """Number of tasks with a status, according to one of three sources: table, with_error_code, planner."""
 
+    source: str
+    status: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStateCount:
+    state: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatusCount:
+    status: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterCutoff:
     until: datetime
-    finished: tuple[FinishedCount, ...] = ()
-    durations: tuple[DurationBucket, ...] = ()
-    events: tuple[EventCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewQueries:
+    live_counts: Query[LiveCounts]
+    status_counts: Query[StatusCount]
+    worker_states: Query[WorkerStateCount]
+    run_statuses: Query[RunStatusCount]
+    throughput_buckets: Query[ThroughputBucket]
+    queue_buckets: Query[QueueBucket]
+    time_percentiles: Query[TimePercentiles]
+    error_counts: Query[ErrorCount]
+    counter_cutoff: Query[CounterCutoff]
+    counter_finished: Query[FinishedCount]
+    counter_durations: Query[DurationBucket]
+    counter_events: Query[EventCount]
+
+
+OVERVIEW = load_queries(OverviewQueries, "horsies_ops.reads", "overview")
+
+
+# Overview
+
+
+async def overview(database: Database, *, local_config: RecoveryConfig | None = None) -> Overview:
+    """Read the overview in one transaction, so that all ages refer to the same instant.
+
+    Stale tasks are counted with `local_config` if there is no live worker.
+    """
+    stale = await count_stale(database, local_config=local_config or RecoveryConfig())
+    return await database.run(lambda transaction: _read_overview(transaction, stale))
+
+
+async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overview:
+    (live,) = await transaction.fetch(OVERVIEW.live_counts)
+    errors = await transaction.fetch(OVERVIEW.error_counts, DAY, MAX_PER_ERROR_CODE)
+    queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    status_counts = await transaction.fetch(OVERVIEW.status_counts, MAX_STATUS_COUNTED + 1)
+    runs = await transaction.fetch(OVERVIEW.run_statuses, MAX_RUNS_COUNTED + 1)
+    finished = sum(queue.finished_last_minute for queue in queues)
+    failed = sum(queue.failed_last_minute for queue in queues)
+    return Overview(
+        at=live.at,
+        counts=_task_counts(live, queues, status_counts),
+        queues=queues,
+        done_last_minute=finished - failed,
+        failed_last_minute=failed,
+        failed_last_hour=_error_total(errors, TaskStatus.FAILED, attrgetter("last_hour")),
+        failed_last_day=_error_total(errors, TaskStatus.FAILED, attrgetter("count")),
+        expired_last_day=_error_total(errors, TaskStatus.EXPIRED, attrgetter("count")),
+        delayed=sum(queue.delayed for queue in queues),
+        oldest_due=max(_not_none(queue.oldest_due_age for queue in queues), default=None),
+        next_due=min(_not_none(queue.next_due_in for queue in queues), default=None),
+        oldest_claimed=live.oldest_claimed,
+        longest_running=live.longest_running,
+        stale_claimed=stale.claimed,
+        stale_running=stale.running,
+        workers={row.state: row.number for row in await transaction.fetch(OVERVIEW.worker_states)},
+        workflows={
+            run.status: Count(number=min(run.number, MAX_RUNS_COUNTED), is_capped=run.number > MAX_RUNS_COUNTED)
+            for run in runs
+        },
+        slots=live.slots,
+        running=live.running,
+    )
+
+
+def _task_counts(
+    live: LiveCounts, queues: Sequence[QueueRow], status_counts: Sequence[StatusCount]
+) -> dict[str, Count]:
+    return {
+        TaskStatus.PENDING: Count(number=sum(queue.pending + queue.delayed for queue in queues)),
+        TaskStatus.CLAIMED: Count(number=live.claimed),
+        TaskStatus.RUNNING: Count(number=live.running),
+        **{status: _finished_count(status, status_counts) for status in TaskStatus if status in TASK_TERMINAL_STATES},
+    }
+
+
+def _finished_count(status: TaskStatus, counts: Sequence[StatusCount]) -> Count:
+    """Return the best number: exact from a source that was read completely, else the planner's estimate."""
+    numbers = {(row.source, row.status): row.number for row in counts}
+    # COMPLETED tasks have no error code.
+    for source in ("table",) if status is TaskStatus.COMPLETED else ("table", "with_error_code"):
+        if sum(row.number for row in counts if row.source == source) <= MAX_STATUS_COUNTED:
+            return Count(number=numbers.get((source, status), 0))
+    if any(row.source == "planner" for row in counts):
+        return Count(number=numbers.get(("planner", status), 0), is_estimate=True)
+    return Count(number=numbers.get(("table", status), 0), is_capped=True)
+
+
+def _error_total(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[ErrorCount], int]) -> Count:
+    counted = Counter[str]()
+    for error in errors:
+        counted[error.code] += error.count
+    is_capped = MAX_PER_ERROR_CODE in counted.values()
+    return Count(number=sum(number(error) for error in errors if error.status == status), is_capped=is_capped)
+
+
+def _not_none(ages: Iterable[timedelta | None]) -> list[timedelta]:
+    return [age for age in ages if age is not None]
+
+
+# Throughput and errors
+
+
+async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
+    """Return the throughput of the last `window`; buckets with very many tasks are extrapolated."""
+    rows = await database.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets))
+    (times,) = await database.fetch(OVERVIEW.time_percentiles, window, MAX_TIMED_TASKS)
+    return Throughput(buckets=tuple(rows), times=times)
+
+
+async def queue_throughput(database: Database, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
+    """Return the throughput by queue, in the same buckets; buckets in which no task finished are left out."""
+    return tuple(await database.fetch(OVERVIEW.queue_buckets, *_bucket_arguments(window, buckets)))
+
+
+def _bucket_arguments(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
+    if buckets < 1:
+        raise ValueError("buckets must be at least 1")
+    return window / buckets, buckets, MAX_PER_BUCKET
+
+
+async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
+    """Return errors of the last `window`, most frequent first; only the newest tasks of each code are counted."""
+    return tuple(await database.fetch(OVERVIEW.error_counts, window, MAX_PER_ERROR_CODE))
+
+
+# Prometheus counters
 
 
 async def read_increments(
     database: Database, *, since: datetime | None, bucket_bounds_s: Sequence[float]
 ) -> CounterIncrements:
-    """What happened since the `until` of the call before; without one, only from when on the next will count.
+    """Return what happened since the `until` of the previous call; without one, only where the next call starts.
 
-    Nothing is counted twice, and nothing is left out that a statement of ours committed.
+    No row is counted twice, and none is missed that one of our transactions committed late.
     """
 
     async def read(transaction: Transaction) -> CounterIncrements:
-        (now,) = await transaction.fetch(COUNTER_READS.cutoff)
-        if since is None or since >= now.until:
-            return CounterIncrements(until=since or now.until)
-        span = (since, now.until)
+        (cutoff,) = await transaction.fetch(OVERVIEW.counter_cutoff)
+        if since is None or since >= cutoff.until:
+            return CounterIncrements(until=since or cutoff.until)
+        interval = (since, cutoff.until)
         return CounterIncrements(
-            until=now.until,
-            finished=tuple(await transaction.fetch(COUNTER_READS.finished, *span)),
-            durations=tuple(await transaction.fetch(COUNTER_READS.durations, *span, list(bucket_bounds_s))),
-            events=tuple(await transaction.fetch(COUNTER_READS.events, *span)),
+            until=cutoff.until,
+            finished=tuple(await transaction.fetch(OVERVIEW.counter_finished, *interval)),
+            durations=tuple(await transaction.fetch(OVERVIEW.counter_durations, *interval, list(bucket_bounds_s))),
+            events=tuple(await transaction.fetch(OVERVIEW.counter_events, *interval)),
         )
 
     return await database.run(read)

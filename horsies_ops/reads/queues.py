@@ -1,4 +1,4 @@
-"""Queues as operators see them: what waits, what runs, how fast, and for whom."""
+"""Queues: waiting and running tasks, throughput, pauses and the workers that serve them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 MAX_FINISHED_COUNTED: Final = 20_000
-"""How many rows that ended within a minute are looked at; the rest is reckoned."""
+"""Most rows counted for the last minute; beyond that the numbers are extrapolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """One queue. Priority and cap are those of the worker that last wrote of it; None where no worker has."""
+    """One queue. Priority and limit are those published by the most recently seen worker, None without one."""
 
     name: str
     priority: int | None
@@ -27,18 +27,18 @@ class QueueRow:
     paused_by: str | None
     pause_reason: str | None
     pending: int
-    """Due and not yet claimed."""
+    """Due and not claimed yet."""
     delayed: int
-    """Not yet due."""
+    """Not due yet."""
     claimed: int
     running: int
     oldest_due_age: timedelta | None
     next_due_in: timedelta | None
     finished_last_minute: int
-    """Ended in any way; reckoned from the last seconds where there were very many."""
+    """With any outcome; extrapolated if there were very many."""
     failed_last_minute: int
     served_by: int
-    """Workers that beat and take from it."""
+    """Number of live workers that serve it."""
 
     @property
     def is_paused(self) -> bool:
@@ -54,5 +54,5 @@ QUEUE_READS = load_queries(QueueReadQueries, "horsies_ops.reads", "queues")
 
 
 async def list_queues(database: Database) -> tuple[QueueRow, ...]:
-    """Every queue that a task, a worker or a pause names, in the order of their priorities."""
+    """Return every queue that a task, a worker or a pause mentions, by priority."""
     return tuple(await database.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))

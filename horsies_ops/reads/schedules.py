@@ -1,4 +1,4 @@
-"""Schedules: what is configured here, and what the database remembers of each."""
+"""Schedules: their configuration in this process, joined with their stored state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
-    """One schedule; task and pattern are None where only the database knows it."""
+    """One schedule; task, pattern, timezone and `is_enabled` are None if it is not configured in this process."""
 
     name: str
     task_name: str | None
@@ -35,7 +35,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleState:
-    """What the database remembers of a schedule."""
+    """Stored state of a schedule."""
 
     name: str
     next_run_at: datetime | None
@@ -56,16 +56,19 @@ SCHEDULE_READS = load_queries(ScheduleReadQueries, "horsies_ops.reads", "schedul
 
 
 async def list_schedules(database: Database, configured: Sequence[TaskSchedule] = ()) -> tuple[ScheduleRow, ...]:
-    """Every schedule that the settings or the database name, the soonest first; what has no next run comes last."""
-    known = {schedule.name: schedule for schedule in configured}
+    """Return every configured or stored schedule, next run first; schedules without a next run come last."""
+    by_name = {schedule.name: schedule for schedule in configured}
     states = await database.fetch(SCHEDULE_READS.states)
-    unseen = [_row(_unseen(name), known[name]) for name in known.keys() - {state.name for state in states}]
-    return (*(_row(state, known.get(state.name)) for state in states), *sorted(unseen, key=lambda row: row.name))
+    unsaved = sorted(by_name.keys() - {state.name for state in states})
+    return (
+        *(_row(state, by_name.get(state.name)) for state in states),
+        *(_row(_initial_state(name), by_name[name]) for name in unsaved),
+    )
 
 
 def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
     return ScheduleRow(
-        **{each.name: getattr(state, each.name) for each in fields(state)},
+        **{field.name: getattr(state, field.name) for field in fields(state)},
         task_name=configured.task_name if configured else None,
         pattern=format_pattern(configured.pattern) if configured else None,
         timezone=configured.timezone if configured else None,
@@ -73,8 +76,8 @@ def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
     )
 
 
-def _unseen(name: str) -> ScheduleState:
-    """A schedule that no scheduler has met yet."""
+def _initial_state(name: str) -> ScheduleState:
+    """Return the state of a schedule that no scheduler has stored yet."""
     return ScheduleState(
         name=name,
         next_run_at=None,
@@ -88,6 +91,6 @@ def _unseen(name: str) -> ScheduleState:
 
 
 def format_pattern(pattern: Mapping[str, Any]) -> str:
-    """A pattern in one line, as `daily time=02:00`."""
+    """Format a pattern in one line, such as `daily time=02:00`."""
     kind = str(pattern.get("type", ""))
     return " ".join([kind, *(f"{name}={value}" for name, value in pattern.items() if name != "type")]).strip()

@@ -1,4 +1,4 @@
-"""How the database is: server, schema, migrations, connections, tables."""
+"""The database server: version, schema, connections, clock, storage, and facts for the doctor."""
 
 from __future__ import annotations
 
@@ -29,15 +29,6 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusQueries:
-    server: Query[ServerInfo]
-    tables: Query[TableInfo]
-
-
-STATUS = load_queries(StatusQueries, "horsies_ops.reads", "status")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
     current: int
     latest: int
@@ -53,7 +44,7 @@ class ConnectionUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseStatus:
-    """One look at the database; where it could not be reached, what is known without it."""
+    """State of the database; if it is unreachable, only what is known without it."""
 
     url: str
     embedded: bool
@@ -68,54 +59,28 @@ class DatabaseStatus:
 
     @property
     def is_current(self) -> bool:
-        """Whether this horsies can work on it."""
-        found = self.migrations
-        return found is not None and not found.pending and found.checksums_ok and found.current <= found.latest
-
-
-async def require_current_schema(database: Database) -> None:
-    """Raise where the schema is missing, older or newer than this horsies; what to run is in the hint."""
-    (await schema_state(database)).check_current()
-
-
-async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
-    """Ask the database how it is; creates nothing and needs none of our tables."""
-    (server,) = await database.fetch(STATUS.server)
-    state = await schema_state(database)
-    return DatabaseStatus(
-        url=database.connection_spec.masked_url,
-        embedded=embedded,
-        reachable=True,
-        server_version=server.server_version,
-        schema=server.schema,
-        migrations=MigrationStatus(
-            current=state.current,
-            latest=state.latest,
-            pending=tuple(str(migration) for migration in state.pending),
-            checksums_ok=not state.changed,
-        ),
-        connections=ConnectionUsage(used=server.connections_used, max=server.connections_max),
-        tables=tuple(await database.fetch(STATUS.tables)),
-        oldest_transaction_s=server.oldest_transaction_s,
-        in_recovery=server.in_recovery,
-    )
-
-
-# What our tables take up, and what keeps the server from tidying them.
+        """Whether this version of horsies can use the schema."""
+        migrations = self.migrations
+        return (
+            migrations is not None
+            and not migrations.pending
+            and migrations.checksums_ok
+            and migrations.current <= migrations.latest
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStorage:
-    """One of our tables; rows are as the server's statistics have them."""
+    """Size of one of our tables; row counts come from the server's statistics."""
 
     name: str
     bytes: int
-    """With its indexes and what was moved out of line."""
+    """With indexes and TOAST."""
     rows: int
     dead_rows: int
-    """Versions of rows that nobody can see any more and that await the next vacuum."""
+    """Row versions that no transaction can see and that the next VACUUM removes."""
     last_vacuum_at: datetime | None
-    """By hand or by itself, whichever was later."""
+    """The later of the last VACUUM and the last autovacuum."""
 
     @property
     def dead_share(self) -> float:
@@ -125,7 +90,7 @@ class TableStorage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that is under way: until it ends, nothing that became dead after its beginning can be removed."""
+    """An open transaction: VACUUM cannot remove rows that became dead after it started."""
 
     pid: int
     application_name: str
@@ -134,41 +99,18 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyQueueUsage:
-    usage: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageQueries:
-    tables: Query[TableStorage]
-    oldest_transaction: Query[OpenTransaction]
-    notify_queue: Query[NotifyQueueUsage]
-
-
-STORAGE = load_queries(StorageQueries, "horsies_ops.reads", "storage")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     tables: tuple[TableStorage, ...]
-    """The largest first."""
+    """Largest first."""
     notify_queue_usage: float
-    """How full the queue of notifications is, between 0 and 1; at 1 nothing that notifies can commit."""
+    """Share of the NOTIFY queue in use, between 0 and 1; at 1 every transaction that notifies fails to commit."""
     longest_transaction: OpenTransaction | None
-    """Of others, on this database."""
+    """Of other sessions, in this database."""
 
 
-async def storage(database: Database) -> Storage:
-    """How our tables fare; needs none of them."""
-    (queue,) = await database.fetch(STORAGE.notify_queue)
-    return Storage(
-        tables=tuple(await database.fetch(STORAGE.tables)),
-        notify_queue_usage=queue.usage,
-        longest_transaction=await database.fetch_one(STORAGE.oldest_transaction),
-    )
-
-
-# What the doctor asks the database.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyQueueUsage:
+    usage: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +120,11 @@ class OrphanCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """Nodes whose outcome is stored and whose run has not been advanced yet."""
+    """Finished nodes whose run has not been advanced yet."""
 
     waiting: int
     quarantined: int
-    """Those that failed so often that they are tried only now and then."""
+    """Entries that failed repeatedly and are retried only once an hour."""
     oldest: timedelta | None
 
 
@@ -198,62 +140,95 @@ class SearchPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosisQueries:
-    orphans: Query[OrphanCount]
-    outbox: Query[OutboxStatus]
-    oldest_by_category: Query[OldestRow]
-    search_path: Query[SearchPath]
-
-
-DIAGNOSIS = load_queries(DiagnosisQueries, "horsies_ops.reads", "diagnosis")
-
-
-async def count_orphans(database: Database) -> int:
-    """How many claimed and running tasks have an owner that is gone."""
-    (found,) = await database.fetch(DIAGNOSIS.orphans)
-    return found.tasks
-
-
-async def outbox_status(database: Database) -> OutboxStatus:
-    (found,) = await database.fetch(DIAGNOSIS.outbox)
-    return found
-
-
-async def oldest_by_category(database: Database) -> dict[str, timedelta]:
-    """How long ago the oldest row that retention may take came to its end, by category."""
-    return {row.category: row.age for row in await database.fetch(DIAGNOSIS.oldest_by_category)}
-
-
-async def default_search_path(database: Database) -> str:
-    """The search path of a session in which nobody has set one."""
-    (found,) = await database.fetch(DIAGNOSIS.search_path)
-    return found.search_path or ""
-
-
-# The database's clock, and how long it takes to ask for it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseTime:
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockQueries:
+class ServerQueries:
+    server_info: Query[ServerInfo]
+    table_sizes: Query[TableInfo]
+    table_storage: Query[TableStorage]
+    oldest_transaction: Query[OpenTransaction]
+    notify_queue: Query[NotifyQueueUsage]
+    orphans: Query[OrphanCount]
+    outbox: Query[OutboxStatus]
+    oldest_by_category: Query[OldestRow]
+    search_path: Query[SearchPath]
     now: Query[DatabaseTime]
 
 
-CLOCK = load_queries(ClockQueries, "horsies_ops.reads", "clock")
+SERVER_READS = load_queries(ServerQueries, "horsies_ops.reads", "server")
+
+
+async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
+    """Read the state of the database; creates nothing and needs none of our tables."""
+    (server,) = await database.fetch(SERVER_READS.server_info)
+    state = await schema_state(database)
+    return DatabaseStatus(
+        url=database.connection_spec.masked_url,
+        embedded=embedded,
+        reachable=True,
+        server_version=server.server_version,
+        schema=server.schema,
+        migrations=MigrationStatus(
+            current=state.current,
+            latest=state.latest,
+            pending=tuple(str(migration) for migration in state.pending),
+            checksums_ok=not state.changed,
+        ),
+        connections=ConnectionUsage(used=server.connections_used, max=server.connections_max),
+        tables=tuple(await database.fetch(SERVER_READS.table_sizes)),
+        oldest_transaction_s=server.oldest_transaction_s,
+        in_recovery=server.in_recovery,
+    )
+
+
+async def require_current_schema(database: Database) -> None:
+    """Raise if the schema is missing, older or newer than this horsies; the hint says what to run."""
+    (await schema_state(database)).check_current()
+
+
+async def storage(database: Database) -> Storage:
+    """Read table sizes, NOTIFY queue usage and the longest transaction; needs none of our tables."""
+    (queue,) = await database.fetch(SERVER_READS.notify_queue)
+    return Storage(
+        tables=tuple(await database.fetch(SERVER_READS.table_storage)),
+        notify_queue_usage=queue.usage,
+        longest_transaction=await database.fetch_one(SERVER_READS.oldest_transaction),
+    )
 
 
 async def database_time(database: Database) -> datetime:
-    """What time it is for the database."""
-    (instant,) = await database.fetch(CLOCK.now)
-    return instant.at
+    """Return the current time of the database clock."""
+    (now,) = await database.fetch(SERVER_READS.now)
+    return now.at
 
 
 async def measure_latency(database: Database) -> timedelta:
-    """How long an answer takes."""
-    asked = time.perf_counter()
-    await database.fetch(CLOCK.now)
-    return timedelta(seconds=time.perf_counter() - asked)
+    """Return the duration of one round trip."""
+    started = time.perf_counter()
+    await database.fetch(SERVER_READS.now)
+    return timedelta(seconds=time.perf_counter() - started)
+
+
+async def count_orphans(database: Database) -> int:
+    """Count claimed and running tasks whose worker is gone."""
+    (found,) = await database.fetch(SERVER_READS.orphans)
+    return found.tasks
+
+
+async def outbox_status(database: Database) -> OutboxStatus:
+    (found,) = await database.fetch(SERVER_READS.outbox)
+    return found
+
+
+async def oldest_by_category(database: Database) -> dict[str, timedelta]:
+    """Return the age of the oldest row that retention may delete, by category."""
+    return {row.category: row.age for row in await database.fetch(SERVER_READS.oldest_by_category)}
+
+
+async def default_search_path(database: Database) -> str:
+    """Return the search_path of a new session, before any SET."""
+    (found,) = await database.fetch(SERVER_READS.search_path)
+    return found.search_path or ""

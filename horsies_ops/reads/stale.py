@@ -1,4 +1,4 @@
-"""What a sweep would make of one task, and which it would soon take: by the decision that it goes by."""
+"""Stale tasks and the recovery decision for one task, computed with the same rules as a sweep."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import PAGE_SIZE, RecoveryStore, StaleRow, StaleScan
 
 MAX_PAGES: Final = 10
-_WHY_NOT: Final = {
-    "fresh": "it is within its limit",
-    "outage_grace": "nobody has listened long enough to judge",
-    "disabled": "the settings forbid it",
-    "hook_skip": "a hook holds it",
+TASK_SILENT_AFTER_HEARTBEATS: Final = 1.5
+"""A task is silent after this many heartbeat intervals without a heartbeat."""
+_LEAVE_REASONS: Final = {
+    "fresh": "not stale",
+    "outage_grace": "outage grace period",
+    "disabled": "disabled in the settings",
+    "hook_skip": "held by a recovery hook",
 }
-BEATS_MISSED: Final = 1.5
-"""So many beats without one, and a task is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryDecision:
-    """What a sweep would do with a held task now, and why; no hook is asked."""
+    """What a sweep would do with a claimed or running task now, and why; recovery hooks are not called."""
 
     decision: str
     reason: str | None
     threshold: timedelta | None = None
-    """The silence after which it is stale, its owner and its flags considered."""
+    """The silence after which it is stale, with the settings of its worker and its flags."""
     code: str | None = None
     """The error code that it would fail with."""
     run_at: datetime | None = None
@@ -45,22 +45,21 @@ class RecoveryDecision:
 
     @property
     def changes_state(self) -> bool:
-        """Whether a sweep would do something about it."""
         return DecisionKind(self.decision) not in (DecisionKind.LEAVE, DecisionKind.HOLD)
 
     @property
     def description(self) -> str:
-        """What a sweep would do and why, for people; the reason itself is for programs."""
+        """The decision and its reason as a sentence."""
         if self.changes_state:
             code = f" with {self.code}" if self.code else ""
-            return f"a sweep would {self.decision} it{code}: {self.reason or 'too long silent'}"
+            return f"a sweep would {self.decision} it{code}: {self.reason or 'stale'}"
         until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
-        return f"a sweep would leave it alone{until}: {_WHY_NOT.get(self.reason or '', self.reason)}"
+        return f"a sweep would not change it{until}: {_LEAVE_REASONS.get(self.reason or '', self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCounts:
-    """How many tasks are past their threshold, by their state. Of each at most so many pages are looked at."""
+    """Number of stale tasks by status; at most MAX_PAGES pages of each status are read."""
 
     claimed: int
     running: int
@@ -68,12 +67,12 @@ class StaleCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentTasks:
-    """Tasks that have missed a beat, and are not stale yet. At most a page of each state is looked at."""
+    """Tasks that missed a heartbeat but are not stale yet; at most one page of each status is read."""
 
     count: int
     longest: timedelta
     stale_at: datetime
-    """When the first of them will be, unless it beats again."""
+    """When the first of them becomes stale without another heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,110 +80,114 @@ class StaleQueries:
     owned_task: Query[StaleRow]
 
 
-STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "verdicts")
+STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "stale")
+
+
+# In all functions below, `local_config` applies if there is no live worker whose settings could be used.
 
 
 async def recovery_decision(
     database: Database, task_id: UUID, *, local_config: RecoveryConfig
 ) -> RecoveryDecision | None:
-    """The verdict on a task that is claimed or running, None on any other; `local` counts where no worker lives."""
+    """Return the decision for a claimed or running task, None for any other."""
     row = await database.fetch_one(STALE_READS.owned_task, task_id)
     if row is None:
         return None
-    fleet = await RecoveryStore(database).fleet()
-    told = StaleTask.from_row(
-        row, effective_policy(OperatorObserver(local_config=local_config), SweepOptions(), fleet)
-    ).to_swept_task(applied=False)
+    effective = await _effective_policy(RecoveryStore(database), SweepOptions(), local_config)
+    swept = StaleTask.from_row(row, effective).to_swept_task(applied=False)
     return RecoveryDecision(
-        decision=told.decision,
-        reason=told.reason,
-        threshold=told.effective_threshold,
-        code=told.code,
-        run_at=told.run_at,
-        held_until=told.held_until,
-        owner_state=told.owner_state,
+        decision=swept.decision,
+        reason=swept.reason,
+        threshold=swept.effective_threshold,
+        code=swept.code,
+        run_at=swept.run_at,
+        held_until=swept.held_until,
+        owner_state=swept.owner_state,
     )
 
 
 async def count_stale(database: Database, *, local_config: RecoveryConfig) -> StaleCounts:
-    """How much a sweep would find now, without asking hooks; `local` counts where no worker lives."""
+    """Count the tasks that a sweep would recover now, or that outage grace holds back; hooks are not called."""
     store = RecoveryStore(database)
-    ruled = effective_policy(OperatorObserver(local_config=local_config), SweepOptions(), await store.fleet())
-    claimed, running = [await _count(store, scan, ruled) for scan in _scans(ruled, timedelta(0), None)]
+    effective = await _effective_policy(store, SweepOptions(), local_config)
+    claimed, running = [
+        await _count_scan(store, scan, effective) for scan in _scans(effective, margin=timedelta(0), owner_id=None)
+    ]
     return StaleCounts(claimed=claimed, running=running)
 
 
-async def _count(store: RecoveryStore, scan: StaleScan, ruled: EffectivePolicy) -> int:
-    found, after = 0, None
+async def _count_scan(store: RecoveryStore, scan: StaleScan, effective: EffectivePolicy) -> int:
+    count, after = 0, None
     for _ in range(MAX_PAGES):
         rows = await store.stale(scan, after=after)
-        told = [StaleTask.from_row(row, ruled).to_swept_task(applied=False) for row in rows]
-        found += sum(task.changes_state or task.is_exempt for task in told)
+        swept = [StaleTask.from_row(row, effective).to_swept_task(applied=False) for row in rows]
+        count += sum(task.changes_state or task.is_exempt for task in swept)
         if len(rows) < PAGE_SIZE:
             break
         after = rows[-1].id
-    return found
+    return count
 
 
 async def nearly_stale_tasks(
     database: Database, options: SweepOptions, *, within: timedelta, local_config: RecoveryConfig
 ) -> tuple[SweptTask, ...]:
-    """Live tasks that no sweep would take yet, and that would be stale after `within` more of silence.
-
-    At most a page of each state is looked at.
-    """
+    """Return tasks that become stale if they stay silent for `within` longer; at most one page of each status."""
     store = RecoveryStore(database)
-    ruled = effective_policy(OperatorObserver(local_config=local_config), options, await store.fleet())
-    rows = [row for scan in _scans(ruled, within, options.worker_id) for row in await store.stale(scan, after=None)]
-    cases = [StaleTask.from_row(row, ruled) for row in rows]
+    effective = await _effective_policy(store, options, local_config)
+    scans = _scans(effective, margin=within, owner_id=options.worker_id)
+    tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
     return tuple(
-        case.to_swept_task(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+        task.to_swept_task(applied=False) for task in tasks if task.is_fresh and task.silence >= task.threshold - within
     )
 
 
 async def silent_tasks(
     database: Database, options: SweepOptions, *, local_config: RecoveryConfig
 ) -> SilentTasks | None:
-    """What a sweep with these options passes over though it is silent; None where nothing is."""
+    """Summarize tasks that missed a heartbeat but that a sweep with these options would not recover yet."""
     store = RecoveryStore(database)
     fleet = await store.fleet()
-    ruled, quiet = (
-        effective_policy(OperatorObserver(local_config=local_config), options, fleet),
-        _silence_threshold([each.config for each in fleet.live], local_config),
-    )
+    effective = effective_policy(OperatorObserver(local_config=local_config), options, fleet)
+    threshold = _silence_threshold([member.config for member in fleet.live] or [local_config])
     scans = [
-        StaleScan(status=status, threshold=quiet, owner_id=options.worker_id)
+        StaleScan(status=status, threshold=threshold, owner_id=options.worker_id)
         for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
     ]
-    cases = [StaleTask.from_row(row, ruled) for scan in scans for row in await store.stale(scan, after=None)]
-    return summarize_silent(case for case in cases if case.is_fresh)
+    tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
+    return summarize_silent(task for task in tasks if task.is_fresh)
 
 
-def summarize_silent(cases: Iterable[StaleTask]) -> SilentTasks | None:
-    silent = list(cases)
+def summarize_silent(tasks: Iterable[StaleTask]) -> SilentTasks | None:
+    silent = list(tasks)
     if not silent:
         return None
     return SilentTasks(
         count=len(silent),
-        longest=max(case.silence for case in silent),
-        stale_at=min(case.row.last_heartbeat_at + case.threshold for case in silent),
+        longest=max(task.silence for task in silent),
+        stale_at=min(task.row.last_heartbeat_at + task.threshold for task in silent),
     )
 
 
-def _silence_threshold(fleet: Sequence[RecoveryConfig], local_config: RecoveryConfig) -> timedelta:
-    beats = (
-        max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in fleet or (local_config,)
+async def _effective_policy(
+    store: RecoveryStore, options: SweepOptions, local_config: RecoveryConfig
+) -> EffectivePolicy:
+    return effective_policy(OperatorObserver(local_config=local_config), options, await store.fleet())
+
+
+def _silence_threshold(configs: Sequence[RecoveryConfig]) -> timedelta:
+    intervals_ms = (
+        max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs
     )
-    return BEATS_MISSED * timedelta(milliseconds=max(beats))
+    return TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=max(intervals_ms))
 
 
-def _scans(ruled: EffectivePolicy, within: timedelta, owner_id: UUID | None) -> list[StaleScan]:
-    """Those quiet for a little less than the judge's own threshold; an owner's can only be longer."""
+def _scans(effective: EffectivePolicy, *, margin: timedelta, owner_id: UUID | None) -> list[StaleScan]:
+    """Return scans for tasks within `margin` of the fleet's thresholds; a worker's own can only be longer."""
     thresholds = {
-        TaskStatus.CLAIMED: ruled.policy.claimed_threshold,
-        TaskStatus.RUNNING: ruled.policy.running_threshold,
+        TaskStatus.CLAIMED: effective.policy.claimed_threshold,
+        TaskStatus.RUNNING: effective.policy.running_threshold,
     }
     return [
-        StaleScan(status=status, threshold=max(threshold - within, timedelta(0)), owner_id=owner_id)
+        StaleScan(status=status, threshold=max(threshold - margin, timedelta(0)), owner_id=owner_id)
         for status, threshold in thresholds.items()
     ]

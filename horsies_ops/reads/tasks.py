@@ -1,4 +1,4 @@
-"""Tasks as operators see them: lists by filter, page by page, and everything about one."""
+"""Tasks: pages by filter, details of one task, previews of arguments and last heartbeats."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, SearchRange, search_ranges, sent_at_from_id, time_limit
 from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
 
-NEWEST_SHOWN: Final = 100
-"""How many beats and events of a task are read."""
+MAX_DETAIL_ROWS: Final = 100
+"""How many heartbeats and events of a task are read, each."""
+MAX_PREVIEW_BYTES: Final = 2_000
 
 EVERY_TASK: Final = TaskFilter()
 
 
 class TaskOrder(StrEnum):
-    """By the time of the send, which is the order of the ids."""
+    """By time of sending, which is the order of the ids."""
 
     NEWEST_FIRST = "newest"
     OLDEST_FIRST = "oldest"
@@ -59,8 +60,8 @@ class TaskSummary:
     workflow_id: UUID | None
     flags_json: str
     age: timedelta
-    last_beat_at: datetime | None
-    """Of a claimed or running task; the claim and the start are the first beats."""
+    last_heartbeat_at: datetime | None
+    """Of a claimed or running task; the claim and the start count as the first heartbeats."""
     silence: timedelta | None
 
     @property
@@ -69,15 +70,15 @@ class TaskSummary:
 
     @property
     def due_in(self) -> timedelta | None:
-        """How long a PENDING task must still wait before it may be claimed; None where nothing holds it back."""
-        # The age was taken from the sending by the database's clock, so the two together are that clock's now.
+        """Time until a delayed PENDING task may be claimed; None for any other."""
+        # `age` was computed by the database, so `sent_at + age` is the current time of its clock.
         left = self.enqueued_at - (self.sent_at + self.age)
         return left if self.status == TaskStatus.PENDING and left > timedelta(0) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord(TaskSummary):
-    """The row of a task, payload included; JSON columns as text, and parsed by the properties."""
+    """The full row of a task; JSON columns are text, parsed by the properties."""
 
     args_json: str
     kwargs_json: str
@@ -106,7 +107,7 @@ class TaskRecord(TaskSummary):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was sent along: `retry_policy`, `timeout_ms`."""
+        """`retry_policy` and `timeout_ms`, as sent."""
         return json.loads(self.options_json)
 
 
@@ -132,130 +133,43 @@ class TaskEventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail:
-    """Everything about one task; attempts, beats and events come newest first."""
+    """Everything about one task; attempts, heartbeats and events are newest first."""
 
     task: TaskRecord
     attempts: tuple[AttemptRow, ...]
-    beats: tuple[HeartbeatRow, ...]
+    heartbeats: tuple[HeartbeatRow, ...]
     events: tuple[TaskEventRow, ...]
     recovery_decision: RecoveryDecision | None = None
 
     @property
-    def last_beat(self) -> HeartbeatRow | None:
-        """The newest beat that counts: one of the claim that the task is under, or was last."""
-        return next((beat for beat in self.beats if beat.claim_token == self.task.claim_token), None)
+    def last_heartbeat(self) -> HeartbeatRow | None:
+        """The newest heartbeat of the current or last claim; heartbeats of earlier claims do not count."""
+        return next((row for row in self.heartbeats if row.claim_token == self.task.claim_token), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPage:
-    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end."""
+    """A page of matching tasks; pass `next` as `after` to get the following page, None means the end."""
 
     tasks: tuple[TaskSummary, ...]
     next: UUID | None
     searched_to: datetime | None = None
-    """Where the time to search was over before the page was full: how far it came, as the time of that send."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReadQueries:
-    summaries: Query[TaskSummary]
-    detail: Query[TaskRecord]
-    beats: Query[HeartbeatRow]
-    events: Query[TaskEventRow]
-
-
-TASK_READS = load_queries(TaskReadQueries, "horsies_ops.reads", "tasks")
-
-
-async def list_tasks(
-    database: Database,
-    wanted: TaskFilter = EVERY_TASK,
-    *,
-    order: TaskOrder = TaskOrder.NEWEST_FIRST,
-    after: UUID | None = None,
-    limit: int = 50,
-    max_search_time: timedelta | None = SEARCH_TIME_LIMIT,
-) -> TaskPage:
-    """A page of matching tasks.
-
-    However large the table and however rare a match, each statement goes through a bounded number of rows; the page is
-    gathered stretch by stretch, until it is full or the search has taken as long as `within`. None searches to the end.
-    """
-    if limit < 1:
-        raise ValueError("limit must be at least 1")
-    oldest_first = order is TaskOrder.OLDEST_FIRST
-    # One more than asked for tells whether anything follows.
-    ahead = search_ranges(database, wanted, oldest_first=oldest_first, after=after, max_matches=limit + 1)
-    found, reached = await _gathered(ahead, limit + 1, max_search_time)
-    following = found[limit - 1].id if len(found) > limit else reached
-    matched = {match.id: match.status for match in found[:limit]}
-    # One that moved since it matched may match no more.
-    page = tuple(task for task in await tasks_by_id(database, matched) if task.status == matched[task.id])
-    return TaskPage(
-        tasks=page[::-1] if oldest_first else page,
-        next=following,
-        searched_to=sent_at_from_id(reached) if reached is not None and len(found) < limit else None,
-    )
-
-
-async def _gathered(
-    ahead: AsyncGenerator[SearchRange], enough: int, within: timedelta | None
-) -> tuple[list[Match], UUID | None]:
-    """What matches, and the last row that was looked at where the search ended before the table did."""
-    found: list[Match] = []
-    is_over = time_limit(within)
-    async for stretch in ahead:
-        found += stretch.matches
-        if len(found) >= enough or is_over():
-            return found, stretch.last_id
-    return found, None
-
-
-async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
-    """These tasks, the newest first; those that are gone are left out."""
-    wanted = list(ids)
-    return tuple(await database.fetch(TASK_READS.summaries, wanted)) if wanted else ()
-
-
-async def task_detail(
-    database: Database, task_id: str | UUID, *, local_config: RecoveryConfig | None = None
-) -> TaskDetail | None:
-    """Everything about one task, or None where there is none; `ValueError` for what is no id.
-
-    `local` are the settings by which it is judged where no worker lives.
-    """
-    identity = UUID(parse_id(str(task_id)))
-    task = await database.fetch_one(TASK_READS.detail, identity)
-    if task is None:
-        return None
-    return TaskDetail(
-        task=task,
-        attempts=tuple(await database.fetch(TASKS.attempts, identity)),
-        beats=tuple(await database.fetch(TASK_READS.beats, identity, NEWEST_SHOWN)),
-        events=tuple(await database.fetch(TASK_READS.events, identity, NEWEST_SHOWN)),
-        recovery_decision=await recovery_decision(database, identity, local_config=local_config or RecoveryConfig()),
-    )
-
-
-# What tasks were given, for lists: many at once, and only what is short.
-
-LONGEST: Final = 2_000
-"""Bytes, as they are stored."""
+    """Set if the time limit ended the search before the page was full: tasks sent up to here were examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadPreview:
-    """The arguments of one task; the documents are None where they are too long for a list."""
+    """The arguments of one task; `args_json` and `kwargs_json` are None if they are too long for a list."""
 
     id: UUID
     size: int
-    """Bytes, as they are stored."""
+    """Stored size in bytes."""
     args_json: str | None
     kwargs_json: str | None
 
     @property
     def combined_arguments(self) -> Any:
-        """The arguments as one value: by name, and under `args` those that have none. None where they are too long."""
+        """Keyword arguments, with positional ones under `args`; None if they are too long."""
         if self.args_json is None or self.kwargs_json is None:
             return None
         args: list[Any] = json.loads(self.args_json)
@@ -264,40 +178,113 @@ class PayloadPreview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadQueries:
-    payloads: Query[PayloadPreview]
-
-
-PAYLOADS = load_queries(PayloadQueries, "horsies_ops.reads", "payloads")
-
-
-async def payload_previews(
-    database: Database, ids: Iterable[UUID], *, longest: int = LONGEST
-) -> dict[UUID, PayloadPreview]:
-    """What each of these tasks was given; those that are gone are left out."""
-    wanted = list(ids)
-    found = await database.fetch(PAYLOADS.payloads, wanted, longest) if wanted else []
-    return {payload.id: payload for payload in found}
-
-
-# When live tasks last gave a sign of life.
-
-_ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LastHeartbeat:
-    """The newest beat of the claim that a task is under; the claim and the start themselves are the first ones."""
+    """The newest heartbeat of a task's current claim; the claim and the start count as the first ones."""
 
     role: str
     at: datetime
     age: timedelta
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReadQueries:
+    summaries: Query[TaskSummary]
+    detail: Query[TaskRecord]
+    heartbeats: Query[HeartbeatRow]
+    events: Query[TaskEventRow]
+    payload_previews: Query[PayloadPreview]
+
+
+TASK_READS = load_queries(TaskReadQueries, "horsies_ops.reads", "tasks")
+
+
+async def list_tasks(
+    database: Database,
+    task_filter: TaskFilter = EVERY_TASK,
+    *,
+    order: TaskOrder = TaskOrder.NEWEST_FIRST,
+    after: UUID | None = None,
+    limit: int = 50,
+    max_search_time: timedelta | None = SEARCH_TIME_LIMIT,
+) -> TaskPage:
+    """Return a page of matching tasks.
+
+    Each statement examines a limited number of rows, however large the table and however rare a match. The search ends
+    when the page is full or after `max_search_time`; None means no time limit.
+    """
+    if limit < 1:
+        raise ValueError("limit must be at least 1")
+    oldest_first = order is TaskOrder.OLDEST_FIRST
+    # One more than requested, to know whether there is a next page.
+    ranges = search_ranges(database, task_filter, oldest_first=oldest_first, after=after, max_matches=limit + 1)
+    found, last_examined = await _collect_matches(ranges, limit + 1, max_search_time)
+    statuses = {match.id: match.status for match in found[:limit]}
+    # A task whose status changed since it matched may no longer match.
+    page = tuple(task for task in await tasks_by_id(database, statuses) if task.status == statuses[task.id])
+    return TaskPage(
+        tasks=page[::-1] if oldest_first else page,
+        next=found[limit - 1].id if len(found) > limit else last_examined,
+        searched_to=sent_at_from_id(last_examined) if last_examined is not None and len(found) < limit else None,
+    )
+
+
+async def _collect_matches(
+    ranges: AsyncGenerator[SearchRange], count: int, max_search_time: timedelta | None
+) -> tuple[list[Match], UUID | None]:
+    """Return matches, and the last row examined if the search stopped before the end of the table."""
+    found: list[Match] = []
+    is_over = time_limit(max_search_time)
+    async for searched in ranges:
+        found += searched.matches
+        if len(found) >= count or is_over():
+            return found, searched.last_id
+    return found, None
+
+
+async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
+    """Return these tasks, newest first, without those that no longer exist."""
+    task_ids = list(ids)
+    return tuple(await database.fetch(TASK_READS.summaries, task_ids)) if task_ids else ()
+
+
+async def task_detail(
+    database: Database, task_id: str | UUID, *, local_config: RecoveryConfig | None = None
+) -> TaskDetail | None:
+    """Return everything about one task, None if it does not exist; raises ValueError for a malformed id.
+
+    The recovery decision uses `local_config` if there is no live worker.
+    """
+    task_uuid = UUID(parse_id(str(task_id)))
+    task = await database.fetch_one(TASK_READS.detail, task_uuid)
+    if task is None:
+        return None
+    return TaskDetail(
+        task=task,
+        attempts=tuple(await database.fetch(TASKS.attempts, task_uuid)),
+        heartbeats=tuple(await database.fetch(TASK_READS.heartbeats, task_uuid, MAX_DETAIL_ROWS)),
+        events=tuple(await database.fetch(TASK_READS.events, task_uuid, MAX_DETAIL_ROWS)),
+        recovery_decision=await recovery_decision(database, task_uuid, local_config=local_config or RecoveryConfig()),
+    )
+
+
+async def payload_previews(
+    database: Database, ids: Iterable[UUID], *, max_bytes: int = MAX_PREVIEW_BYTES
+) -> dict[UUID, PayloadPreview]:
+    """Return the arguments of these tasks, without those that no longer exist."""
+    task_ids = list(ids)
+    rows = await database.fetch(TASK_READS.payload_previews, task_ids, max_bytes) if task_ids else []
+    return {row.id: row for row in rows}
+
+
+_HEARTBEAT_ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
+
+
 async def last_heartbeats(database: Database, ids: Iterable[UUID]) -> dict[UUID, LastHeartbeat]:
-    """The last beat of each of these tasks that is claimed or running."""
+    """Return the last heartbeat of each of these tasks that is claimed or running."""
     return {
-        task.id: LastHeartbeat(role=_ROLES[TaskStatus(task.status)], at=task.last_beat_at, age=task.silence)
+        task.id: LastHeartbeat(
+            role=_HEARTBEAT_ROLES[TaskStatus(task.status)], at=task.last_heartbeat_at, age=task.silence
+        )
         for task in await tasks_by_id(database, ids)
-        if task.last_beat_at is not None and task.silence is not None
+        if task.last_heartbeat_at is not None and task.silence is not None
     }

@@ -1,4 +1,4 @@
-"""Workers as operators see them."""
+"""Workers: state and load, history, pings, and the maintenance they do."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from horsies_ops.reads.events import events
 
 MAX_WORKERS: Final = 1_000
 MAX_SNAPSHOTS: Final = 2_000
-INSTANTS: Final = ("listening_since", "outage_grace_until", "last_pass_at")
-"""What a worker's health tells the time of."""
+HEALTH_INSTANTS: Final = ("listening_since", "outage_grace_until", "last_pass_at")
+"""Fields of a worker's health that are timestamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class WorkerCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerBase:
-    """What the columns say of a worker."""
+    """The columns of a worker row, and the tasks it owns now."""
 
     worker_id: UUID
     hostname: str
@@ -51,10 +51,10 @@ class WorkerBase:
     tasks_running: int
     tasks_claimed: int
     children_busy: int
-    """Its processes that run something; one of them may run several tasks."""
+    """Number of child processes that run at least one task."""
     cpu_percent: float | None
     memory_mb: float | None
-    """Of the worker and its children together."""
+    """Of the worker and its children together, from the newest snapshot."""
     memory_percent: float | None
     listener: str | None
     disabled_operations: Sequence[str]
@@ -66,50 +66,50 @@ class StoredWorker(WorkerBase):
     health_json: str
     config_json: str
 
-    def row(self) -> WorkerRow:
-        """As operators see it; an instant in its health that is none is left out, and hides no other worker."""
-        health, config = _document(self.health_json), parse_config(_document(self.config_json))
-        facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerBase)}
-        instants: dict[str, Any] = {name: parse_instant(health, name) for name in INSTANTS}
-        return WorkerRow(**facts, **instants, is_silent=is_silent(self.heartbeat_age, config))
+    def to_row(self) -> WorkerRow:
+        """Parse the JSON columns; malformed timestamps become None, so that one worker cannot break the list."""
+        health, config = _parse_object(self.health_json), parse_config(_parse_object(self.config_json))
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(WorkerBase)}
+        instants: dict[str, Any] = {name: parse_instant(health, name) for name in HEALTH_INSTANTS}
+        return WorkerRow(**columns, **instants, is_silent=is_silent(self.heartbeat_age, config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow(WorkerBase):
-    """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
+    """A worker that has not stopped. CPU and memory are from its newest snapshot."""
 
     listening_since: datetime | None
     outage_grace_until: datetime | None
     last_pass_at: datetime | None
     is_silent: bool
-    """Several of its own beats are missing; it may be dead, though the silence that proves it is longer."""
+    """It missed several heartbeats and may be dead, but has not reached the threshold for being stale."""
 
     @property
     def is_presumed_dead(self) -> bool:
-        """Lost, or silent for so long that it will be declared so."""
+        """Marked lost, or stale and about to be marked lost."""
         return self.is_stale or self.state == WorkerState.LOST
 
     @property
     def is_alive(self) -> bool:
-        """Neither given up nor silent."""
+        """Neither silent nor presumed dead."""
         return not (self.is_presumed_dead or self.is_silent)
 
     @property
     def display_state(self) -> str:
-        """The one word for how it is: its state, or `silent` and later `stale` until somebody declares it lost."""
+        """Its state; `silent`, later `stale`, if heartbeats are missing and it is not marked lost yet."""
         if self.is_alive or self.state == WorkerState.LOST:
             return self.state
         return "stale" if self.is_stale else "silent"
 
 
-def _document(text: str) -> dict[str, object]:
-    found = json.loads(text)
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+def _parse_object(text: str) -> dict[str, object]:
+    value = json.loads(text)
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRow:
-    """The load of a worker at one moment."""
+    """The load of a worker at one instant."""
 
     at: datetime
     processes: int
@@ -122,7 +122,7 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
-    live: Query[WorkerCount]
+    count_live: Query[WorkerCount]
     active: Query[StoredWorker]
     history: Query[SnapshotRow]
 
@@ -131,61 +131,60 @@ WORKER_READS = load_queries(WorkerReadQueries, "horsies_ops.reads", "workers")
 
 
 async def count_live_workers(database: Database, *, threshold: timedelta) -> int:
-    """How many workers have not stopped and have given a sign of life within `threshold`."""
-    (found,) = await database.fetch(WORKER_READS.live, threshold)
+    """Count the workers that have not stopped and sent a heartbeat within `threshold`."""
+    (found,) = await database.fetch(WORKER_READS.count_live, threshold)
     return found.count
 
 
 async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
-    """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
-    return tuple(stored.row() for stored in await database.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
+    """Return workers that have not stopped, newest heartbeat first; `is_stale` means silent for `threshold`."""
+    return tuple(stored.to_row() for stored in await database.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
 
 
 async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
-    """The load of a worker in the last `window`, the oldest snapshot first; `ValueError` for what is no id."""
-    identity = UUID(parse_id(str(worker_id)))
-    return tuple(await database.fetch(WORKER_READS.history, identity, window, MAX_SNAPSHOTS))
-
-
-# Which workers answer.
+    """Return the snapshots of the last `window`, oldest first; raises ValueError for a malformed id."""
+    worker_uuid = UUID(parse_id(str(worker_id)))
+    return tuple(await database.fetch(WORKER_READS.history, worker_uuid, window, MAX_SNAPSHOTS))
 
 
 async def ping_workers(
     direct_spec: ConnectionSpec, *, timeout_s: float, worker_id: UUID | None = None, min_responses: int | None = None
 ) -> tuple[WorkerPong, ...]:
-    """Those that answer in time, first come first; `enough` of them, or the one asked for, end the wait."""
-    call = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
-    async with open_ping(direct_spec, reply_channel=call.reply_channel, message=call.message) as line:
-        await call.collect(line, timeout_s)
-    return tuple(call.pongs.values())
+    """Return the workers that answer in time, in order of their answers.
 
-
-# Who keeps the house: whether workers sweep and clean by themselves, and when one last did.
+    Stops waiting after `min_responses` answers, or when `worker_id` has answered.
+    """
+    ping = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
+    async with open_ping(direct_spec, reply_channel=ping.reply_channel, message=ping.message) as notifications:
+        await ping.collect(notifications, timeout_s)
+    return tuple(ping.pongs.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStatus:
-    """What the live workers do unasked. Without one, nothing is done but by hand."""
+    """The automatic maintenance of the live workers. Without a live worker there is none."""
 
     at: datetime
     config: RecoveryConfig | None
-    """The settings of the most patient live worker; None when nobody lives."""
+    """The settings of the live worker with the longest thresholds; None without a live worker."""
     last_pass_at: datetime | None
-    """When a worker that lives last went through its duties."""
+    """When a live worker last finished a reaper pass."""
     last_pass_by: UUID | None
     last_retention_at: datetime | None
-    """When records past their time were last found and deleted, by whomever."""
+    """When retention last deleted rows, automatically or on request."""
 
 
 async def maintenance_status(database: Database) -> MaintenanceStatus:
     fleet = await RecoveryStore(database).fleet()
-    passes = {each.worker_id: at for each in fleet.live if (at := each.health_instant("last_pass_at")) is not None}
+    passes = {
+        member.worker_id: at for member in fleet.live if (at := member.health_instant("last_pass_at")) is not None
+    }
     last = max(passes, key=lambda worker_id: passes[worker_id], default=None)
-    deleted = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
+    retention = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
     return MaintenanceStatus(
         at=fleet.now,
         config=longest_thresholds(fleet.live),
         last_pass_at=None if last is None else passes[last],
         last_pass_by=last,
-        last_retention_at=deleted[0].at if deleted else None,
+        last_retention_at=retention[0].at if retention else None,
     )

@@ -1,4 +1,4 @@
-"""Runs of workflows as operators see them."""
+"""Workflow runs: pages by filter, details of one run, and the one-line text of a run filter."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFilter:
-    """Runs for which every part that is given holds; `names` are globs with `*` and `?`."""
+    """Selects runs that meet every condition that is set; `names` are globs with `*` and `?`."""
 
     statuses: Sequence[str] = ()
     names: Sequence[str] = ()
     root_only: bool = False
-    """Leave out runs that are a step of another."""
+    """Leave out sub-workflows."""
 
 
 EVERY_WORKFLOW: Final = WorkflowFilter()
+DEFAULT_WORKFLOW_FILTER: Final = WorkflowFilter(root_only=True)
+"""The filter of an empty text."""
 
-
-MAX_CHILDREN: Final = 1_000
-
-_LAST: Final = UUID(int=(1 << 128) - 1)
+MAX_SUB_WORKFLOWS: Final = 1_000
+_MAX_ID: Final = UUID(int=(1 << 128) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowBase:
-    """The row of a run, without its nodes."""
+    """Columns common to a run in a list and a run in detail."""
 
     id: UUID
     name: str
@@ -68,7 +68,7 @@ class WorkflowBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRow(WorkflowBase):
-    """A run in a list; `done`, `failed` and `skipped` of `total` nodes have ended."""
+    """A run in a list, with the number of its nodes by status."""
 
     total: int
     done: int
@@ -79,7 +79,7 @@ class WorkflowRow(WorkflowBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowPage:
-    """Some of the matching runs; `next` is what to give as `after` for those that follow, None at the end."""
+    """A page of matching runs; pass `next` as `after` to get the following page, None means the end."""
 
     workflows: tuple[WorkflowRow, ...]
     next: UUID | None
@@ -87,7 +87,7 @@ class WorkflowPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One step of a run."""
+    """One node of a run."""
 
     index: int
     node_id: str
@@ -110,7 +110,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRecord(WorkflowBase):
-    """The row of a run, result and error included."""
+    """The full row of a run, with result and error."""
 
     output_index: int | None
     result_json: str | None
@@ -127,15 +127,15 @@ class WorkflowRecord(WorkflowBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDetail:
-    """One run with its nodes in the order of their indices, and the runs that are steps of it by their ids."""
+    """One run with its nodes in index order, and its sub-workflows by id."""
 
     run: WorkflowRecord
     nodes: tuple[NodeRow, ...]
-    children: Mapping[UUID, WorkflowRow]
+    sub_workflows: Mapping[UUID, WorkflowRow]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes are in each state that occurs."""
+        """Number of nodes by status."""
         counts: dict[str, int] = {}
         for node in self.nodes:
             counts[node.status] = counts.get(node.status, 0) + 1
@@ -153,84 +153,88 @@ WORKFLOW_READS = load_queries(WorkflowReadQueries, "horsies_ops.reads", "workflo
 
 
 async def list_workflows(
-    database: Database, wanted: WorkflowFilter = EVERY_WORKFLOW, *, after: UUID | None = None, limit: int = 50
+    database: Database, workflow_filter: WorkflowFilter = EVERY_WORKFLOW, *, after: UUID | None = None, limit: int = 50
 ) -> WorkflowPage:
-    """A page of matching runs, the newest first."""
+    """Return a page of matching runs, newest first."""
     if limit < 1:
         raise ValueError("limit must be at least 1")
-    # One more than asked for tells whether anything follows.
-    found = await _list(database, wanted, after=after, limit=limit + 1)
+    # One more than requested, to know whether there is a next page.
+    found = await _list(database, workflow_filter, after=after, limit=limit + 1)
     return WorkflowPage(workflows=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)
 
 
 async def workflow_detail(database: Database, workflow_id: str | UUID) -> WorkflowDetail | None:
-    """Everything about one run, or None where there is none; `ValueError` for what is no id."""
-    identity = UUID(parse_id(str(workflow_id)))
-    run = await database.fetch_one(WORKFLOW_READS.detail, identity)
+    """Return everything about one run, None if it does not exist; raises ValueError for a malformed id."""
+    run_id = UUID(parse_id(str(workflow_id)))
+    run = await database.fetch_one(WORKFLOW_READS.detail, run_id)
     if run is None:
         return None
-    children = await _list(database, parent=identity, limit=MAX_CHILDREN)
+    sub_workflows = await _list(database, parent_id=run_id, limit=MAX_SUB_WORKFLOWS)
     return WorkflowDetail(
         run=run,
-        nodes=tuple(await database.fetch(WORKFLOW_READS.nodes, identity)),
-        children={child.id: child for child in children},
+        nodes=tuple(await database.fetch(WORKFLOW_READS.nodes, run_id)),
+        sub_workflows={row.id: row for row in sub_workflows},
     )
 
 
 async def _list(
     database: Database,
-    wanted: WorkflowFilter = EVERY_WORKFLOW,
+    workflow_filter: WorkflowFilter = EVERY_WORKFLOW,
     *,
     after: UUID | None = None,
-    parent: UUID | None = None,
+    parent_id: UUID | None = None,
     limit: int,
 ) -> list[WorkflowRow]:
-    statuses, names = list(wanted.statuses) or None, [glob_to_like(name) for name in wanted.names] or None
-    arguments = (after or _LAST, statuses, names, wanted.root_only, parent, limit)
-    return await database.fetch(WORKFLOW_READS.list, *arguments)
+    return await database.fetch(
+        WORKFLOW_READS.list,
+        after or _MAX_ID,
+        list(workflow_filter.statuses) or None,
+        [glob_to_like(name) for name in workflow_filter.names] or None,
+        workflow_filter.root_only,
+        parent_id,
+        limit,
+    )
 
 
-# One line of text for a filter of runs: `status:running,failed name:etl-*`; with `sub:yes` steps of other runs too.
+# Filters as text, such as `status:running,failed name:etl-*`; `sub:yes` includes sub-workflows
 
 WORKFLOW_FILTER_KEYS: Final = ("status", "name", "sub")
-DEFAULT_WORKFLOW_FILTER: Final = WorkflowFilter(root_only=True)
-"""What no text at all says: every run that is not a step of another."""
-
-_SUB: Final = {"yes": False, "no": True}
+_ROOT_ONLY_BY_SUB: Final = {"yes": False, "no": True}
 
 
 def parse_workflow_filter(text: str) -> WorkflowFilter | FilterFault:
-    """The filter that `text` says, or the first thing wrong with it."""
+    """Return the filter that `text` describes, or the first fault in it."""
     try:
-        return _filter_of(FilterParser(text).parse())
-    except FilterSyntaxError as fault:
-        return FilterFault(position=fault.position, message=fault.message, hint=fault.hint)
+        return _build_filter(FilterParser(text).parse())
+    except FilterSyntaxError as error:
+        return FilterFault(position=error.position, message=error.message, hint=error.hint)
 
 
-def format_workflow_filter(wanted: WorkflowFilter) -> str:
-    """The line from which `parse_workflow_filter` makes this filter."""
-    return " ".join(_format_conditions(wanted))
+def format_workflow_filter(workflow_filter: WorkflowFilter) -> str:
+    """Return the text that `parse_workflow_filter` turns into this filter."""
+    return " ".join(_format_conditions(workflow_filter))
 
 
-def _filter_of(parts: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
+def _build_filter(terms: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
     statuses: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     root_only = True
-    for part in parts:
-        if isinstance(part, NegatedGroup) or part.is_negated:
-            raise FilterSyntaxError(part.position, "runs cannot be excluded", "name those that are wanted")
-        match part.key:
+    for term in terms:
+        if isinstance(term, NegatedGroup) or term.is_negated:
+            hint = "give the statuses and names to include"
+            raise FilterSyntaxError(term.position, "runs cannot be excluded", hint)
+        match term.key:
             case "status":
-                statuses += tuple(_status(value) for value in part.values)
+                statuses += tuple(_status(value) for value in term.values)
             case "name":
-                names += tuple(value.text for value in part.values)
+                names += tuple(value.text for value in term.values)
             case "sub":
-                root_only = _root_only(part)
+                root_only = _root_only(term)
             case "":
-                names += tuple(f"*{value.text}*" for value in part.values)
+                names += tuple(f"*{value.text}*" for value in term.values)
             case _:
                 raise FilterSyntaxError(
-                    part.position, f"there is no key {part.key!r}", f"keys are {', '.join(WORKFLOW_FILTER_KEYS)}"
+                    term.position, f"unknown key {term.key!r}", f"keys: {', '.join(WORKFLOW_FILTER_KEYS)}"
                 )
     return WorkflowFilter(statuses=statuses, names=names, root_only=root_only)
 
@@ -239,21 +243,21 @@ def _status(value: FilterValue) -> str:
     try:
         return WorkflowStatus(value.text.upper())
     except ValueError:
-        known = ", ".join(WorkflowStatus).lower()
-        raise FilterSyntaxError(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
+        hint = f"one of {', '.join(WorkflowStatus).lower()}"
+        raise FilterSyntaxError(value.position, f"unknown status {value.text!r}", hint) from None
 
 
-def _root_only(part: FilterTerm) -> bool:
-    value = part.values[0]
-    if value.text not in _SUB:
-        raise FilterSyntaxError(value.position, f"{value.text!r} says nothing of sub", f"write {' or '.join(_SUB)}")
-    return _SUB[value.text]
+def _root_only(term: FilterTerm) -> bool:
+    value = term.values[0]
+    if value.text not in _ROOT_ONLY_BY_SUB:
+        raise FilterSyntaxError(value.position, f"invalid value {value.text!r} for sub", "write yes or no")
+    return _ROOT_ONLY_BY_SUB[value.text]
 
 
-def _format_conditions(wanted: WorkflowFilter) -> Iterator[str]:
-    if wanted.statuses:
-        yield f"status:{','.join(status.lower() for status in wanted.statuses)}"
-    if wanted.names:
-        yield f"name:{','.join(map(quote_value, wanted.names))}"
-    if not wanted.root_only:
+def _format_conditions(workflow_filter: WorkflowFilter) -> Iterator[str]:
+    if workflow_filter.statuses:
+        yield f"status:{','.join(status.lower() for status in workflow_filter.statuses)}"
+    if workflow_filter.names:
+        yield f"name:{','.join(map(quote_value, workflow_filter.names))}"
+    if not workflow_filter.root_only:
         yield "sub:yes"

@@ -163,7 +163,7 @@ def test_empty_task_list_prints_message_on_stderr(tasks: Executable) -> None:
     ("option", "value", "says"),
     [
         ("--status", "nope", "pending, claimed, running"),
-        ("--older-than", "5x", "write 5m, 30s"),
+        ("--older-than", "5x", "examples: 30s, 5m"),
         ("--worker", "w-7", "invalid id"),
         ("--limit", "0", "--limit"),
     ],
@@ -177,7 +177,7 @@ def test_invalid_option_exits_2_and_is_named(tasks: Executable, option: str, val
 
 def test_task_show_explains_the_recovery_decision(tasks: Executable, database_url: str) -> None:
     task_id = str(asyncio.run(insert_owned_task(database_url, "RUNNING", owner=None, silent_s=1)))
-    assert "a sweep would leave it alone: it is within its limit" in tasks("task", "show", task_id).stdout
+    assert "a sweep would not change it: not stale" in tasks("task", "show", task_id).stdout
 
 
 def test_task_show_has_documented_fields(tasks: Executable, database_url: str) -> None:

@@ -398,7 +398,7 @@ def _node_text(node: NodeRow, detail: WorkflowDetail) -> str:
         parts.append(sanitize_text(node.error_code, limit=MAX_NAME_LENGTH))
     if node.task_id:
         parts.append(f"task {short_form(node.task_id)}")
-    sub_workflow = detail.children.get(node.sub_workflow_id) if node.sub_workflow_id else None
+    sub_workflow = detail.sub_workflows.get(node.sub_workflow_id) if node.sub_workflow_id else None
     if sub_workflow:
         parts.append(f"run {sub_workflow.id} {sub_workflow.status} {sub_workflow.done}/{sub_workflow.total}")
     return "  ".join(parts) + ("  ★ output" if node.index == detail.run.output_index else "")

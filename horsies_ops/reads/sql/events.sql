@@ -10,7 +10,7 @@ SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS
  LIMIT $5;
 
 -- name: latest_events
--- The last events before $1, in the order in which they were written.
+-- The last events before $1, in id order.
 SELECT *
   FROM (SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue,
                evidence::text AS evidence_json

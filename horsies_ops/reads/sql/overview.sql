@@ -1,10 +1,10 @@
--- name: live
--- What is held now. An odd setting of a worker counts as the default.
-WITH held AS (
+-- name: live_counts
+-- Claimed and running tasks, and the slots of live workers. An invalid threshold of a worker counts as the default.
+WITH owned AS (
     SELECT status, CASE WHEN status = 'RUNNING' THEN started_at ELSE claimed_at END AS since
       FROM horsies_tasks
      WHERE status IN ('CLAIMED', 'RUNNING')
-), beating AS (
+), live_worker AS (
     SELECT processes
       FROM horsies_workers
      WHERE state IN ('starting', 'running', 'draining')
@@ -18,18 +18,19 @@ SELECT now()                                                            AS at,
        count(*) FILTER (WHERE status = 'RUNNING')::integer              AS running,
        now() - min(since) FILTER (WHERE status = 'CLAIMED')             AS oldest_claimed,
        now() - min(since) FILTER (WHERE status = 'RUNNING')             AS longest_running,
-       (SELECT coalesce(sum(processes), 0)::integer FROM beating)       AS slots
-  FROM held;
+       (SELECT coalesce(sum(processes), 0)::integer FROM live_worker)   AS slots
+  FROM owned;
 
--- name: ended
--- Tasks by status as far as $1 rows of the table, as far as $1 of those with a code, and as the planner believes.
-SELECT 'table' AS source, few.status, count(*) AS number
-  FROM (SELECT status FROM horsies_tasks LIMIT $1) AS few
- GROUP BY few.status
+-- name: status_counts
+-- Tasks by status from three sources: the first $1 rows of the table, the first $1 rows with an error code, and the
+-- planner's statistics.
+SELECT 'table' AS source, sample.status, count(*) AS number
+  FROM (SELECT status FROM horsies_tasks LIMIT $1) AS sample
+ GROUP BY sample.status
  UNION ALL
-SELECT 'coded', few.status, count(*)
-  FROM (SELECT status FROM horsies_tasks WHERE error_code IS NOT NULL LIMIT $1) AS few
- GROUP BY few.status
+SELECT 'with_error_code', sample.status, count(*)
+  FROM (SELECT status FROM horsies_tasks WHERE error_code IS NOT NULL LIMIT $1) AS sample
+ GROUP BY sample.status
  UNION ALL
 SELECT 'planner', common.status, (common.share * greatest(relation.reltuples, 0))::bigint
   FROM pg_stats AS statistics
@@ -39,13 +40,125 @@ SELECT 'planner', common.status, (common.share * greatest(relation.reltuples, 0)
  WHERE statistics.schemaname = relation.relnamespace::regnamespace::text
    AND statistics.tablename = 'horsies_tasks' AND statistics.attname = 'status';
 
--- name: workers
+-- name: worker_states
 SELECT state, count(*)::integer AS number FROM horsies_workers GROUP BY state;
 
--- name: workflows
--- Runs by status, of each status as far as $1.
+-- name: run_statuses
+-- Workflow runs by status, each counted up to $1.
 SELECT known.status, counted.number
   FROM unnest(ARRAY['PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']) AS known(status)
  CROSS JOIN LATERAL (
        SELECT count(*)::integer AS number
-         FROM (SELECT FROM horsies_workflows AS w WHERE w.status = known.status LIMIT $1) AS few) AS counted;
+         FROM (SELECT FROM horsies_workflows AS w WHERE w.status = known.status LIMIT $1) AS sample) AS counted;
+
+-- name: throughput_buckets
+-- Tasks finished in each of the last $2 intervals of length $1, on boundaries that do not move between two reads. At
+-- most $3 rows of an interval are counted; the number is extrapolated from the part of the interval they cover.
+SELECT bucket.at,
+       round(finished.done * finished.factor)::integer   AS done,
+       round(finished.failed * finished.factor)::integer AS failed
+  FROM generate_series($2::integer - 1, 0, -1) AS back
+ CROSS JOIN LATERAL (
+       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS bucket
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE status = 'COMPLETED') AS done,
+              count(*) FILTER (WHERE status = 'FAILED')    AS failed,
+              CASE WHEN count(*) < $3 THEN 1
+                   ELSE extract(epoch FROM $1::interval)
+                        / greatest(extract(epoch FROM max(terminal_at) - bucket.at), 0.001) END AS factor
+         FROM (SELECT status, terminal_at
+                 FROM horsies_tasks
+                WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
+                ORDER BY terminal_at
+                LIMIT $3) AS sample) AS finished
+ ORDER BY bucket.at;
+
+-- name: queue_buckets
+-- Tasks finished per queue and interval, and the longest wait among them; limited and extrapolated as in
+-- `throughput_buckets`. An interval in which no task of a queue finished has no row for that queue.
+SELECT finished.queue_name AS queue, bucket.at,
+       round(count(*) FILTER (WHERE finished.status = 'COMPLETED') * min(finished.factor))::integer AS done,
+       round(count(*) FILTER (WHERE finished.status = 'FAILED') * min(finished.factor))::integer    AS failed,
+       max(finished.started_at - finished.enqueued_at)                                              AS longest_wait
+  FROM generate_series($2::integer - 1, 0, -1) AS back
+ CROSS JOIN LATERAL (
+       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS bucket
+ CROSS JOIN LATERAL (
+       SELECT queue_name, status, started_at, enqueued_at,
+              CASE WHEN count(*) OVER () < $3 THEN 1
+                   ELSE extract(epoch FROM $1::interval)
+                        / greatest(extract(epoch FROM max(terminal_at) OVER () - bucket.at), 0.001) END AS factor
+         FROM (SELECT queue_name, status, started_at, enqueued_at, terminal_at
+                 FROM horsies_tasks
+                WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
+                ORDER BY terminal_at
+                LIMIT $3) AS sample) AS finished
+ GROUP BY finished.queue_name, bucket.at
+ ORDER BY finished.queue_name, bucket.at;
+
+-- name: time_percentiles
+-- Wait and run time of the last attempt, over the newest $2 tasks finished within $1.
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY started_at - enqueued_at)   AS wait_p50,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY started_at - enqueued_at)  AS wait_p95,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY terminal_at - started_at)   AS run_p50,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY terminal_at - started_at)  AS run_p95
+  FROM (SELECT started_at, enqueued_at, terminal_at
+          FROM horsies_tasks
+         WHERE terminal_at > now() - $1::interval
+         ORDER BY terminal_at DESC
+         LIMIT $2) AS newest
+ WHERE started_at IS NOT NULL;
+
+-- name: error_counts
+-- Unsuccessful tasks finished within $1 by name, code and status. The recursive query jumps through the index from one
+-- code to the next; of each code the newest $2 tasks are counted.
+WITH RECURSIVE code(code) AS (
+    (SELECT error_code FROM horsies_tasks WHERE error_code IS NOT NULL ORDER BY error_code LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.error_code
+              FROM horsies_tasks AS t
+             WHERE t.error_code IS NOT NULL AND t.error_code > code.code
+             ORDER BY t.error_code
+             LIMIT 1)
+      FROM code
+     WHERE code.code IS NOT NULL
+)
+SELECT newest.task_name AS name, known.code, newest.status, count(*)::integer AS count,
+       count(*) FILTER (WHERE newest.terminal_at > now() - interval '1 hour')::integer AS last_hour
+  FROM (SELECT code FROM code WHERE code IS NOT NULL LIMIT 200) AS known
+ CROSS JOIN LATERAL (SELECT task_name, status, terminal_at
+                       FROM horsies_tasks
+                      WHERE error_code = known.code AND terminal_at > now() - $1::interval
+                      ORDER BY terminal_at DESC
+                      LIMIT $2) AS newest
+ GROUP BY newest.task_name, known.code, newest.status
+ ORDER BY count(*) DESC, 1, 2, 3;
+
+-- name: counter_cutoff
+-- The instant before which no more rows will appear: a row is stamped with the start of its transaction, so an open
+-- transaction may still add older rows. One that is open for longer than our statement timeout is not ours.
+SELECT greatest(least(now(), (SELECT min(xact_start)
+                                FROM pg_stat_activity
+                               WHERE datname = current_database() AND pid <> pg_backend_pid())),
+                now() - interval '31 seconds') AS until;
+
+-- name: counter_finished
+SELECT queue_name AS queue, status, count(*)::integer AS tasks
+  FROM horsies_tasks
+ WHERE terminal_at >= $1 AND terminal_at < $2
+ GROUP BY queue_name, status;
+
+-- name: counter_durations
+-- Attempts finished between $1 and $2 by duration bucket; the bounds are in $3, and the last bucket has no upper bound.
+SELECT width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer AS attempts, sum(took.s) AS total_s
+  FROM horsies_task_attempts AS attempt
+ CROSS JOIN LATERAL (SELECT greatest(extract(epoch FROM attempt.finished_at - attempt.started_at), 0)::double precision
+                            AS s) AS took
+ WHERE attempt.finished_at >= $1 AND attempt.finished_at < $2
+ GROUP BY index;
+
+-- name: counter_events
+SELECT kind, coalesce(evidence ->> 'decision', '') AS decision, count(*)::integer AS events
+  FROM horsies_events
+ WHERE kind IN ('late_result_refused', 'task_recovered') AND at >= $1 AND at < $2
+ GROUP BY kind, decision;

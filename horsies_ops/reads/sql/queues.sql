@@ -1,7 +1,7 @@
 -- name: list
--- Every queue that a task, a worker or a pause names. What waits is counted along the index of claims, what is held along
--- that of owners; what ended within a minute is looked at as far as $1 rows and reckoned from there.
-WITH waiting AS (
+-- Every queue that a task, a worker or a pause mentions. Pending and owned tasks are counted with their partial
+-- indexes. Of the tasks finished in the last minute at most $1 are counted, and the number is extrapolated.
+WITH pending AS (
     SELECT queue_name,
            count(*) FILTER (WHERE enqueued_at <= now())         AS pending,
            count(*) FILTER (WHERE enqueued_at > now())          AS delayed,
@@ -10,7 +10,7 @@ WITH waiting AS (
       FROM horsies_tasks
      WHERE status = 'PENDING'
      GROUP BY queue_name
-), held AS (
+), owned AS (
     SELECT queue_name,
            count(*) FILTER (WHERE status = 'CLAIMED') AS claimed,
            count(*) FILTER (WHERE status = 'RUNNING') AS running
@@ -23,15 +23,15 @@ WITH waiting AS (
      WHERE terminal_at > now() - interval '1 minute'
      ORDER BY terminal_at DESC
      LIMIT $1
-), pace AS (
+), extrapolation AS (
     SELECT CASE WHEN count(*) < $1 THEN 1
                 ELSE 60 / greatest(extract(epoch FROM now() - min(terminal_at)), 0.001) END AS factor
       FROM newest
-), ended AS (
+), finished AS (
     SELECT queue_name,
            round(count(*) * min(factor))                                    AS finished,
            round(count(*) FILTER (WHERE status = 'FAILED') * min(factor))   AS failed
-      FROM newest CROSS JOIN pace
+      FROM newest CROSS JOIN extrapolation
      GROUP BY queue_name
 ), worker AS (
     SELECT id, queues, last_heartbeat_at,
@@ -50,7 +50,7 @@ WITH waiting AS (
      GROUP BY queue_name
 ), configured AS (
     SELECT DISTINCT ON (queue_name) queue_name,
-           -- What is no number of at most nine digits is none: an odd row of one worker must not hide the queues.
+           -- Anything but a number of up to 9 digits is ignored: one malformed row must not break the whole list.
            substring(snapshot.queue_priorities ->> queue_name FROM '^\d{1,9}$')::integer      AS priority,
            substring(snapshot.queue_max_concurrency ->> queue_name FROM '^\d{1,9}$')::integer AS max_concurrency
       FROM worker
@@ -62,27 +62,27 @@ WITH waiting AS (
      CROSS JOIN LATERAL unnest(worker.queues) AS queue_name
      ORDER BY queue_name, worker.last_heartbeat_at DESC
 ), known AS (
-    SELECT queue_name FROM waiting UNION SELECT queue_name FROM held UNION SELECT queue_name FROM ended
+    SELECT queue_name FROM pending UNION SELECT queue_name FROM owned UNION SELECT queue_name FROM finished
     UNION SELECT queue_name FROM served UNION SELECT queue_name FROM horsies_queues WHERE paused_at IS NOT NULL
 )
 SELECT queue_name                                    AS name,
-       -- Without queues of its own an app has one, of the last priority.
+       -- An app without configured queues has one queue, of the lowest priority.
        coalesce(configured.priority, CASE WHEN served.workers > 0 THEN 100 END) AS priority,
        configured.max_concurrency,
        pause.paused_at, pause.paused_by, pause.pause_reason,
-       coalesce(waiting.pending, 0)::integer         AS pending,
-       coalesce(waiting.delayed, 0)::integer         AS delayed,
-       coalesce(held.claimed, 0)::integer            AS claimed,
-       coalesce(held.running, 0)::integer            AS running,
-       now() - waiting.oldest_due_at                 AS oldest_due_age,
-       waiting.next_due_at - now()                   AS next_due_in,
-       coalesce(ended.finished, 0)::integer          AS finished_last_minute,
-       coalesce(ended.failed, 0)::integer            AS failed_last_minute,
+       coalesce(pending.pending, 0)::integer         AS pending,
+       coalesce(pending.delayed, 0)::integer         AS delayed,
+       coalesce(owned.claimed, 0)::integer            AS claimed,
+       coalesce(owned.running, 0)::integer            AS running,
+       now() - pending.oldest_due_at                 AS oldest_due_age,
+       pending.next_due_at - now()                   AS next_due_in,
+       coalesce(finished.finished, 0)::integer          AS finished_last_minute,
+       coalesce(finished.failed, 0)::integer            AS failed_last_minute,
        coalesce(served.workers, 0)::integer          AS served_by
   FROM known
-  LEFT JOIN waiting USING (queue_name)
-  LEFT JOIN held USING (queue_name)
-  LEFT JOIN ended USING (queue_name)
+  LEFT JOIN pending USING (queue_name)
+  LEFT JOIN owned USING (queue_name)
+  LEFT JOIN finished USING (queue_name)
   LEFT JOIN served USING (queue_name)
   LEFT JOIN configured USING (queue_name)
   LEFT JOIN horsies_queues AS pause USING (queue_name)

@@ -1,5 +1,5 @@
 -- name: states
--- What is remembered of each schedule, and how its last task fared.
+-- Stored state of each schedule, and the status of its last task.
 SELECT state.schedule_name AS name, state.next_run_at, state.next_run_at - now() AS due_in, state.last_run_at,
        state.last_task_id, task.status AS last_status, task.error_code AS last_error_code, state.run_count
   FROM horsies_schedule_state AS state

@@ -1,16 +1,16 @@
--- name: live
+-- name: count_live
 SELECT count(*)::integer AS count
   FROM horsies_workers
  WHERE state IN ('starting', 'running', 'draining') AND last_heartbeat_at > now() - $1::interval;
 
 -- name: active
--- Workers that have not stopped, with what they hold and their newest snapshot.
+-- Workers that have not stopped, with the tasks they own and their newest snapshot.
 SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.processes, w.started_at, w.last_heartbeat_at,
        now() - w.last_heartbeat_at                                      AS heartbeat_age,
        now() - w.last_heartbeat_at > $1::interval                       AS is_stale,
-       coalesce(held.running, 0)::integer                               AS tasks_running,
-       coalesce(held.claimed, 0)::integer                               AS tasks_claimed,
-       coalesce(held.children, 0)::integer                              AS children_busy,
+       coalesce(owned.running, 0)::integer                               AS tasks_running,
+       coalesce(owned.claimed, 0)::integer                               AS tasks_claimed,
+       coalesce(owned.children, 0)::integer                              AS children_busy,
        load.cpu_percent, load.memory_percent,
        load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
        w.health ->> 'listener'                                          AS listener,
@@ -27,7 +27,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
                             count(DISTINCT t.worker_pid) FILTER (WHERE t.status = 'RUNNING') AS children,
                             count(*) FILTER (WHERE t.status = 'CLAIMED') AS claimed
                        FROM horsies_tasks AS t
-                      WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS held ON true
+                      WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS owned ON true
   LEFT JOIN LATERAL (SELECT s.cpu_percent, s.memory_percent, s.memory_usage_mb, s.children_memory_mb
                        FROM horsies_worker_states AS s
                       WHERE s.worker_id = w.id
@@ -38,7 +38,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
  LIMIT $2;
 
 -- name: history
--- The newest snapshots of a worker within $2, the oldest of them first.
+-- The newest snapshots of a worker within $2, oldest first.
 SELECT *
   FROM (SELECT snapshot_at AS at, processes, tasks_running, tasks_claimed, cpu_percent, memory_percent,
                memory_usage_mb + coalesce(children_memory_mb, 0) AS memory_mb

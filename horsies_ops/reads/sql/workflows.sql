@@ -1,5 +1,5 @@
 -- name: list
--- The next runs after $1, the newest first, with how far each has come.
+-- The next runs after $1, newest first, with the number of nodes by status.
 SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.parent_workflow_id AS parent_id,
        w.root_workflow_id AS root_id, w.depth, w.created_at, w.started_at, w.paused_at, w.completed_at,
        w.error ->> 'error_code' AS error_code, nodes.total, nodes.done, nodes.failed, nodes.skipped, nodes.running,

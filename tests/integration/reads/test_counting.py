@@ -117,4 +117,4 @@ async def test_the_last_beat_is_of_the_present_claim_and_the_claim_itself_is_the
         running: ("runner", beaten),
     }
     (page,) = (await list_tasks(database, TaskFilter(statuses=["RUNNING"]))).tasks
-    assert (page.last_beat_at, page.silence is not None and page.silence >= HOUR / 2) == (beaten, True)
+    assert (page.last_heartbeat_at, page.silence is not None and page.silence >= HOUR / 2) == (beaten, True)

@@ -20,7 +20,7 @@ from tests.support.faults import Proxy
 from tests.support.rows import insert_task
 
 QUICK = FeedTiming(
-    probe_interval_s=0.2, answer_timeout_s=0.2, poll_interval_s=0.2, first_pause_s=0.05, longest_pause_s=0.1
+    probe_interval_s=0.2, answer_timeout_s=0.2, poll_interval_s=0.2, initial_backoff_s=0.05, max_backoff_s=0.1
 )
 
 

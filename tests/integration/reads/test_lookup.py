@@ -8,13 +8,13 @@ import asyncpg
 import pytest
 
 from horsies.store.database import Database
-from horsies_ops.reads.filters import NEWEST_LOOKED_AT, tasks_by_short_id
+from horsies_ops.reads.search import NEWEST_SEARCHED, tasks_by_short_id
 
 # Ids in the order of sending, and more of them than the newest that are looked through.
 FILL = f"""
     INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at)
     SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', now(), '', 'COMPLETED', now()
-      FROM generate_series(1, {NEWEST_LOOKED_AT} + 100) AS n
+      FROM generate_series(1, {NEWEST_SEARCHED} + 100) AS n
 """
 
 
@@ -40,5 +40,5 @@ async def test_an_old_task_is_found_only_while_it_has_not_ended(
 
 async def test_what_is_no_short_form_is_refused(database: Database) -> None:
     for text in ("", "1234567", "123456789", "1234567g", "1234567%"):
-        with pytest.raises(ValueError, match="no short form"):
+        with pytest.raises(ValueError, match="invalid short id"):
             await tasks_by_short_id(database, text)

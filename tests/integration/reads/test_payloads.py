@@ -19,6 +19,6 @@ async def test_what_several_tasks_were_given_is_one_document_each(database: Data
 
 async def test_of_a_long_payload_only_the_size_is_told(database: Database, database_url: str) -> None:
     task_id = await insert_task(database_url, kwargs={"body": "x" * 500})
-    (payload,) = (await payload_previews(database, [task_id], longest=100)).values()
+    (payload,) = (await payload_previews(database, [task_id], max_bytes=100)).values()
     assert payload.combined_arguments is None
     assert payload.size > 500

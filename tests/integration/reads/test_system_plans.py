@@ -8,7 +8,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from horsies_ops.reads.overview import OVERVIEW, THROUGHPUT
+from horsies_ops.reads.overview import OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.workers import WORKER_READS
 from tests.support.store import rows_read
@@ -49,19 +49,19 @@ async def test_a_look_at_the_system_goes_through_what_is_live_and_a_bounded_part
 ) -> None:
     await connection.execute(f"SET plan_cache_mode = {generic}")
     day, minute = timedelta(days=1), timedelta(minutes=1)
-    assert await rows_read(connection, OVERVIEW.live.sql) <= LIVE
+    assert await rows_read(connection, OVERVIEW.live_counts.sql) <= LIVE
     assert await rows_read(connection, QUEUE_READS.list.sql, CAP) <= 2 * LIVE + CAP
-    assert await rows_read(connection, OVERVIEW.ended.sql, CAP) <= 2 * CAP
-    assert await rows_read(connection, THROUGHPUT.buckets.sql, 10 * minute, 30, CAP) <= 30 * CAP
-    assert await rows_read(connection, THROUGHPUT.queues.sql, 10 * minute, 30, CAP) <= 30 * CAP
-    assert await rows_read(connection, THROUGHPUT.times.sql, day, CAP) <= CAP
-    assert await rows_read(connection, THROUGHPUT.errors.sql, day, CAP) <= CAP
+    assert await rows_read(connection, OVERVIEW.status_counts.sql, CAP) <= 2 * CAP
+    assert await rows_read(connection, OVERVIEW.throughput_buckets.sql, 10 * minute, 30, CAP) <= 30 * CAP
+    assert await rows_read(connection, OVERVIEW.queue_buckets.sql, 10 * minute, 30, CAP) <= 30 * CAP
+    assert await rows_read(connection, OVERVIEW.time_percentiles.sql, day, CAP) <= CAP
+    assert await rows_read(connection, OVERVIEW.error_counts.sql, day, CAP) <= CAP
     assert await rows_read(connection, WORKER_READS.active.sql, minute, CAP) <= LIVE
 
 
 async def test_a_bucket_that_is_cut_is_reckoned_from_the_part_that_was_seen(
     connection: asyncpg.Connection[asyncpg.Record],
 ) -> None:
-    buckets = await connection.fetch(THROUGHPUT.buckets.sql, timedelta(hours=1), 3, CAP)
+    buckets = await connection.fetch(OVERVIEW.throughput_buckets.sql, timedelta(hours=1), 3, CAP)
     # One row ended in each second of the hour before.
     assert abs(buckets[1]["done"] - 3600) < 60

@@ -72,7 +72,7 @@ async def test_where_an_index_knows_what_can_match_only_that_is_read(
     among = (MIN_ID, MAX_ID, few, TaskFilter(queues=["queue_1"]).to_json(), False, PAGE + 1)
     assert await rows_read(connection, SEARCH.matches.sql, *among) == len(few)
     assert await rows_read(connection, SEARCH.candidates.sql, "failed", None, ROWS) == ROWS / 1000
-    assert await rows_read(connection, SEARCH.candidates.sql, "held", None, ROWS) == 0
+    assert await rows_read(connection, SEARCH.candidates.sql, "owned", None, ROWS) == 0
 
 
 async def test_a_page_is_full_however_far_apart_the_matches_are(

@@ -59,8 +59,8 @@ async def test_a_detail_has_payload_attempts_beats_and_events(database: Database
     assert (detail.task.args, detail.task.kwargs, detail.task.options) == ([1], {"a": None}, {"timeout_ms": 5000})
     assert [attempt.error_code for attempt in detail.attempts] == ["SMTP_DOWN"]
     assert [event.evidence for event in detail.events] == [{"pid": 7}]
-    assert detail.last_beat is not None
-    assert (detail.last_beat.claim_token, detail.last_beat.at) == (2, at + timedelta(seconds=2))
+    assert detail.last_heartbeat is not None
+    assert (detail.last_heartbeat.claim_token, detail.last_heartbeat.at) == (2, at + timedelta(seconds=2))
 
 
 async def test_a_beat_of_an_earlier_claim_is_not_the_last_beat(database: Database, database_url: str) -> None:
@@ -69,7 +69,7 @@ async def test_a_beat_of_an_earlier_claim_is_not_the_last_beat(database: Databas
     await insert(database_url, "horsies_heartbeats", **beat)
     detail = await task_detail(database, task_id)
     assert detail is not None
-    assert (len(detail.beats), detail.last_beat) == (1, None)
+    assert (len(detail.heartbeats), detail.last_heartbeat) == (1, None)
 
 
 async def test_there_is_no_detail_of_an_unknown_task_and_none_of_what_is_no_id(database: Database) -> None:

@@ -63,7 +63,7 @@ async def test_a_run_is_shown_with_its_nodes_and_the_runs_that_are_steps_of_it(
         "quorum",
         child,
     )
-    assert {each.id: (each.done, each.total) for each in detail.children.values()} == {child: (1, 1)}
+    assert {each.id: (each.done, each.total) for each in detail.sub_workflows.values()} == {child: (1, 1)}
 
 
 async def test_an_unknown_run_is_none_and_no_id_is_refused(database: Database) -> None:

@@ -22,23 +22,22 @@ from horsies.store.workers import WORKERS
 from horsies.store.workflow_control import WORKFLOW_CONTROL
 from horsies.store.workflows import WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
-from horsies_ops.reads.filters import LOOKUP
-from horsies_ops.reads.overview import COUNTER_READS, OVERVIEW, THROUGHPUT
+from horsies_ops.reads.overview import OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
 from horsies_ops.reads.search import SEARCH
-from horsies_ops.reads.server import CLOCK, DIAGNOSIS, STATUS, STORAGE
+from horsies_ops.reads.server import SERVER_READS
 from horsies_ops.reads.stale import STALE_READS
-from horsies_ops.reads.tasks import PAYLOADS, TASK_READS
+from horsies_ops.reads.tasks import TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
 from tests.support.databases import Cluster
 
-TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, SEARCH, LOOKUP, STALE_READS)
-SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, COUNTER_READS)
-READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
+TASK_QUERIES = (TASK_READS, SEARCH, STALE_READS)
+SYSTEM_QUERIES = (SERVER_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS)
+READS = (*TASK_QUERIES, *SYSTEM_QUERIES, WORKFLOW_READS, SCHEDULE_READS)
 STORE = (SCHEMA, PROBE, TASKS, EXECUTION, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
-EVERY_QUERY = list(every_query(*STORE, STATUS, *READS))
+EVERY_QUERY = list(every_query(*STORE, *READS))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +58,8 @@ async def test_statement_prepares_and_has_the_columns_of_its_record(untouched_ur
 
 
 async def test_a_statement_shows_its_name_in_pg_stat_activity(database: Database, database_url: str) -> None:
-    await database.fetch(STATUS.tables)
+    await database.fetch(SERVER_READS.table_sizes)
     connection = await asyncpg.connect(database_url)
     seen = await connection.fetch("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'horsies%'")
     await connection.close()
-    assert any(row["query"].startswith("/* status.tables */ SELECT") for row in seen)
+    assert any(row["query"].startswith("/* server.table_sizes */ SELECT") for row in seen)

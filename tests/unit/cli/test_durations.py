@@ -28,10 +28,10 @@ def test_durations_are_parsed(text: str, meant: timedelta) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "-5m", "5x", "5m30s", "1e3", "nan", "٥m", "5 minutes"])
 def test_invalid_duration_is_rejected_with_examples(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="write 5m, 30s, 2h, 1d, 250ms or plain seconds"):
+    with pytest.raises(typer.BadParameter, match="examples: 30s, 5m, 2h, 1d, 250ms"):
         parse_duration_option(text)
 
 
 def test_too_long_duration_is_rejected() -> None:
-    with pytest.raises(typer.BadParameter, match="too long a time"):
+    with pytest.raises(typer.BadParameter, match="is too long"):
         parse_duration_option("9" * 400 + "d")

@@ -57,7 +57,7 @@ def node(**columns: Any) -> NodeRow:
 
 
 def line_of(row: NodeRow) -> str:
-    (line,) = tree_lines(WorkflowDetail(run=RUN, nodes=(row,), children={}))
+    (line,) = tree_lines(WorkflowDetail(run=RUN, nodes=(row,), sub_workflows={}))
     return line
 
 

@@ -14,10 +14,10 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (RecoveryDecision(decision="leave", reason="fresh"), "a sweep would leave it alone: it is within its limit"),
+        (RecoveryDecision(decision="leave", reason="fresh"), "a sweep would not change it: not stale"),
         (
             RecoveryDecision(decision="leave", reason="outage_grace", held_until=NOON),
-            "a sweep would leave it alone until 12:00:00Z: nobody has listened long enough to judge",
+            "a sweep would not change it until 12:00:00Z: outage grace period",
         ),
         (
             RecoveryDecision(decision="fail", reason="OWNER_LOST", code="WORKER_CRASHED"),

@@ -30,11 +30,11 @@ def test_a_line_says_which_runs_are_wanted(text: str, meant: WorkflowFilter) -> 
 @pytest.mark.parametrize(
     ("text", "position", "message"),
     [
-        ("status:gone", 7, "there is no status 'gone'"),
-        ("queue:mail", 0, "there is no key 'queue'"),
+        ("status:gone", 7, "unknown status 'gone'"),
+        ("queue:mail", 0, "unknown key 'queue'"),
         ("-status:failed", 0, "runs cannot be excluded"),
-        ("sub:maybe", 4, "'maybe' says nothing of sub"),
-        ('name:"etl', 5, "a quotation that is not closed"),
+        ("sub:maybe", 4, "invalid value 'maybe' for sub"),
+        ('name:"etl', 5, "unclosed quote"),
     ],
 )
 def test_what_makes_no_sense_is_said_with_its_place(text: str, position: int, message: str) -> None:

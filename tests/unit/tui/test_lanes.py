@@ -23,17 +23,19 @@ def _at(seconds: float) -> datetime:
 def _running(*, for_s: float, beats_s: tuple[float, ...] = (), limit_s: float = 300) -> TaskDetail:
     """A task that has been running for so long; its beats by how long ago they were, the newest first."""
     task = DemoSystem(lambda: NOON).send(KINDS[0], at=_at(for_s))
-    last_beat_at = _at(min(beats_s, default=for_s))
+    last_heartbeat_at = _at(min(beats_s, default=for_s))
     running = replace(
         task,
         status=TaskStatus.RUNNING,
         claimed_at=_at(for_s),
         started_at=_at(for_s),
         claim_token=1,
-        last_beat_at=last_beat_at,
+        last_heartbeat_at=last_heartbeat_at,
     )
     verdict = RecoveryDecision(decision="leave", reason=None, threshold=timedelta(seconds=limit_s))
-    return TaskDetail(task=running, attempts=(), beats=_beats(beats_s, token=1), events=(), recovery_decision=verdict)
+    return TaskDetail(
+        task=running, attempts=(), heartbeats=_beats(beats_s, token=1), events=(), recovery_decision=verdict
+    )
 
 
 def _beats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, ...]:
@@ -103,19 +105,22 @@ def test_the_end_is_drawn_however_the_cells_are_rounded(most: int) -> None:
 def test_attempts_stand_below_one_another_on_one_scale() -> None:
     detail = _running(for_s=90, beats_s=(1, 30, 60))
     first = _attempt(1, began_s=300, ended_s=180)
-    beats = (*detail.beats, *_beats((210, 240, 270), token=1))
+    beats = (*detail.heartbeats, *_beats((210, 240, 270), token=1))
     detail = replace(detail, task=replace(detail.task, claim_token=2, attempt_count=1), attempts=(first,))
     detail = replace(
-        detail, beats=tuple(replace(beat, claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats)
+        detail,
+        heartbeats=tuple(replace(beat, claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats),
     )
     assert _picture(detail) == ["├●●●✖      ", "       ├●●▶"]
 
 
 def test_beats_that_were_deleted_are_not_drawn_as_silence() -> None:
     detail = _running(for_s=1)
-    done = replace(detail.task, status=TaskStatus.COMPLETED, attempt_count=1, last_beat_at=None, finished_at=_at(0))
+    done = replace(
+        detail.task, status=TaskStatus.COMPLETED, attempt_count=1, last_heartbeat_at=None, finished_at=_at(0)
+    )
     attempt = _attempt(1, began_s=300, ended_s=0, outcome="COMPLETED")
-    (lane,) = _picture(TaskDetail(task=done, attempts=(attempt,), beats=(), events=()))
+    (lane,) = _picture(TaskDetail(task=done, attempts=(attempt,), heartbeats=(), events=()))
     assert lane == "├─────────✓"
 
 
@@ -137,5 +142,7 @@ def test_many_attempts_are_cut_to_the_last_and_the_number_of_the_others_is_said(
 
 def test_a_task_that_waits_has_no_strip() -> None:
     task: TaskRecord = DemoSystem(lambda: NOON).send(KINDS[0])
-    (line,) = attempt_chart(TaskDetail(task=task, attempts=(), beats=(), events=()), NOON, width=80, glyphs=UNICODE)
+    (line,) = attempt_chart(
+        TaskDetail(task=task, attempts=(), heartbeats=(), events=()), NOON, width=80, glyphs=UNICODE
+    )
     assert line.plain == "not yet begun"

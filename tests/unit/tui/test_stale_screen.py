@@ -125,7 +125,7 @@ async def test_another_limit_holds_for_this_session_and_for_its_sweep() -> None:
 async def test_a_limit_that_makes_no_sense_is_said_and_changes_nothing() -> None:
     async with running_app(place=Place.STALE, notifies=True) as pilot:
         await _type_limit(pilot, "soon")
-        await eventually(pilot, lambda: "is no duration" in screen_text(pilot))
+        await eventually(pilot, lambda: "invalid duration" in screen_text(pilot))
         assert _screen(pilot).options.sweep_threshold is None
 
 

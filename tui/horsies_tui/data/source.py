@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from horsies_ops.actions.plan import Plan, Selector
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.events import AuditRow, EventRow
-    from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
+    from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
-    from horsies_ops.reads.search import Count, Facets
+    from horsies_ops.reads.search import Count, Facets, ShortIdMatch
     from horsies_ops.reads.server import Storage
     from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskOrder, TaskPage, TaskSummary

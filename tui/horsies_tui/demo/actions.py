@@ -142,12 +142,12 @@ def _move(system: DemoSystem, action: Action, task: TaskRecord) -> list[UUID]:
                 TaskStatus.PENDING,
                 enqueued_at=system.now(),
                 claimed_at=None,
-                last_beat_at=None,
+                last_heartbeat_at=None,
                 worker_id=None,
             )
         case _:
             code = f"OPERATOR_{_ENDS[action]}"
-            system.move(task.id, _ENDS[action], finished_at=system.now(), last_beat_at=None, error_code=code)
+            system.move(task.id, _ENDS[action], finished_at=system.now(), last_heartbeat_at=None, error_code=code)
     return []
 
 
@@ -290,7 +290,7 @@ def _stale_row(system: DemoSystem, task: TaskRecord) -> StaleRow:
         retry_of=task.retry_of,
         recovery_hold_until=task.recovery_hold_until,
         no_restart=task.no_restart,
-        last_heartbeat_at=task.last_beat_at or system.now(),
+        last_heartbeat_at=task.last_heartbeat_at or system.now(),
         now=system.now(),
         owner_state=owner and ("lost" if owner.is_lost else "running"),
         owner_seen_at=seen,
@@ -300,7 +300,7 @@ def _stale_row(system: DemoSystem, task: TaskRecord) -> StaleRow:
 
 def _apply_decision(system: DemoSystem, task: SweptTask) -> SweptTask:
     """Carry a verdict out."""
-    gone = {"claimed_at": None, "started_at": None, "last_beat_at": None, "worker_id": None}
+    gone = {"claimed_at": None, "started_at": None, "last_heartbeat_at": None, "worker_id": None}
     match task.decision:
         case DecisionKind.REQUEUE:
             system.move(task.task_id, TaskStatus.PENDING, **gone)
@@ -309,8 +309,8 @@ def _apply_decision(system: DemoSystem, task: SweptTask) -> SweptTask:
             system.move(task.task_id, TaskStatus.PENDING, enqueued_at=task.run_at, retry_count=retries, **gone)
         case DecisionKind.FAIL:
             system.move(
-                task.task_id, TaskStatus.FAILED, finished_at=system.now(), last_beat_at=None, error_code=task.code
+                task.task_id, TaskStatus.FAILED, finished_at=system.now(), last_heartbeat_at=None, error_code=task.code
             )
         case _:
-            system.move(task.task_id, TaskStatus.EXPIRED, finished_at=system.now(), last_beat_at=None)
+            system.move(task.task_id, TaskStatus.EXPIRED, finished_at=system.now(), last_heartbeat_at=None)
     return replace(task, applied=True)

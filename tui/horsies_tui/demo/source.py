@@ -26,15 +26,15 @@ from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
 from horsies_ops.cleanup import CLEANUP, CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
-from horsies_ops.reads.search import Count, Facet, Facets
+from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import Storage
 from horsies_ops.reads.stale import RecoveryDecision, SilentTasks
 from horsies_ops.reads.tasks import (
-    NEWEST_SHOWN,
+    MAX_DETAIL_ROWS,
     AttemptRow,
     HeartbeatRow,
     PayloadPreview,
@@ -100,7 +100,7 @@ def _times(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> Iterator
     yield _at_least(
         None if task.started_at is None else (task.finished_at or now) - task.started_at, task_filter.min_run
     )
-    yield _at_least(None if task.last_beat_at is None else now - task.last_beat_at, task_filter.min_silence)
+    yield _at_least(None if task.last_heartbeat_at is None else now - task.last_heartbeat_at, task_filter.min_silence)
 
 
 def _at_least(span: timedelta | None, least: timedelta | None) -> bool:
@@ -187,7 +187,7 @@ def task_detail(task: TaskRecord, now: datetime) -> TaskDetail:
     return TaskDetail(
         task=task,
         attempts=attempts,
-        beats=_beats(task, attempts),
+        heartbeats=_beats(task, attempts),
         events=_events(attempts),
         recovery_decision=_decision(task, now),
     )
@@ -230,9 +230,9 @@ def _attempt(task: TaskRecord, number: int, began: datetime, ended: datetime, *,
 def _beats(task: TaskRecord, attempts: tuple[AttemptRow, ...]) -> tuple[HeartbeatRow, ...]:
     """One every half minute while it ran, the newest first."""
     beats = [beat for each in attempts for beat in _beats_between(each.started_at, each.finished_at, each.attempt)]
-    if task.last_beat_at is not None and task.started_at is not None:
-        beats += _beats_between(task.started_at, task.last_beat_at + timedelta(seconds=1), task.claim_token)
-    return tuple(sorted(beats, key=lambda beat: beat.at, reverse=True)[:NEWEST_SHOWN])
+    if task.last_heartbeat_at is not None and task.started_at is not None:
+        beats += _beats_between(task.started_at, task.last_heartbeat_at + timedelta(seconds=1), task.claim_token)
+    return tuple(sorted(beats, key=lambda beat: beat.at, reverse=True)[:MAX_DETAIL_ROWS])
 
 
 def _beats_between(began: datetime, ended: datetime, token: int) -> list[HeartbeatRow]:
@@ -254,11 +254,11 @@ def _events(attempts: tuple[AttemptRow, ...]) -> tuple[TaskEventRow, ...]:
 
 def _decision(task: TaskRecord, now: datetime) -> RecoveryDecision | None:
     limit = STALE_AFTER.get(TaskStatus(task.status))
-    if limit is None or task.last_beat_at is None:
+    if limit is None or task.last_heartbeat_at is None:
         return None
     is_gone = task.worker_id in _GONE
     decision = DecisionKind.LEAVE
-    if now - task.last_beat_at > limit:
+    if now - task.last_heartbeat_at > limit:
         decision = DecisionKind.RETRY if task.status == TaskStatus.RUNNING else DecisionKind.REQUEUE
     return RecoveryDecision(
         decision=decision,
@@ -372,7 +372,7 @@ class FleetSourceMixin:
 
 def _silences(system: DemoSystem, status: TaskStatus) -> list[timedelta]:
     now = system.now()
-    return [now - task.last_beat_at for task in system.in_state(status) if task.last_beat_at]
+    return [now - task.last_heartbeat_at for task in system.in_state(status) if task.last_heartbeat_at]
 
 
 def _ages(system: DemoSystem, status: TaskStatus) -> list[timedelta]:

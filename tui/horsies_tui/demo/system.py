@@ -218,7 +218,7 @@ class DemoMaintenance:
                 TaskStatus.RUNNING,
                 claimed_at=began,
                 started_at=began,
-                last_beat_at=then,
+                last_heartbeat_at=then,
                 claim_token=1,
                 worker_id=holder.id,
                 worker_hostname=holder.hostname,
@@ -298,7 +298,7 @@ class DemoSystem:
             workflow_id=None,
             flags_json="{}",
             age=_NOTHING,
-            last_beat_at=None,
+            last_heartbeat_at=None,
             silence=None,
             args_json="[]",
             kwargs_json=kind.kwargs_json,
@@ -387,7 +387,7 @@ class DemoSystem:
             status,
             claimed_at=now,
             started_at=now if is_started else None,
-            last_beat_at=now,
+            last_heartbeat_at=now,
             claim_token=task.claim_token + 1,
             worker_id=member.id,
             worker_hostname=member.hostname,
@@ -406,7 +406,9 @@ class DemoSystem:
     def _finish(self, task: TaskRecord, kind: TaskKind, now: datetime) -> None:
         task = self.tasks[task.id] = replace(task, attempt_count=task.attempt_count + 1)
         if self._random.random() >= kind.failure_rate:
-            self.move(task.id, TaskStatus.COMPLETED, finished_at=now, last_beat_at=None, result_json='{"ok": true}')
+            self.move(
+                task.id, TaskStatus.COMPLETED, finished_at=now, last_heartbeat_at=None, result_json='{"ok": true}'
+            )
         elif task.attempt_count <= task.max_retries and self._random.random() < 0.5:
             retry_at = now + timedelta(seconds=60)
             self.move(
@@ -414,7 +416,7 @@ class DemoSystem:
                 TaskStatus.PENDING,
                 enqueued_at=retry_at,
                 retry_count=task.retry_count + 1,
-                last_beat_at=None,
+                last_heartbeat_at=None,
                 next_retry_at=retry_at,
             )
         else:
@@ -422,7 +424,7 @@ class DemoSystem:
                 task.id,
                 TaskStatus.FAILED,
                 finished_at=now,
-                last_beat_at=None,
+                last_heartbeat_at=None,
                 error_code=kind.error_code,
                 failed_reason=kind.message,
             )
@@ -431,8 +433,8 @@ class DemoSystem:
         gone = {member.id for member in WORKERS if member.is_lost}
         for task in self.in_state(TaskStatus.RUNNING, TaskStatus.CLAIMED):
             is_mute = task.worker_id in gone or task.id in self.maintenance.blocked_ids
-            if not is_mute and task.last_beat_at is not None and now - task.last_beat_at > BEAT_EVERY:
-                self.tasks[task.id] = replace(task, last_beat_at=now)
+            if not is_mute and task.last_heartbeat_at is not None and now - task.last_heartbeat_at > BEAT_EVERY:
+                self.tasks[task.id] = replace(task, last_heartbeat_at=now)
 
     def _seed_task(self, ago: timedelta) -> None:
         """A task of the past that has run its course."""
@@ -460,7 +462,7 @@ class DemoSystem:
                 _KINDS[name], at=then - timedelta(minutes=14), attempt_count=1, retry_count=1, claim_token=1
             )
             self._start(task, gone, then - timedelta(minutes=8))
-            self.tasks[task.id] = replace(self.tasks[task.id], last_beat_at=then)
+            self.tasks[task.id] = replace(self.tasks[task.id], last_heartbeat_at=then)
         for silence_s in (160, 131):
             then = self.now() - timedelta(seconds=silence_s)
             task = self.send(_KINDS["mail.send"], at=then - timedelta(seconds=9))

@@ -390,7 +390,7 @@ class DemoRuns:
         return WorkflowDetail(
             run=replace(run, age=self._system.now() - run.created_at),
             nodes=self.nodes[run_id],
-            children={child: self.row(child) for child in children},
+            sub_workflows={child: self.row(child) for child in children},
         )
 
 
@@ -519,7 +519,7 @@ def _seed_node_task(
         TaskStatus.RUNNING,
         claimed_at=began,
         started_at=began,
-        last_beat_at=system.now(),
+        last_heartbeat_at=system.now(),
         claim_token=1,
         worker_id=member.id,
         worker_hostname=member.hostname,
@@ -531,7 +531,7 @@ def _seed_node_task(
             task_id,
             TaskStatus.COMPLETED,
             finished_at=ended,
-            last_beat_at=None,
+            last_heartbeat_at=None,
             attempt_count=1,
             result_json='{"ok": true}',
         )
@@ -540,7 +540,7 @@ def _seed_node_task(
             task_id,
             TaskStatus.FAILED,
             finished_at=ended,
-            last_beat_at=None,
+            last_heartbeat_at=None,
             attempt_count=1,
             error_code=kind.error_code,
             failed_reason=kind.message,

@@ -156,7 +156,7 @@ def _node_lines(detail: WorkflowDetail, change: _RunChange) -> tuple[ProposalLin
 def _run_warnings(detail: WorkflowDetail | None, change: _RunChange) -> tuple[str, ...]:
     if detail is None or change.refusal is not None:
         return ()
-    children = len(detail.children)
+    children = len(detail.sub_workflows)
     warnings = [f"also applies to {plural(children, 'sub-workflow run')}"] if children else []
     if change.verb == "retry" and detail.counts.get(WorkflowTaskStatus.FAILED):
         warnings.append("side effects may happen again: the failed nodes did start")

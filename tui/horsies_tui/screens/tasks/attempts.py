@@ -13,7 +13,7 @@ from uuid import UUID
 from textual.content import Content
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.tasks import NEWEST_SHOWN, AttemptRow, TaskDetail
+from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, AttemptRow, TaskDetail
 from horsies_tui.format import fit, format_age, format_elapsed, format_time, safe, short_id
 from horsies_tui.theme import Glyphs
 
@@ -75,13 +75,13 @@ def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_widt
     interval = _interval(spans)
     cell = max(interval, (ends - begins) / max_width)
     width = min(int((ends - begins) / cell) + 1, max_width)
-    is_cut = len(detail.beats) >= NEWEST_SHOWN
+    is_cut = len(detail.heartbeats) >= MAX_DETAIL_ROWS
     return TimeScale(
         begins_at=begins,
         cell_duration=cell,
         width=width,
         beat_interval=interval,
-        known_since=detail.beats[-1].at if is_cut else None,
+        known_since=detail.heartbeats[-1].at if is_cut else None,
     )
 
 
@@ -166,7 +166,7 @@ def _live_span(detail: TaskDetail, now: datetime) -> AttemptSpan | None:
     if began is None or (not is_running and task.status != TaskStatus.CLAIMED):
         return None
     limit = detail.recovery_decision.threshold if detail.recovery_decision is not None else None
-    last_beat_at = task.last_beat_at or began
+    last_heartbeat_at = task.last_heartbeat_at or began
     return AttemptSpan(
         attempt=task.attempt_count + 1,
         worker_id=task.worker_id,
@@ -176,12 +176,12 @@ def _live_span(detail: TaskDetail, now: datetime) -> AttemptSpan | None:
         beats=_beats(detail, task.claim_token, "runner" if is_running else "claimer"),
         status=task.status,
         is_live=True,
-        stale_at=None if limit is None else last_beat_at + limit,
+        stale_at=None if limit is None else last_heartbeat_at + limit,
     )
 
 
 def _beats(detail: TaskDetail, token: int, role: str) -> tuple[datetime, ...]:
-    return tuple(beat.at for beat in reversed(detail.beats) if beat.claim_token == token and beat.role == role)
+    return tuple(beat.at for beat in reversed(detail.heartbeats) if beat.claim_token == token and beat.role == role)
 
 
 # Attempts and heartbeats of a task, drawn to scale.

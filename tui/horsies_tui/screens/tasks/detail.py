@@ -95,8 +95,8 @@ def _current_entries(detail: TaskDetail) -> Iterator[TimelineEntry]:
             )
         if task.started_at is not None:
             yield TimelineEntry(task.started_at, f"#{task.attempt_count + 1} started")
-        if detail.last_beat is not None:
-            yield TimelineEntry(detail.last_beat.at, "last beat")
+        if detail.last_heartbeat is not None:
+            yield TimelineEntry(detail.last_heartbeat.at, "last beat")
     # Where the last attempt says it, it is said.
     if task.finished_at is not None and not any(each.outcome == task.status for each in detail.attempts[:1]):
         yield TimelineEntry(task.finished_at, task.status)

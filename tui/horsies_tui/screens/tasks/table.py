@@ -37,7 +37,7 @@ STATUS_TONES: Final = {
 
 def silence(task: TaskSummary, now: datetime) -> timedelta | None:
     """How long a live task has been silent; None for every other one."""
-    return None if task.last_beat_at is None else now - task.last_beat_at
+    return None if task.last_heartbeat_at is None else now - task.last_heartbeat_at
 
 
 def wait_time(task: TaskSummary, now: datetime) -> timedelta | None:

@@ -164,7 +164,7 @@ def _node_name(node: NodeRow) -> str:
 
 
 def _child_run_text(node: NodeRow, detail: WorkflowDetail) -> str:
-    child = detail.children.get(node.sub_workflow_id) if node.sub_workflow_id else None
+    child = detail.sub_workflows.get(node.sub_workflow_id) if node.sub_workflow_id else None
     if child is None:
         return "  workflow" if node.is_subworkflow else ""
     return f"  workflow {child.done}/{child.total}"
