@@ -166,7 +166,7 @@ def test_threshold_below_two_heartbeats_needs_force(at: Executable, database_url
 
 def test_invalid_threshold_is_a_usage_error(at: Executable) -> None:
     refused = at("sweep", "--threshold", "0s", "--force")
-    assert (refused.code, "must be a time such as 90s or 5m" in refused.stderr) == (2, True)
+    assert (refused.code, "must be a duration such as 90s or 5m" in refused.stderr) == (2, True)
 
 
 def test_sweep_is_audited_and_dry_run_is_not(at: Executable, database_url: str) -> None:

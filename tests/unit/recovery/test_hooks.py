@@ -170,7 +170,7 @@ async def reschedule_at_the_end_of_time(_: RecoveryContext) -> Recovery:
         (answer_nonsense, "answered with str, no Recovery"),
         (reschedule_by_half, "attempts must be a whole number, 0 or more, got 1.5"),
         (answer_past_the_checks, "attempts must be a whole number, 0 or more, got True"),
-        (answer_with_nothing_inside, "a Recovery is made by its own methods"),
+        (answer_with_nothing_inside, "create a Recovery with default()"),
         (reschedule_at_the_end_of_time, "run_at must be within the years"),
         (reschedule_nowhere, "ValueError: run_at must have a time zone"),
     ],

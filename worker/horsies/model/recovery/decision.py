@@ -1,7 +1,7 @@
-"""The one decision about a task whose owner may be gone.
+"""The recovery decision about a CLAIMED or RUNNING task whose worker may be dead.
 
-The reaper, a sweep by hand, its dry run and every list of stale tasks ask it, so they cannot disagree. It uses nothing
-but stored data: the task's code need not be at hand.
+The reaper, manual sweeps, dry runs and all lists of stale tasks use `decide`, so they always agree. It needs stored
+data only, not the task's code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horsies.model.recovery.fleet import WorkerThresholds
 
 
-# What is decided about a task whose owner fell silent, and why.
+# Decisions
 
 
 class RecoveryReason(StrEnum):
@@ -38,7 +38,7 @@ class RecoveryReason(StrEnum):
 
 
 class DecisionKind(StrEnum):
-    """The kinds of verdicts, in the words of reports and of `--json`."""
+    """The kinds of decisions, as shown in reports and `--json` output."""
 
     REQUEUE = "requeue"
     RETRY = "retry"
@@ -50,7 +50,7 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeue:
-    """It had not begun: back to the queue, due at `at`, with `retry_count` retries spent."""
+    """The task had not started: back to PENDING, due at `at`, with `retry_count` retries used."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.REQUEUE
 
@@ -61,7 +61,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The attempt failed, and another is due at `at`, with `retry_count` retries spent by then."""
+    """The attempt failed; the next is due at `at`, with `retry_count` retries used."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.RETRY
 
@@ -72,7 +72,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """It ends here: crashed, crashed too often, or not to be started again because its run was paused or cancelled."""
+    """The task fails: it crashed, crashed too often, or its run was paused or cancelled and it may not start again."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.FAIL
 
@@ -82,48 +82,47 @@ class Fail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expire:
-    """It was claimed, not begun, and is past its good_until."""
+    """The task was claimed but not started, and is past its `good_until`."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.EXPIRE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A hook wants it left alone until then."""
+    """A hook returned `skip`: leave the task alone until `until`."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.HOLD
 
     until: datetime
     is_new: bool = False
-    """Said just now, and not yet on the row."""
+    """Decided just now and not stored yet."""
     why: ClassVar[str] = "hook_skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Nothing to do: it is within its limit, the judge has not listened long enough, or its settings forbid it."""
+    """Do nothing: the task is not stale, outage grace applies, or automatic recovery is disabled."""
 
     kind: ClassVar[DecisionKind] = DecisionKind.LEAVE
 
     why: Literal["fresh", "outage_grace", "disabled"]
     until: datetime | None = None
-    """When outage grace is over for this task."""
+    """When outage grace ends for this task."""
 
 
 Decision: TypeAlias = Requeue | Retry | Fail | Expire | Hold | Leave
-"""Each has its `decision`."""
 
 StateChange: TypeAlias = Requeue | Retry | Fail | Expire
-"""Those that move a row."""
+"""Decisions that change the status of a task."""
 
 
-# What recovery hooks are told, and what they may answer.
+# Recovery hooks
 
 MAX_ATTEMPTS: Final = 2**31 - 1
 
 
 class RecoveryKind(StrEnum):
-    """What a hook wants for a task."""
+    """What a hook decided for a task."""
 
     DEFAULT = "default"
     RESCHEDULE = "reschedule"
@@ -133,51 +132,51 @@ class RecoveryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """A hook's answer about one task; made by the four methods below."""
+    """A hook's answer about one task; create it with one of the four class methods."""
 
     kind: RecoveryKind
     run_at: datetime | None = None
-    """For a reschedule, and only then: when the task is due."""
+    """When the task is due; for reschedule only."""
     attempts: int | None = None
-    """For a reschedule: the retries that count as spent; None keeps them."""
+    """Number of retries counted as used, for reschedule only; None keeps the current number."""
 
     def __post_init__(self) -> None:
         if fault := answer_error(self):
             raise ValueError(fault)
         if self.run_at is not None:
-            object.__setattr__(self, "run_at", self.run_at.astimezone(UTC))  # as every instant that is told or stored
+            object.__setattr__(self, "run_at", self.run_at.astimezone(UTC))  # stored and shown times are UTC
 
     @classmethod
     def default(cls) -> Recovery:
-        """Whatever would happen without a hook."""
+        """Do what would happen without a hook."""
         return cls(kind=RecoveryKind.DEFAULT)
 
     @classmethod
     def reschedule(cls, run_at: datetime, attempts: int | None = None) -> Recovery:
-        """Run again at exactly `run_at`, which must know its time zone, with `attempts` retries spent.
+        """Run again at exactly `run_at`, a timezone-aware datetime, with `attempts` retries counted as used.
 
-        A crash still counts, a task that crashed too often still fails, and `good_until` still holds.
+        The crash still counts, a task that crashed too often still fails, and `good_until` still applies.
         """
         return cls(kind=RecoveryKind.RESCHEDULE, run_at=run_at, attempts=attempts)
 
     @classmethod
     def fail_with_backoff(cls) -> Recovery:
-        """Count a failed attempt, and retry after the policy's own delay while retries remain, listed or not."""
+        """Count a failed attempt; retry after the policy's delay while retries are left, whatever codes it lists."""
         return cls(kind=RecoveryKind.FAIL_WITH_BACKOFF)
 
     @classmethod
     def skip(cls) -> Recovery:
-        """Leave the task as it is, and ask again when one more threshold has passed."""
+        """Leave the task alone and ask again after one more threshold."""
         return cls(kind=RecoveryKind.SKIP)
 
 
 def answer_error(answer: Recovery) -> str | None:
-    """What is wrong with an answer, however it was made; its types are a promise that user code may break."""
+    """Return what is wrong with an answer, if anything; user code may pass any types."""
     kind, run_at, attempts = (getattr(answer, name, None) for name in ("kind", "run_at", "attempts"))
     if not isinstance(kind, RecoveryKind):
-        return f"a Recovery is made by its own methods, got the kind {kind!r}"
+        return f"invalid kind {kind!r}: create a Recovery with default(), reschedule(), fail_with_backoff() or skip()"
     if (run_at is None) != (kind is not RecoveryKind.RESCHEDULE):
-        return "run_at belongs to a reschedule"
+        return "run_at is required for reschedule and not allowed otherwise"
     if run_at is not None and (fault := _instant_error(run_at)):
         return fault
     if attempts is not None and (type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS):
@@ -197,7 +196,7 @@ def _instant_error(run_at: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryContext:
-    """A task that was interrupted, as it was read; `recovering_worker_id` is None for a sweep by hand."""
+    """An interrupted task, passed to a recovery hook; `recovering_worker_id` is None for a manual sweep."""
 
     task: TaskInfo
     recovering_worker_id: str | None
@@ -208,145 +207,22 @@ class RecoveryContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredWorkers:
-    """What one sweep has settled: of how many tasks, and whose they were."""
+    """The tasks that one sweep recovered: their number and their former workers."""
 
     worker_ids: tuple[str, ...]
     recovered_count: int
     recovering_worker_id: str | None
 
 
-CRASHED: Final = OperationalErrorCode.WORKER_CRASHED
-POISON: Final = OperationalErrorCode.POISON_TASK
-
-
-def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Decision:
-    """What becomes of a CLAIMED or RUNNING task at this instant of the database."""
-    if task.recovery_hold_until is not None and task.recovery_hold_until > now:
-        return Hold(until=task.recovery_hold_until)
-    if (spared := _exempt(task, evidence, policy, now)) is not None:
-        return spared
-    if not policy.may_recover(task):
-        return Leave(why="disabled")
-    return _Decider(task, evidence, policy, now).decide()
-
-
-def asks_hooks(verdict: Decision) -> bool:
-    """Whether hooks have a say: not on poison, on what has expired, or on a run that was paused or cancelled."""
-    return isinstance(verdict, (Requeue, Retry)) or (isinstance(verdict, Fail) and verdict.code is CRASHED)
-
-
-def _exempt(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Leave | None:
-    """Why silence does not condemn this task. An owner that has stopped needs no silence."""
-    owner = evidence.owner
-    if owner is not None and owner.is_stopped:
-        return None
-    threshold = policy.threshold(task, owner)
-    if now - evidence.last_heartbeat_at < threshold:
-        return Leave(why="fresh")
-    heard_at = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold)
-    if now - heard_at >= threshold:
-        return None
-    return Leave(why="outage_grace", until=evidence.listening.outage_grace_until(heard_at, threshold))
-
-
-@dataclass(frozen=True, slots=True)
-class _Decider:
-    """A stale task, and all that its verdict depends on."""
-
-    task: LiveTask
-    evidence: Evidence
-    policy: RecoveryPolicy
-    now: datetime
-
-    def decide(self) -> Decision:
-        is_claimed = self.task.status is TaskStatus.CLAIMED
-        if is_claimed and has_expired(self.task.good_until, self.now):
-            return Expire()
-        if self._answer_kind is RecoveryKind.SKIP:
-            return Hold(until=self.now + self._threshold, is_new=True)
-        settled = self._decide_claimed() if is_claimed else self._decide_running()
-        if self.task.no_restart is not None and isinstance(settled, (Requeue, Retry)):
-            return Fail(reason=self._reason, code=OutcomeCode.TASK_CANCELLED)
-        return settled
-
-    def _decide_claimed(self) -> StateChange:
-        """Free, unless a hook says otherwise: what never began costs neither a retry nor a crash."""
-        answer = self.evidence.hook_answer
-        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
-            return self._retry_with_backoff()
-        if answer is not None and answer.run_at is not None:
-            return Requeue(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
-        at = max(self.task.enqueued_at, self._not_before)
-        return Requeue(reason=self._reason, at=at, retry_count=self.task.retry_count)
-
-    def _decide_running(self) -> StateChange:
-        answer = self.evidence.hook_answer
-        if self.task.crash_count + 1 >= self.policy.max_crashes:
-            return Fail(reason=self._reason, code=POISON)
-        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
-            return self._retry_with_backoff()
-        if answer is not None and answer.run_at is not None:
-            if has_expired(self.task.good_until, answer.run_at):
-                return Fail(reason=self._reason, code=CRASHED)
-            return Retry(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
-        chance = decide_retry(
-            self._retry_state, CRASHED, now=self.now, jitter=stable_jitter(self.task), not_before=self._not_before
-        )
-        return self._retry(chance.due_at) if isinstance(chance, RetryAt) else Fail(reason=self._reason, code=CRASHED)
-
-    def _retry_with_backoff(self) -> StateChange:
-        """After the policy's own delay while retries remain, whatever codes it lists."""
-        policy, number = self.task.retry_policy, self.task.retry_count + 1
-        if policy is not None:
-            due_at = self.now + timedelta(seconds=backoff_delay_s(policy, number, stable_jitter(self.task)))
-            chance = retry_if_possible(self._retry_state, due_at)
-            if isinstance(chance, RetryAt):
-                return self._retry(chance.due_at)
-        return Fail(reason=self._reason, code=CRASHED)
-
-    def _retry(self, at: datetime) -> Retry:
-        return Retry(reason=self._reason, at=at, retry_count=self.task.retry_count + 1)
-
-    def _retries_used(self, attempts: int | None) -> int:
-        return self.task.retry_count if attempts is None else attempts
-
-    @property
-    def _answer_kind(self) -> RecoveryKind:
-        return RecoveryKind.DEFAULT if self.evidence.hook_answer is None else self.evidence.hook_answer.kind
-
-    @property
-    def _reason(self) -> RecoveryReason:
-        owner, ears = self.evidence.owner, self.evidence.listening
-        return self.evidence.reason(is_lost=owner is not None and self.policy.is_lost(owner, ears, self.now))
-
-    @property
-    def _threshold(self) -> timedelta:
-        return self.policy.threshold(self.task, self.evidence.owner)
-
-    @property
-    def _not_before(self) -> datetime:
-        return self.now + self.policy.recovery_delay
-
-    @property
-    def _retry_state(self) -> RetryState:
-        task = self.task
-        return RetryState(policy=task.retry_policy, retry_count=task.retry_count, good_until=task.good_until)
-
-
-def stable_jitter(task: LiveTask) -> float:
-    """A draw from 0..1 that is the same whenever the same claim is judged, so that a dry run tells the truth."""
-    return zlib.crc32(task.task_id.bytes + task.claim_token.to_bytes(8, "big")) / 0xFFFFFFFF
-
-
-# What a verdict is based on: the row, the last sign of life, the owner, and how long the judge has listened.
+# What a decision is based on: the task's row, its last heartbeat, its owner, and how long the observer was connected
 
 MISSING_STATE: Final = "missing"
-"""The state of an owner whose row is gone."""
+"""Shown as the state of an owner whose row is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTask:
-    """A CLAIMED or RUNNING row, as it was read."""
+    """The row of a CLAIMED or RUNNING task."""
 
     task_id: UUID
     status: TaskStatus
@@ -363,7 +239,7 @@ class LiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOwner:
-    """The row of the worker that a task is claimed by, and the settings that it lives by."""
+    """The worker that claimed a task, and the thresholds it published."""
 
     state: str
     last_heartbeat_at: datetime
@@ -376,39 +252,39 @@ class TaskOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListeningWindow:
-    """Since when silence counts. With neither instant it always has, and ages are plain."""
+    """Since when the observer could have seen heartbeats; without any of these, plain ages are used."""
 
     listening_since: datetime | None = None
-    """The start of the judge's unbroken series of beats."""
+    """Start of the observer's unbroken heartbeat series."""
     server_started_at: datetime | None = None
-    """Given where nobody lives: an owner last seen shortly before may only not have come back yet."""
+    """Set if no worker is live: owners seen shortly before the database server started may still reconnect."""
     blind_until: datetime | None = None
-    """Given where all that live have missed a beat: when they count as dead, and ages as plain, unless one beats."""
+    """Set if every live worker has missed a heartbeat: when they all count as dead, unless one sends a heartbeat."""
 
-    def silent_since(self, beat_at: datetime, owner: TaskOwner | None, threshold: timedelta) -> datetime:
-        """The instant from which a silence counts: the beat, or the later moment at which the judge began to listen."""
+    def silent_since(self, heartbeat_at: datetime, owner: TaskOwner | None, threshold: timedelta) -> datetime:
+        """Return when silence began to count: at the last heartbeat, or later when the observer connected."""
         since = self.listening_since
         if self.server_started_at is not None and owner is not None:
-            was_there = owner.last_heartbeat_at >= self.server_started_at - threshold
-            since = self.server_started_at if was_there else since
-        return beat_at if since is None else max(beat_at, since)
+            was_alive = owner.last_heartbeat_at >= self.server_started_at - threshold
+            since = self.server_started_at if was_alive else since
+        return heartbeat_at if since is None else max(heartbeat_at, since)
 
-    def outage_grace_until(self, heard_at: datetime, threshold: timedelta) -> datetime:
-        """When a silence that counts from `heard_at` condemns, as far as one can tell."""
-        over_at = heard_at + threshold
-        return over_at if self.blind_until is None else min(over_at, self.blind_until)
+    def outage_grace_until(self, silent_since: datetime, threshold: timedelta) -> datetime:
+        """Return when a task that is silent since `silent_since` becomes stale."""
+        stale_at = silent_since + threshold
+        return stale_at if self.blind_until is None else min(stale_at, self.blind_until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known about the life of a task beside its row."""
+    """What is known about a task besides its row."""
 
     last_heartbeat_at: datetime
-    """The newest beat of the row's token, else the claim or the start, which are the first."""
+    """Newest heartbeat with the row's claim token; without one, the time of the claim or start."""
     owner: TaskOwner | None
     listening: ListeningWindow
     hook_answer: Recovery | None = None
-    """What a hook said, once it was asked."""
+    """The answer of a hook, if one was asked already."""
 
     def reason(self, *, is_lost: bool) -> RecoveryReason:
         if self.owner is None:
@@ -418,12 +294,9 @@ class Evidence:
         return RecoveryReason.OWNER_LOST if is_lost else RecoveryReason.HEARTBEAT_LOST
 
 
-# How patient a judge is, and what it does with the work of the dead.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
-    """Thresholds of silence and what follows them."""
+    """The thresholds and recovery settings of an observer."""
 
     claimed_threshold: timedelta
     running_threshold: timedelta
@@ -433,13 +306,13 @@ class RecoveryPolicy:
     resilient_flags: frozenset[str] = frozenset()
     max_crashes: int = 10
     honors_owner_thresholds: bool = True
-    """Whether an owner with longer thresholds is judged by those; not where the caller has said what silence means."""
+    """Whether an owner's longer thresholds apply; not if the caller of a sweep gave a threshold."""
     recovers_claimed: bool = True
     recovers_running: bool = True
 
     @classmethod
     def from_config(cls, config: RecoveryConfig, *, honors_auto_switches: bool = False) -> Self:
-        """A judge with these settings; the `auto_*` switches bind a reaper, never a sweep by hand."""
+        """Build a policy; the `auto_*` switches apply to the reaper only, not to manual sweeps."""
         return cls(
             claimed_threshold=timedelta(milliseconds=config.claimed_stale_threshold_ms),
             running_threshold=timedelta(milliseconds=config.running_stale_threshold_ms),
@@ -459,19 +332,145 @@ class RecoveryPolicy:
         return any(task.flags.get(flag) is True for flag in self.resilient_flags)
 
     def threshold(self, task: LiveTask, owner: TaskOwner | None) -> timedelta:
-        """The silence that condemns this task: the more patient of judge and owner, longer for a resilient one."""
+        """Return how long this task may be silent: the longer threshold of observer and owner, more if resilient."""
         if task.status is TaskStatus.CLAIMED:
             base = self._longer_threshold(self.claimed_threshold, owner and owner.thresholds.claimed)
         else:
             base = self._longer_threshold(self.running_threshold, owner and owner.thresholds.running)
         return base * self.resilient_multiplier if self.is_resilient(task) else base
 
-    def is_lost(self, owner: TaskOwner, ears: ListeningWindow, now: datetime) -> bool:
-        """Whether a worker counts as lost, or has been declared so: a reason to show, never a verdict on its tasks."""
+    def is_lost(self, owner: TaskOwner, listening: ListeningWindow, now: datetime) -> bool:
+        """Whether a worker counts as lost; shown as the reason, but does not make its tasks stale."""
         if owner.state in {"lost", "stopped"}:
             return owner.state == "lost"
         limit = self._longer_threshold(self.worker_threshold, owner.thresholds.worker)
-        return now - ears.silent_since(owner.last_heartbeat_at, owner, limit) >= limit
+        return now - listening.silent_since(owner.last_heartbeat_at, owner, limit) >= limit
 
-    def _longer_threshold(self, mine: timedelta, theirs: timedelta | None) -> timedelta:
-        return max(mine, theirs) if theirs is not None and self.honors_owner_thresholds else mine
+    def _longer_threshold(self, own: timedelta, owners: timedelta | None) -> timedelta:
+        return max(own, owners) if owners is not None and self.honors_owner_thresholds else own
+
+
+# The decision
+
+CRASHED: Final = OperationalErrorCode.WORKER_CRASHED
+POISON: Final = OperationalErrorCode.POISON_TASK
+
+
+def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Decision:
+    """Decide what to do with a CLAIMED or RUNNING task; `now` is the database time."""
+    if task.recovery_hold_until is not None and task.recovery_hold_until > now:
+        return Hold(until=task.recovery_hold_until)
+    if (leave := _not_stale(task, evidence, policy, now)) is not None:
+        return leave
+    if not policy.may_recover(task):
+        return Leave(why="disabled")
+    return _StaleTask(task, evidence, policy, now).decide()
+
+
+def asks_hooks(decision: Decision) -> bool:
+    """Whether hooks may change the decision: not for poison, expired tasks, or tasks of a paused or cancelled run."""
+    return isinstance(decision, (Requeue, Retry)) or (isinstance(decision, Fail) and decision.code is CRASHED)
+
+
+def _not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Leave | None:
+    owner = evidence.owner
+    # A stopped owner will not finish its tasks; there is no need to wait for the threshold.
+    if owner is not None and owner.is_stopped:
+        return None
+    threshold = policy.threshold(task, owner)
+    if now - evidence.last_heartbeat_at < threshold:
+        return Leave(why="fresh")
+    silent_since = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold)
+    if now - silent_since >= threshold:
+        return None
+    return Leave(why="outage_grace", until=evidence.listening.outage_grace_until(silent_since, threshold))
+
+
+@dataclass(frozen=True, slots=True)
+class _StaleTask:
+    """A stale task with everything that its decision depends on."""
+
+    task: LiveTask
+    evidence: Evidence
+    policy: RecoveryPolicy
+    now: datetime
+
+    def decide(self) -> Decision:
+        is_claimed = self.task.status is TaskStatus.CLAIMED
+        if is_claimed and has_expired(self.task.good_until, self.now):
+            return Expire()
+        if self._answer_kind is RecoveryKind.SKIP:
+            return Hold(until=self.now + self._threshold, is_new=True)
+        change = self._decide_claimed() if is_claimed else self._decide_running()
+        # Tasks of a paused or cancelled run may finish but not start again.
+        if self.task.no_restart is not None and isinstance(change, (Requeue, Retry)):
+            return Fail(reason=self._reason, code=OutcomeCode.TASK_CANCELLED)
+        return change
+
+    def _decide_claimed(self) -> StateChange:
+        """Requeue; a task that did not start costs neither a retry nor a crash, unless a hook decides otherwise."""
+        answer = self.evidence.hook_answer
+        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
+            return self._retry_with_backoff()
+        if answer is not None and answer.run_at is not None:
+            return Requeue(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
+        at = max(self.task.enqueued_at, self._not_before)
+        return Requeue(reason=self._reason, at=at, retry_count=self.task.retry_count)
+
+    def _decide_running(self) -> StateChange:
+        answer = self.evidence.hook_answer
+        if self.task.crash_count + 1 >= self.policy.max_crashes:
+            return Fail(reason=self._reason, code=POISON)
+        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
+            return self._retry_with_backoff()
+        if answer is not None and answer.run_at is not None:
+            if has_expired(self.task.good_until, answer.run_at):
+                return Fail(reason=self._reason, code=CRASHED)
+            return Retry(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
+        retry = decide_retry(
+            self._retry_state, CRASHED, now=self.now, jitter=stable_jitter(self.task), not_before=self._not_before
+        )
+        return self._retry(retry.due_at) if isinstance(retry, RetryAt) else Fail(reason=self._reason, code=CRASHED)
+
+    def _retry_with_backoff(self) -> StateChange:
+        """Retry after the policy's delay while retries are left, whatever codes it lists."""
+        policy, number = self.task.retry_policy, self.task.retry_count + 1
+        if policy is not None:
+            due_at = self.now + timedelta(seconds=backoff_delay_s(policy, number, stable_jitter(self.task)))
+            retry = retry_if_possible(self._retry_state, due_at)
+            if isinstance(retry, RetryAt):
+                return self._retry(retry.due_at)
+        return Fail(reason=self._reason, code=CRASHED)
+
+    def _retry(self, at: datetime) -> Retry:
+        return Retry(reason=self._reason, at=at, retry_count=self.task.retry_count + 1)
+
+    def _retries_used(self, attempts: int | None) -> int:
+        return self.task.retry_count if attempts is None else attempts
+
+    @property
+    def _answer_kind(self) -> RecoveryKind:
+        return RecoveryKind.DEFAULT if self.evidence.hook_answer is None else self.evidence.hook_answer.kind
+
+    @property
+    def _reason(self) -> RecoveryReason:
+        owner, listening = self.evidence.owner, self.evidence.listening
+        return self.evidence.reason(is_lost=owner is not None and self.policy.is_lost(owner, listening, self.now))
+
+    @property
+    def _threshold(self) -> timedelta:
+        return self.policy.threshold(self.task, self.evidence.owner)
+
+    @property
+    def _not_before(self) -> datetime:
+        return self.now + self.policy.recovery_delay
+
+    @property
+    def _retry_state(self) -> RetryState:
+        task = self.task
+        return RetryState(policy=task.retry_policy, retry_count=task.retry_count, good_until=task.good_until)
+
+
+def stable_jitter(task: LiveTask) -> float:
+    """Return jitter from 0 to 1 derived from task id and claim token, so that a dry run shows the real due time."""
+    return zlib.crc32(task.task_id.bytes + task.claim_token.to_bytes(8, "big")) / 0xFFFFFFFF

@@ -1,4 +1,7 @@
-"""Who judges, and by which values: a worker by its own, an operator as the fleet would."""
+"""The fleet as recovery sees it: published settings, live workers, the policy of a sweep, and who runs the next pass.
+
+A worker's reaper uses its own settings; a manual sweep uses those of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from horsies.model.fence import MAX_GAP_INTERVALS
 from horsies.model.recovery.decision import ListeningWindow, RecoveryPolicy
 from horsies.model.settings.recovery import RecoveryConfig
 
-# Recovery settings as workers publish them in their rows, and how the most patient ones are found.
+# Published settings and health of workers
 
 COMPARED_SETTINGS: Final = (
     "claimed_stale_threshold_ms",
@@ -25,15 +28,15 @@ COMPARED_SETTINGS: Final = (
     "resilient_flags",
     "max_crashes",
 )
-"""What has to be equal in a fleet for its workers to judge alike."""
+"""Settings that must be equal on all workers for them to make the same decisions."""
 SILENT_AFTER_HEARTBEATS: Final = 3
-"""A worker that has been quiet for more than so many of its own beats is silent, long before anybody gives it up."""
+"""A worker that missed more than this many heartbeats is shown as silent, long before it counts as lost."""
 _FIELDS: Final = RecoveryConfig.model_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerThresholds:
-    """A worker's own thresholds; None where its row does not say."""
+    """The thresholds a worker published; None if missing or invalid."""
 
     claimed: timedelta | None = None
     running: timedelta | None = None
@@ -50,7 +53,7 @@ class WorkerThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMember:
-    """A worker that has neither stopped nor been declared lost. What its row says is believed where it makes sense."""
+    """A worker that has neither stopped nor been declared lost; invalid values in its row are ignored."""
 
     worker_id: UUID
     state: str
@@ -64,46 +67,44 @@ class FleetMember:
 
     @property
     def config(self) -> RecoveryConfig:
-        """The settings that it judges by; what its row leaves out, or what makes no sense there, is the default."""
         return parse_config(self.stored_config)
 
     @property
     def stale_at(self) -> datetime:
-        """When it no longer counts as alive, unless it beats before."""
+        """When it counts as dead, unless it sends a heartbeat before."""
         return self.last_heartbeat_at + timedelta(milliseconds=self.config.worker_stale_threshold_ms)
 
     def is_live(self, now: datetime) -> bool:
-        """Whether it is at work, and has given a sign of life within its own threshold."""
+        """Whether it is running or draining, and has sent a heartbeat within its own threshold."""
         return self.state in {"running", "draining"} and now < self.stale_at
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether so many of its beats are missing that it may well be dead."""
+        """Whether it has missed so many heartbeats that it is probably dead."""
         return is_silent(now - self.last_heartbeat_at, self.config)
 
     def listening_since(self, now: datetime) -> datetime | None:
-        """The start of its series of beats; None where that is broken, as it is by a beat that is overdue."""
+        """Return the start of its heartbeat series; None if the series is broken, also by an overdue heartbeat."""
         longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * self.config.effective_worker_heartbeat_ms)
         if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap:
             return None
         return self.health_instant("listening_since")
 
     def health_instant(self, name: str) -> datetime | None:
-        """An instant that its health tells of."""
         return parse_instant(self.health, name)
 
 
 def parse_config(stored: Mapping[str, object]) -> RecoveryConfig:
-    """Settings as a worker publishes them; what is left out, or makes no sense, is the default."""
+    """Parse published settings; missing and invalid values get their defaults."""
     return RecoveryConfig.unchecked(**{name: value for name, value in stored.items() if _is_valid(name, value)})
 
 
-def is_silent(quiet: timedelta, config: RecoveryConfig) -> bool:
-    """Whether a worker with these settings would have been heard by now, had it lived."""
-    return quiet > SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=config.effective_worker_heartbeat_ms)
+def is_silent(heartbeat_age: timedelta, config: RecoveryConfig) -> bool:
+    """Whether a worker with these settings has missed so many heartbeats that it is probably dead."""
+    return heartbeat_age > SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=config.effective_worker_heartbeat_ms)
 
 
 def parse_instant(health: Mapping[str, object], name: str) -> datetime | None:
-    """An instant as a worker publishes it; None for what is none."""
+    """Parse a time in a worker's health; None if missing or invalid."""
     value = health.get(name)
     try:
         instant = datetime.fromisoformat(value) if isinstance(value, str) else None
@@ -113,22 +114,22 @@ def parse_instant(health: Mapping[str, object], name: str) -> datetime | None:
 
 
 def longest_thresholds(live: Iterable[FleetMember]) -> RecoveryConfig | None:
-    """The settings of the live worker with the longest thresholds; None when nobody lives."""
-    configs = [each.config for each in live]
+    """Return the settings of the live worker with the longest thresholds; None if no worker is live."""
+    configs = [member.config for member in live]
     return max(
-        configs, key=lambda each: (each.running_stale_threshold_ms, each.claimed_stale_threshold_ms), default=None
+        configs, key=lambda config: (config.running_stale_threshold_ms, config.claimed_stale_threshold_ms), default=None
     )
 
 
 def mismatched_settings(live: Iterable[FleetMember]) -> dict[str, list[object]]:
-    """The settings in which live workers differ, with the values that there are."""
-    configs = [each.config for each in live]
-    found = {name: _distinct(getattr(each, name) for each in configs) for name in COMPARED_SETTINGS}
+    """Return the compared settings that differ among live workers, with their values."""
+    configs = [member.config for member in live]
+    found = {name: _distinct(getattr(config, name) for config in configs) for name in COMPARED_SETTINGS}
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
 def _distinct(values: Iterable[object]) -> list[object]:
-    distinct: list[object] = []
+    distinct: list[object] = []  # not a set: lists are not hashable
     for value in values:
         if value not in distinct:
             distinct.append(value)
@@ -141,7 +142,7 @@ def _duration(stored: Mapping[str, object], name: str) -> timedelta | None:
 
 
 def _is_valid(name: str, value: object) -> bool:
-    """Whether a stored value is one that a judge can work with."""
+    """Whether a published value can be used as this setting."""
     kind = _FIELDS[name].annotation if name in _FIELDS else None
     match value:
         case None:
@@ -150,7 +151,7 @@ def _is_valid(name: str, value: object) -> bool:
             return kind is bool
         case int() | float():
             low, high = _bound(name, "ge"), _bound(name, "le")
-            # Less than may be set, for a worker with settings that were not checked; but nothing that means nothing.
+            # Down to 1, less than users may set: tests run workers with unchecked settings.
             return low is not None and high is not None and min(low, 1) <= value <= high
         case list():
             return name == "resilient_flags" and all(isinstance(flag, str) for flag in cast("list[object]", value))
@@ -164,19 +165,22 @@ def _bound(name: str, which: str) -> int | None:
     return next((bound for rule in rules if (bound := getattr(rule, which, None)) is not None), None)
 
 
+# Observers and the policy of a sweep
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObserver:
-    """A worker's reaper, which obeys the `auto_*` switches and knows only its own ears."""
+    """A worker's reaper: follows the `auto_*` switches and counts silence since its own connection only."""
 
     worker_id: UUID
     config: RecoveryConfig
     listening_since: datetime | None
-    """None where it has not yet listened at all; it then condemns nobody for silence."""
+    """None before its first heartbeat; it then marks nothing stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorObserver:
-    """A sweep by hand; `local` are the settings to go by where no worker lives."""
+    """A manual sweep; `local_config` applies if no worker is live."""
 
     local_config: RecoveryConfig
 
@@ -185,7 +189,7 @@ Observer: TypeAlias = WorkerObserver | OperatorObserver
 
 
 class ThresholdSource(StrEnum):
-    """Whose thresholds a sweep went by."""
+    """Where the thresholds of a sweep came from."""
 
     FLEET = "fleet"
     SETTINGS = "settings"
@@ -195,7 +199,7 @@ class ThresholdSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What a sweep went by, before the owner's patience and a task's resilience."""
+    """The thresholds of a sweep, before an owner's longer thresholds and the resilient multiplier."""
 
     claimed: timedelta
     running: timedelta
@@ -206,7 +210,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The workers that have neither stopped nor been declared lost, at one instant of the database."""
+    """The workers that have neither stopped nor been declared lost; `now` is the database time."""
 
     now: datetime
     server_started_at: datetime
@@ -214,13 +218,12 @@ class Fleet:
 
     @property
     def live(self) -> tuple[FleetMember, ...]:
-        """Those at work that have given a sign of life within their own threshold."""
-        return tuple(each for each in self.members if each.is_live(self.now))
+        return tuple(member for member in self.members if member.is_live(self.now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectivePolicy:
-    """By what a sweep judges."""
+    """The policy that one sweep applies."""
 
     policy: RecoveryPolicy
     listening: ListeningWindow
@@ -240,28 +243,24 @@ class EffectivePolicy:
 
 
 def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
-    """The values in force for one sweep; a threshold that a healthy worker could not meet is refused."""
+    """Build the policy of one sweep; raises `UsageError` for a threshold that healthy workers could not meet."""
     match observer:
         case WorkerObserver():
-            return _policy_of_worker(observer, fleet)
+            since = (observer.listening_since or fleet.now) if observer.config.outage_grace else None
+            return EffectivePolicy(
+                policy=RecoveryPolicy.from_config(observer.config, honors_auto_switches=True),
+                listening=ListeningWindow(listening_since=since),
+                source=ThresholdSource.WORKER,
+            )
         case OperatorObserver():
             return _policy_of_operator(observer, options, fleet)
         case _:
             assert_never(observer)
 
 
-def _policy_of_worker(judge: WorkerObserver, fleet: Fleet) -> EffectivePolicy:
-    since = (judge.listening_since or fleet.now) if judge.config.outage_grace else None
-    return EffectivePolicy(
-        policy=RecoveryPolicy.from_config(judge.config, honors_auto_switches=True),
-        listening=ListeningWindow(listening_since=since),
-        source=ThresholdSource.WORKER,
-    )
-
-
-def _policy_of_operator(judge: OperatorObserver, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
-    patient = longest_thresholds(fleet.live)
-    config = options.recovery_config or patient or judge.local_config
+def _policy_of_operator(observer: OperatorObserver, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
+    fleet_config = longest_thresholds(fleet.live)
+    config = options.recovery_config or fleet_config or observer.local_config
     _reject_short_threshold(options, fleet)
     policy = replace(RecoveryPolicy.from_config(config), honors_owner_thresholds=options.recovery_config is None)
     return EffectivePolicy(
@@ -269,7 +268,7 @@ def _policy_of_operator(judge: OperatorObserver, options: SweepOptions, fleet: F
         listening=ListeningWindow()
         if options.skips_outage_grace or not config.outage_grace
         else _listening_window(fleet),
-        source=_source(options, has_fleet=patient is not None),
+        source=_source(options, has_fleet=fleet_config is not None),
         warnings=tuple(_mismatch_warnings(fleet)) if options.recovery_config is None else (),
     )
 
@@ -289,14 +288,14 @@ def _with_options(policy: RecoveryPolicy, options: SweepOptions) -> RecoveryPoli
 
 
 def _listening_window(fleet: Fleet) -> ListeningWindow:
-    """Those of the live worker that has listened longest. Where nobody lives, the start of the server is remembered."""
+    """Return the window of the live worker with the longest heartbeat series."""
     if not fleet.live:
         return ListeningWindow(server_started_at=fleet.server_started_at)
-    heard = [since for each in fleet.live if (since := each.listening_since(fleet.now)) is not None]
-    if heard:
-        return ListeningWindow(listening_since=min(heard))
-    # Each has missed a beat. It begins anew to listen with the next, or is dead, which its own threshold will tell.
-    return ListeningWindow(listening_since=fleet.now, blind_until=max(each.stale_at for each in fleet.live))
+    starts = [since for member in fleet.live if (since := member.listening_since(fleet.now)) is not None]
+    if starts:
+        return ListeningWindow(listening_since=min(starts))
+    # Every live worker has missed a heartbeat: each either starts a new series soon, or is dead when it becomes stale.
+    return ListeningWindow(listening_since=fleet.now, blind_until=max(member.stale_at for member in fleet.live))
 
 
 def _source(options: SweepOptions, *, has_fleet: bool) -> ThresholdSource:
@@ -308,14 +307,14 @@ def _source(options: SweepOptions, *, has_fleet: bool) -> ThresholdSource:
 def _reject_short_threshold(options: SweepOptions, fleet: Fleet) -> None:
     if options.sweep_threshold is None or options.force:
         return
-    configs = [each.config for each in fleet.live]
-    beats = (max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in configs)
-    least = timedelta(milliseconds=2 * max(beats, default=0))
+    configs = [member.config for member in fleet.live]
+    intervals = (max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs)
+    least = timedelta(milliseconds=2 * max(intervals, default=0))
     if options.sweep_threshold < least:
         raise UsageError(
-            f"a threshold of {options.sweep_threshold.total_seconds():g} s is shorter than two beats of the fleet,"
-            f" {least.total_seconds():g} s, and would condemn tasks that are well",
-            hint="give a longer one, or --force (force=True) where the workers are known to be gone",
+            f"threshold of {options.sweep_threshold.total_seconds():g} s is shorter than two heartbeat intervals of the"
+            f" workers ({least.total_seconds():g} s) and would recover healthy tasks",
+            hint="use a longer threshold, or --force (force=True) if you know that the workers are dead",
         )
 
 
@@ -324,12 +323,12 @@ def _mismatch_warnings(fleet: Fleet) -> list[str]:
     return [f"workers disagree on recovery.{name}: {', '.join(map(str, values))}" for name, values in found.items()]
 
 
-# Which worker makes a pass of the reaper: one at a time is enough, and the best listener is the best judge.
+# Which worker runs the next reaper pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCandidate:
-    """A worker whose tick has come."""
+    """A worker whose reaper pass is due."""
 
     worker_id: UUID
     config: RecoveryConfig
@@ -337,33 +336,36 @@ class PassCandidate:
 
 
 def should_run_pass(candidate: PassCandidate, fleet: Fleet) -> bool:
-    """Whether this worker makes a pass now, or leaves it to another. An economy: every worker would judge alike."""
-    others = [each for each in fleet.live if each.worker_id != candidate.worker_id]
+    """Whether this worker runs a pass now: not if another just did, or could decide more during outage grace.
+
+    This only saves work: concurrent passes would make the same decisions.
+    """
+    others = [member for member in fleet.live if member.worker_id != candidate.worker_id]
     return not _has_recent_pass(candidate.config, others, fleet.now) and not (
-        _is_in_outage_grace(candidate, fleet.now) and _someone_listens_longer(candidate, others, fleet.now)
+        _is_in_outage_grace(candidate, fleet.now) and _has_longer_series(candidate, others, fleet.now)
     )
 
 
 def _has_recent_pass(config: RecoveryConfig, others: list[FleetMember], now: datetime) -> bool:
     half = timedelta(milliseconds=config.check_interval_ms / 2)
-    passes = (each.health_instant("last_pass_at") for each in others)
+    passes = (member.health_instant("last_pass_at") for member in others)
     return any(timedelta(0) <= now - at < half for at in passes if at is not None)
 
 
 def _is_in_outage_grace(candidate: PassCandidate, now: datetime) -> bool:
-    """Whether it has not listened long enough to judge by silence, where silence must have been listened to."""
     if not candidate.config.outage_grace:
         return False
     threshold = timedelta(milliseconds=candidate.config.running_stale_threshold_ms)
     return candidate.listening_since is None or now - candidate.listening_since < threshold
 
 
-def _someone_listens_longer(candidate: PassCandidate, others: list[FleetMember], now: datetime) -> bool:
-    mine = candidate.listening_since or now
-    return any(since < mine for each in others if (since := each.listening_since(now)) is not None)
+def _has_longer_series(candidate: PassCandidate, others: list[FleetMember], now: datetime) -> bool:
+    """Whether another worker has been connected longer than the candidate."""
+    own_start = candidate.listening_since or now
+    return any(since < own_start for member in others if (since := member.listening_since(now)) is not None)
 
 
-# What a sweep is asked to do.
+# Options of a sweep
 
 MAX_DURATION: Final = timedelta(days=3650)
 MAX_MULTIPLIER: Final = 1_000
@@ -371,33 +373,31 @@ MAX_MULTIPLIER: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """None leaves a value to the fleet, and where nobody lives to the local settings."""
+    """Options of a sweep; None takes the value from the fleet, or from the local settings if no worker is live."""
 
     sweep_threshold: timedelta | None = None
-    """How long a silence condemns, whatever an owner says itself; ages are then plain."""
+    """Threshold for all tasks, overriding the owners' thresholds and outage grace."""
     recovery_delay: timedelta | None = None
     dry_run: bool = False
-    """List what would be done, without a lock and without a write."""
+    """Report what would be done; takes no lock and writes nothing."""
     worker_id: UUID | None = None
-    """Only the tasks of this owner; no task that waits, and no workflow."""
+    """Recover the tasks of this worker only; no PENDING tasks and no workflows."""
     force: bool = False
-    """Plain ages, and thresholds however short."""
+    """Skip outage grace and allow short thresholds."""
     recovery_config: RecoveryConfig | None = None
-    """Replaces everything that the fleet says, the owner's own thresholds included; ages are then plain."""
+    """Overrides all settings of the fleet, the owners' thresholds and outage grace."""
     resilient_multiplier: int | None = None
     resilient_flags: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.sweep_threshold is not None:
-            check_threshold(self.sweep_threshold, "the threshold of a sweep")
+            check_threshold(self.sweep_threshold, "sweep_threshold")
         if self.recovery_delay is not None and not _is_duration(self.recovery_delay, least=timedelta(0)):
-            raise ValueError(
-                f"the recovery delay of a sweep must be a timedelta of at most {MAX_DURATION.days} days, not below 0"
-            )
+            raise ValueError(f"recovery_delay must be a timedelta from 0 to {MAX_DURATION.days} days")
         if self.resilient_multiplier is not None and not _is_multiplier(self.resilient_multiplier):
-            raise ValueError(f"the resilient multiplier of a sweep must be a whole number, 1 to {MAX_MULTIPLIER}")
+            raise ValueError(f"resilient_multiplier must be a whole number from 1 to {MAX_MULTIPLIER}")
         if self.resilient_flags is not None and not _are_names(self.resilient_flags):
-            raise ValueError("the resilient flags of a sweep must be a list of names")
+            raise ValueError("resilient_flags must be a list of flag names")
 
     @property
     def skips_outage_grace(self) -> bool:
@@ -406,11 +406,13 @@ class SweepOptions:
 
 
 def check_threshold(threshold: object, label: str) -> None:
-    """Refuse in words what is no silence that anybody could wait for."""
+    """Raise `ValueError` unless this is a positive timedelta of at most `MAX_DURATION`."""
     if not isinstance(threshold, timedelta):
-        raise ValueError(f"{label} must be a timedelta above 0")  # noqa: TRY004  # one kind of refusal, whatever is wrong
+        raise ValueError(f"{label} must be a timedelta above 0")  # noqa: TRY004  # always ValueError, as documented
     if not _is_duration(threshold, least=timedelta(microseconds=1)):
-        raise ValueError(f"{label} must be a time such as 90s or 5m, above 0 and of at most {MAX_DURATION.days} days")
+        raise ValueError(
+            f"{label} must be a duration such as 90s or 5m, above 0 and of at most {MAX_DURATION.days} days"
+        )
 
 
 def _is_duration(value: object, *, least: timedelta) -> bool:
@@ -422,5 +424,5 @@ def _is_multiplier(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    """A text is a sequence of texts too, and never meant as one."""
-    return not isinstance(value, str) and all(isinstance(each, str) for each in cast("Iterable[object]", value))
+    # A str is a sequence of strings too, but not a list of names.
+    return not isinstance(value, str) and all(isinstance(name, str) for name in cast("Iterable[object]", value))
