@@ -105,7 +105,7 @@ def test_names_are_those_of_the_file_not_of_the_models(tmp_path: Path) -> None:
     error = refused(tmp_path, text)
     assert "app.payload_warn_bytes: must" in str(error)
     assert "queues.mail.priority: must" in str(error)
-    assert "schedule.entries[0].pattern: must" in str(error)
+    assert "schedule.entries[0].pattern: is required" in str(error)
 
 
 def test_all_faults_of_all_origins_come_together(tmp_path: Path) -> None:

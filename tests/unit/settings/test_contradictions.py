@@ -36,7 +36,7 @@ CONTRADICTIONS: list[tuple[type[Settings], dict[str, Any], ErrorCode, str]] = [
     (PostgresConfig, {"tcp_keepalives_count": 0}, ErrorCode.CONFIG_INVALID_KEEPALIVE, "at least 1"),
     (PostgresConfig, {"pgbouncer_transaction_mode": True}, ErrorCode.BROKER_INVALID_URL, "session_database_url"),
     (PostgresConfig, {"session_database_url": ""}, ErrorCode.BROKER_INVALID_URL, "session_database_url"),
-    (PostgresConfig, {"session_database_url": URL}, ErrorCode.BROKER_INVALID_URL, "the embedded server"),
+    (PostgresConfig, {"session_database_url": URL}, ErrorCode.BROKER_INVALID_URL, "database_url is embedded"),
     (
         PostgresConfig,
         {"pgbouncer_transaction_mode": True, "database_url": URL, "session_database_url": URL},
@@ -123,7 +123,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 
 
 def test_a_name_like_no_other_gets_the_list_of_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="known here: audit_retention_hours, "):
+    with pytest.raises(ConfigurationError, match="valid keys: audit_retention_hours, "):
         RetentionConfig(zzz=5)  # pyright: ignore[reportCallIssue]
 
 

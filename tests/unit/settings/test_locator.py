@@ -36,6 +36,6 @@ def test_other_texts_are_refused_with_a_hint(locator: str) -> None:
 
 
 def test_what_may_be_a_module_or_a_file_is_refused_with_both_readings() -> None:
-    with pytest.raises(ConfigurationError, match="may mean a module or a file") as caught:
+    with pytest.raises(ConfigurationError, match="is ambiguous: it may be a module or a file") as caught:
         ProjectConfig(locator="pkg.mod.py")
-    assert caught.value.help_text == "write pkg.mod for the module, ./pkg.mod.py for the file"
+    assert caught.value.help_text == "use pkg.mod for the module, ./pkg.mod.py for the file"

@@ -123,7 +123,7 @@ def test_definition_building_another_apps_tasks_is_unknown() -> None:
 
 def test_exception_in_build_with_is_raised() -> None:
     failed = {"args_from": {"start": {"err": {"error_code": "GONE"}}}}
-    with pytest.raises(ValueError, match="no value"):
+    with pytest.raises(ValueError, match="the task failed: GONE"):
         app.definitions.build("tests.definitions.fan", {"width": 1}, failed)
 
 

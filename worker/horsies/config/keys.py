@@ -22,7 +22,7 @@ from horsies.model.settings import (
     TuiConfig,
     WorkerSettings,
 )
-from horsies.model.settings.base import describe_unknown_key, moved_key_fault, union_members
+from horsies.model.settings.base import describe_unknown_key, misplaced_key_fault, union_members
 
 # The comment of each key, in the order of the file.
 COMMENTS: dict[str, dict[str, str]] = {
@@ -142,7 +142,7 @@ COMMENTS: dict[str, dict[str, str]] = {
         "filters": "named filters for the command palette; default: none",
     },
     "log": {
-        "level": 'DEBUG, INFO, WARNING, ERROR or CRITICAL; for worker and metrics, other commands log warnings',
+        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL; for worker and metrics, other commands log warnings",
         "format": '"text" or "json"',
         "statements": "log every SQL statement with its duration",
     },
@@ -312,12 +312,13 @@ def look_up(path: KeyPath) -> SettingKey | Fault:
 
 
 def _find_moved_key(path: KeyPath) -> Fault | None:
-    if path[0] == "retention" and path[-1] in RetentionConfig.elsewhere:
-        return moved_key_fault(path, RetentionConfig.elsewhere[path[-1]], code=ErrorCode.CONFIG_INVALID_RETENTION)
+    if path[0] == "retention" and path[-1] in RetentionConfig.misplaced_keys:
+        place = RetentionConfig.misplaced_keys[path[-1]]
+        return misplaced_key_fault(path, place, code=ErrorCode.CONFIG_INVALID_RETENTION)
     if new_name := _MOVED_KEYS.get(".".join(path)):
-        return moved_key_fault(path, new_name)
+        return misplaced_key_fault(path, new_name)
     matches = [key.path for key in KEYS.values() if key.name == path[-1] and key.section in _SECTIONS_WITH_UNIQUE_KEYS]
-    return moved_key_fault(path, matches[0]) if matches else None
+    return misplaced_key_fault(path, matches[0]) if matches else None
 
 
 def _unknown_key_fault(path: KeyPath, pattern: str) -> Fault:

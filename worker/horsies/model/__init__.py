@@ -1,1 +1,1 @@
-"""What can be worked out from values alone: no I/O, no clock, no chance."""
+"""Domain rules as pure functions over frozen values: no I/O, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""Settings as frozen values that are right by construction; where they come from is `horsies.config`'s business."""
+"""Settings as frozen, validated values; `horsies.config` reads them from files and the environment."""
 
 from horsies.model.settings.app import (
     AppConfig,

@@ -1,4 +1,4 @@
-"""Everything an application decides about its queue."""
+"""Settings of an application: queues, payload limits, the app itself, its project, logging and the TUI."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from horsies.model.settings.schedule import ScheduleConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.task_result import is_upper_snake
 
-# Queues and the mode that decides whether they have names.
-
 
 class QueueMode(StrEnum):
-    """One nameless queue, or several that tasks choose from."""
+    """One default queue, or several named queues that tasks choose from."""
 
     DEFAULT = "default"
     CUSTOM = "custom"
 
 
 class CustomQueueConfig(Settings):
-    """A named queue: 1 is served first, and at most `max_concurrency` of its tasks are in flight in the fleet."""
+    """A named queue; priority 1 is served first, `max_concurrency` limits its tasks in flight in all workers."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_QUEUE_MODE
 
@@ -42,11 +40,8 @@ class CustomQueueConfig(Settings):
     max_concurrency: Annotated[int | None, at_least(0)] = None
 
 
-# How large the arguments of a task may be.
-
-
 class PayloadPolicy(Settings):
-    """Sizes of encoded arguments, in bytes, from which a send warns or is refused; None switches one off."""
+    """Sizes of encoded arguments, in bytes, from which a send logs a warning or is rejected; None disables a limit."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
@@ -71,9 +66,9 @@ UpperSnake = Annotated[str, Strict(), AfterValidator(_upper_snake)]
 
 
 class AppConfig(Settings):
-    """The settings of one application; a frozen value that reads no file by itself."""
+    """The settings of one application; does not read configuration files."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
+    misplaced_keys: ClassVar[Mapping[str, str]] = {
         "payload_warn_bytes": "payload=PayloadPolicy(warn_bytes=…)",
         "payload_reject_bytes": "payload=PayloadPolicy(reject_bytes=…)",
         "database_url": "broker=PostgresConfig(database_url=…)",
@@ -107,38 +102,38 @@ class AppConfig(Settings):
         yield from self._check_queue_mode()
         yield from self._check_claim_lease()
         if self.cluster_wide_cap is not None and self.prefetch_buffer > 0:
-            text = "must not be combined with prefetch_buffer: tasks waiting in a buffer would use up the cap"
+            text = "must not be combined with prefetch_buffer: prefetched tasks would use up the cap"
             yield Fault.between("cluster_wide_cap", "prefetch_buffer", text=text, code=_CAP)
         if self.prefetch_buffer > 0 and self.claim_lease_ms is None:
-            text = "must be 0 without claim_lease_ms: tasks in a buffer need a lease that can lapse"
+            text = "must be 0 without claim_lease_ms: prefetched tasks need a lease"
             yield Fault.between("prefetch_buffer", "claim_lease_ms", text=text, code=_PREFETCH)
 
     def _check_queue_mode(self) -> Iterator[Fault]:
         counts = Counter(queue.name for queue in self.custom_queues or ())
         if self.queue_mode is QueueMode.DEFAULT and counts:
-            text = "must be custom where queues are configured"
+            text = "must be custom if custom_queues are configured"
             yield Fault.between("queue_mode", "custom_queues", text=text, code=_MODE)
         if self.queue_mode is QueueMode.CUSTOM and not counts:
-            text = "must name at least one queue in queue_mode custom"
+            text = "must contain at least one queue in queue_mode custom"
             yield Fault.between("custom_queues", "queue_mode", text=text, code=_MODE)
         for name in (name for name, count in counts.items() if count > 1):
-            text = f"must have a name each, but {name!r} is used {counts[name]} times"
+            text = f"must have unique names, but {name!r} is used {counts[name]} times"
             yield Fault.between("custom_queues", text=text, code=_MODE)
 
     def _check_claim_lease(self) -> Iterator[Fault]:
         if self.claim_lease_ms is None:
             return
-        beat = "recovery.claimer_heartbeat_interval_ms"
+        interval = "recovery.claimer_heartbeat_interval_ms"
         shortest_ms = 2 * self.recovery.claimer_heartbeat_interval_ms
         if self.claim_lease_ms < shortest_ms:
-            text = f"must be at least twice {beat}, that is {shortest_ms} or more, got {self.claim_lease_ms}"
-            yield Fault.between("claim_lease_ms", beat, text=text, code=_PREFETCH)
+            text = f"must be at least twice {interval}, that is {shortest_ms} or more, got {self.claim_lease_ms}"
+            yield Fault.between("claim_lease_ms", interval, text=text, code=_PREFETCH)
         if self.max_claim_renew_age_ms < self.claim_lease_ms:
             text = f"must not be less than claim_lease_ms ({self.claim_lease_ms}), got {self.max_claim_renew_age_ms}"
             yield Fault.between("max_claim_renew_age_ms", "claim_lease_ms", text=text, code=_PREFETCH)
 
 
-# Where the application and its tasks are found.
+# Locator of the app and its task modules
 
 _NAME = r"[^\W\d]\w*"
 _MODULE = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME})?")
@@ -147,20 +142,17 @@ _FORMS = "package.module:app, package.module, path/file.py:app or path/file.py"
 
 
 def _validate_locator(locator: str) -> str:
-    """The locator as it came; whether anything is found there is not looked into, for that runs code of the user's."""
+    """Check the form only: finding out whether the target exists would run user code."""
     file = _FILE.fullmatch(locator)
     if file is None and _MODULE.fullmatch(locator) is None:
-        raise _locator_error(f"must be {_FORMS}{format_given(locator)}", hint=_locator_hint(locator))
+        hint = "for example my_package.tasks:app, if my_package/tasks.py contains app = Horsies()"
+        if locator.isidentifier():
+            hint = f"use {locator}:app for the app in a module, {locator}.py for a file"
+        raise _locator_error(f"must be {_FORMS}{format_given(locator)}", hint=hint)
     if file and "/" not in file["path"] and file["path"].count(".") > 1:
-        hint = f"write {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
-        raise _locator_error(f"{file['path']!r} may mean a module or a file", hint=hint)
+        hint = f"use {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
+        raise _locator_error(f"{file['path']!r} is ambiguous: it may be a module or a file", hint=hint)
     return locator
-
-
-def _locator_hint(locator: str) -> str:
-    if locator.isidentifier():
-        return f"write {locator}:app for the app in a module, {locator}.py for a file"
-    return "for example my_package.tasks:app, where tasks.py says app = Horsies()"
 
 
 def _locator_error(message: str, *, hint: str) -> ConfigurationError:
@@ -176,7 +168,7 @@ class ProjectConfig(Settings):
     modules: Annotated[list[str], RuleText("a list of module names or .py files")] = Field(default_factory=list[str])
 
 
-# What is logged, and in which form.
+# Logging
 
 
 def _upper(level: Any) -> Any:
@@ -184,7 +176,7 @@ def _upper(level: Any) -> Any:
 
 
 class LogConfig(Settings):
-    """The least level that is written, lines for people or JSON for machines, and whether SQL is logged."""
+    """Log level, format (text or JSON), and whether SQL statements are logged."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
@@ -193,7 +185,7 @@ class LogConfig(Settings):
     statements: Annotated[bool, Strict()] = False
 
 
-# How the screens look and how much of the data they show.
+# TUI
 
 
 def _validate_regexes(patterns: list[str]) -> list[str]:
@@ -206,7 +198,7 @@ def _validate_regexes(patterns: list[str]) -> list[str]:
 
 
 class TuiConfig(Settings):
-    """Looks, refresh rate, keys and named filters of the TUI, and the argument names whose values it hides."""
+    """Theme, refresh rate, key bindings and saved filters of the TUI, and the argument names whose values it masks."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 

@@ -1,4 +1,4 @@
-"""How horsies reaches PostgreSQL."""
+"""Database URLs and connection settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least
 
-# Database URLs whose password cannot be read by accident.
+# Database URLs
 
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg")
 _CHOICES = {
@@ -25,21 +25,21 @@ _CHOICES = {
 }
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::(\d{1,5}))?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_ESCAPE_HINT = "inside a user name or password write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F"
+_ESCAPE_HINT = "in a user name or password, escape / as %2F, : as %3A, @ as %40, # as %23, ? as %3F"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DatabaseUrl:
-    """A normalised URL of a PostgreSQL server, or of the embedded one.
+    """A normalised URL of a PostgreSQL server or of the embedded server.
 
-    Everything that prints shows `masked`; only `reveal()` gives the password away.
+    `str()`, `repr()` and JSON show the masked URL; only `reveal()` returns the password.
     """
 
     _text: str
 
     @classmethod
     def parse(cls, text: str) -> DatabaseUrl:
-        """Accept every documented form, refuse the rest with HRS-203, and never repeat the text in a message."""
+        """Parse a URL; raises HRS-203 if it is invalid. Messages never quote the text, which may contain a password."""
         text = text.strip()
         if text in ("", "embedded"):
             return cls("embedded")
@@ -57,24 +57,24 @@ class DatabaseUrl:
 
     @property
     def embedded_folder(self) -> Path | None:
-        """The folder named by `embedded:///folder`; None for the default one, and for other servers."""
+        """The folder of `embedded:///folder`; None for the default folder and for other servers."""
         _, separator, folder = self._text.partition("embedded://")
         return Path(unquote(folder)) if separator else None
 
     @property
     def masked(self) -> str:
-        """The URL with every password in it replaced by `***`."""
+        """The URL with all passwords replaced by `***`."""
         if self.is_embedded:
             return self._text
-        head, mark, query = self._text.removeprefix("postgresql://").partition("?")
+        head, question_mark, query = self._text.removeprefix("postgresql://").partition("?")
         authority, slash, database = head.partition("/")
         userinfo, at, hosts = authority.rpartition("@")
         user, colon, _ = userinfo.partition(":")
         secret = "***" if colon else ""
-        return f"postgresql://{user}{colon}{secret}{at}{hosts}{slash}{database}{mark}{_masked_query(query)}"
+        return f"postgresql://{user}{colon}{secret}{at}{hosts}{slash}{database}{question_mark}{_masked_query(query)}"
 
     def reveal(self) -> str:
-        """The URL as a driver needs it, password included."""
+        """The URL including its password, for the driver."""
         return self._text
 
     def __str__(self) -> str:
@@ -86,11 +86,11 @@ class DatabaseUrl:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            cls._validated, serialization=core_schema.to_string_ser_schema(when_used="json")
+            cls._validate, serialization=core_schema.to_string_ser_schema(when_used="json")
         )
 
     @classmethod
-    def _validated(cls, value: object) -> DatabaseUrl:
+    def _validate(cls, value: object) -> DatabaseUrl:
         if isinstance(value, DatabaseUrl):
             return value
         if not isinstance(value, str):
@@ -102,23 +102,23 @@ def _check_embedded_url(folder: str) -> str:
     path = unquote(folder)
     if not path.startswith("/") or not path.strip("/") or _CONTROL.search(path):
         hint = "embedded:///var/lib/my-app/database, without line breaks or other control characters"
-        raise _invalid("an embedded URL must name an absolute folder", hint=hint)
+        raise _invalid("an embedded URL must contain an absolute path", hint=hint)
     return f"embedded://{folder}"
 
 
 def _check_server_url(rest: str) -> None:
-    """Refuse what no driver could make sense of; `rest` is what follows `://`."""
+    """Raise for an invalid URL; `rest` is the part after `://`."""
     if re.search(r"[\x00-\x20\x7f#]", rest):
-        raise _invalid("the database URL must not hold spaces, control characters or #", hint=_ESCAPE_HINT)
+        raise _invalid("the database URL must not contain spaces, control characters or #", hint=_ESCAPE_HINT)
     head, _, query = rest.partition("?")
     authority = head.partition("/")[0]
     if "@" in rest.removeprefix(authority):
-        # A password such as 12/34 would otherwise pass for a port and a database, and be printed.
-        raise _invalid("the database URL must not hold @ after the hosts", hint=_ESCAPE_HINT)
+        # Otherwise a password such as 12/34 would be taken for a port and a database, and shown.
+        raise _invalid("the database URL must not contain @ after the hosts", hint=_ESCAPE_HINT)
     for host in authority.rpartition("@")[2].split(","):
         found = _HOST.fullmatch(host)
         if found is None or not 1 <= int(found[2] or 1) <= 65_535:
-            raise _invalid("the database URL must name hosts as host or host:port", hint=_ESCAPE_HINT)
+            raise _invalid("the database URL must give hosts as host or host:port", hint=_ESCAPE_HINT)
     _check_query(query)
 
 
@@ -126,7 +126,7 @@ def _check_query(query: str) -> None:
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise _invalid("the database URL must give its options as name=value", hint=_ESCAPE_HINT)
+            raise _invalid("the database URL must give options as name=value", hint=_ESCAPE_HINT)
         choices = _CHOICES.get(unquote(name))
         if choices and unquote(value) not in choices:
             raise _invalid(f"the database URL's {unquote(name)} must be one of {', '.join(choices)}")
@@ -141,14 +141,16 @@ def _masked_query(query: str) -> str:
 
 def _scheme_hint(scheme: str) -> str:
     known = ", ".join(f"{name}://" for name in _SCHEMES)
-    # Without "://" the whole text came in as the scheme, and it may hold a password.
-    seen = f"; {scheme} is none of them" if re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,20}", scheme) else ""
-    return f"accepted are {known}, embedded and embedded:///folder{seen}"
+    # Without "://" the whole text is in `scheme` and may contain a password; show only what looks like a scheme.
+    got = f"; got {scheme}" if re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,20}", scheme) else ""
+    return f"valid forms: {known}, embedded and embedded:///folder{got}"
 
 
 def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
     return ConfigurationError(message, code=ErrorCode.BROKER_INVALID_URL, hint=hint)
 
+
+# Connection settings
 
 _POOL = ErrorCode.CONFIG_INVALID_BROKER_POOL
 _KEEPALIVE = ErrorCode.CONFIG_INVALID_KEEPALIVE
@@ -159,19 +161,19 @@ PoolSeconds = Annotated[Seconds, Field(gt=0), RuleText("a number of seconds abov
 Keepalive = Annotated[int, at_least(0), _KEEPALIVE]
 
 with warnings.catch_warnings():
-    # BaseModel still has a deprecated method of this name, and pydantic warns of every field that hides it.
+    # BaseModel has a deprecated method `schema`; pydantic warns about a field that hides it.
     warnings.simplefilter("ignore", UserWarning)
 
     class _SchemaConfig(Settings):
         schema: Annotated[  # pyright: ignore[reportIncompatibleMethodOverride]
             str,
             Field(strict=True, pattern=r"\A(?i:[a-z_][a-z0-9_$]{0,62})\z"),
-            RuleText("an identifier of PostgreSQL: a letter or underscore, then letters, digits, underscores or $"),
+            RuleText("a PostgreSQL identifier: a letter or underscore, then letters, digits, underscores or $"),
         ] = "public"
 
 
 class PostgresConfig(_SchemaConfig):
-    """The server's URL, the pools for each role, and how a dead connection is noticed."""
+    """Database URL, connection pools and TCP keepalives."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.BROKER_INVALID_URL
 
@@ -196,7 +198,7 @@ class PostgresConfig(_SchemaConfig):
     tcp_user_timeout_ms: Keepalive = 30_000
 
     if TYPE_CHECKING:
-        # URLs come in as text; a type checker would otherwise ask for the type they are kept in.
+        # URLs may be given as text; type checkers would otherwise require DatabaseUrl.
         def __init__(
             self,
             *,
@@ -215,16 +217,16 @@ class PostgresConfig(_SchemaConfig):
     def _check_session_url(self) -> Iterator[Fault]:
         session = self.session_database_url
         if session is not None and session.is_embedded:
-            yield Fault.between("session_database_url", text="must be the URL of a server, not the embedded one")
+            yield Fault.between("session_database_url", text="must be a server URL, not embedded")
         elif session is not None and self.database_url.is_embedded:
-            text = "must not be given while database_url is the embedded server"
-            hint = "statements and migrations would go to two servers: set database_url to a server as well"
+            text = "must not be set if database_url is embedded"
+            hint = "both URLs must point to the same server: set database_url too"
             yield Fault.between("session_database_url", "database_url", text=text, hint=hint)
         if not self.pgbouncer_transaction_mode:
             return
-        hint = "LISTEN, migrations and advisory locks need a connection that does not go through the pooler"
+        hint = "LISTEN, migrations and advisory locks need a connection that bypasses the pooler"
         if session is None:
-            text = "must be given with pgbouncer_transaction_mode"
+            text = "is required with pgbouncer_transaction_mode"
             yield Fault.between("session_database_url", "pgbouncer_transaction_mode", text=text, hint=hint)
         elif session == self.database_url:
             text = "must differ from database_url with pgbouncer_transaction_mode"

@@ -1,4 +1,4 @@
-"""When silence means death, and what happens to the work of the dead."""
+"""Settings for heartbeats, recovery of dead workers' tasks, and retention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HeartbeatInterval = Annotated[int, between(1_000, 120_000)]
 
 
 class RecoveryConfig(Settings):
-    """Beats, the silence after which a claim, a run or a worker counts as lost, and how long traces are kept."""
+    """Heartbeat intervals, thresholds after which claims, tasks and workers are stale, and retention windows."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RECOVERY
 
@@ -40,7 +40,7 @@ class RecoveryConfig(Settings):
 
     @property
     def effective_worker_heartbeat_ms(self) -> int:
-        """The beat of the worker's own row: as set, else the shorter of the claimer's and the runner's."""
+        """Interval of the worker's own heartbeat: as set, else the shorter of claimer and runner interval."""
         shortest = min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms)
         return self.worker_heartbeat_interval_ms or shortest
 
@@ -51,39 +51,39 @@ class RecoveryConfig(Settings):
     def _check_thresholds(self) -> Iterator[Fault]:
         claimer, runner = "claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms"
         if self.claimed_stale_threshold_ms < 2 * self.claimer_heartbeat_interval_ms:
-            yield _too_short("claimed_stale_threshold_ms", claimer, beat_ms=self.claimer_heartbeat_interval_ms)
+            yield _too_short("claimed_stale_threshold_ms", claimer, interval_ms=self.claimer_heartbeat_interval_ms)
         if self.running_stale_threshold_ms < 2 * self.runner_heartbeat_interval_ms:
-            yield _too_short("running_stale_threshold_ms", runner, beat_ms=self.runner_heartbeat_interval_ms)
+            yield _too_short("running_stale_threshold_ms", runner, interval_ms=self.runner_heartbeat_interval_ms)
         if self.worker_stale_threshold_ms < 2 * self.effective_worker_heartbeat_ms:
-            beats = ("worker_heartbeat_interval_ms",) if self.worker_heartbeat_interval_ms else (claimer, runner)
-            yield _too_short("worker_stale_threshold_ms", *beats, beat_ms=self.effective_worker_heartbeat_ms)
+            intervals = ("worker_heartbeat_interval_ms",) if self.worker_heartbeat_interval_ms else (claimer, runner)
+            yield _too_short("worker_stale_threshold_ms", *intervals, interval_ms=self.effective_worker_heartbeat_ms)
 
     def _check_worker_heartbeat(self) -> Iterator[Fault]:
         claimer, runner = self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms
         if self.effective_worker_heartbeat_ms > min(claimer, runner):
-            text = f"must not be longer than the claimer's beat ({claimer}) or the runner's ({runner})"
-            beats = ("claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms")
+            text = f"must not be longer than the interval of the claimer ({claimer}) or the runner ({runner})"
+            intervals = ("claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms")
             yield Fault.between(
-                "worker_heartbeat_interval_ms", *beats, text=f"{text}, got {self.effective_worker_heartbeat_ms}"
+                "worker_heartbeat_interval_ms", *intervals, text=f"{text}, got {self.effective_worker_heartbeat_ms}"
             )
 
 
-def _too_short(threshold: str, *beats: str, beat_ms: int) -> Fault:
-    text = f"must be at least twice {' or '.join(beats)}, that is {2 * beat_ms} or more"
-    hint = "a single late beat must not look like a death"
-    return Fault.between(threshold, *beats, text=text, hint=hint)
+def _too_short(threshold: str, *intervals: str, interval_ms: int) -> Fault:
+    text = f"must be at least twice {' or '.join(intervals)}, that is {2 * interval_ms} or more"
+    hint = "otherwise a single late heartbeat would make healthy tasks stale"
+    return Fault.between(threshold, *intervals, text=text, hint=hint)
 
 
-# How often and how gently old rows are cleaned away.
+# Retention
 
 _WINDOWS = ("heartbeat_retention_hours", "worker_state_retention_hours", "terminal_record_retention_hours")
 
 
 class RetentionConfig(Settings):
-    """The cleaner's rhythm, and the windows of events, audit rows and paused workflows."""
+    """Interval and size of retention passes, and the windows of events, audit entries and paused workflows."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RETENTION
-    elsewhere: ClassVar[Mapping[str, str]] = {window: f"recovery.{window}" for window in _WINDOWS}
+    misplaced_keys: ClassVar[Mapping[str, str]] = {window: f"recovery.{window}" for window in _WINDOWS}
 
     interval_s: Annotated[int, between(60, 86_400)] = 3_600
     batch_size: Annotated[int, between(50, 10_000)] = 500

@@ -1,4 +1,4 @@
-"""Tasks that start by the clock."""
+"""Settings of schedules and validation of their patterns; the scheduler computes slot times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pydantic import AfterValidator, Field, Strict
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Settings, between, describe_unknown_key
 
-# Whether a text is a cron expression that can ever come due; when it does is worked out where slots are computed.
+# Cron expressions
 
-CRON_IN_WORDS = (
-    "five fields such as */5 8-18 * * 1-5, which some date fits: "
+CRON_SYNTAX = (
+    "five fields that match some date, such as */5 8-18 * * 1-5: "
     "minute 0-59, hour 0-23, day 1-31, month 1-12 or jan-dec, weekday 0-7 or sun-sat"
 )
 
@@ -27,25 +27,25 @@ _LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
-    """The values one of the five fields may hold; names stand for them in their order, the first for `low`."""
+class _CronField:
+    """The range of one cron field; `names` are alternatives for its values, starting with `low`."""
 
     low: int
     high: int
     names: tuple[str, ...] = ()
 
     def parse(self, text: str) -> set[int]:
-        """All values of a list of terms; ValueError where one is no term or out of range."""
+        """Return all values of a comma-separated list of terms; raises ValueError if one is invalid."""
         return {value for term in text.split(",") for value in self._parse_term(term)}
 
     def _parse_term(self, term: str) -> range:
-        found = _TERM.fullmatch(term)
-        # A step goes through a range; after a single value it would mean different things to different crons.
-        if found is None or (found["first"] and not found["last"] and found["step"]):
+        match = _TERM.fullmatch(term)
+        # A step needs a range: cron implementations disagree on the meaning of 5/10.
+        if match is None or (match["first"] and not match["last"] and match["step"]):
             raise ValueError(term)
-        first = self._number(found["first"]) if found["first"] else self.low
-        last = self._number(found["last"] or found["first"]) if found["first"] else self.high
-        step = int(found["step"] or 1)
+        first = self._number(match["first"]) if match["first"] else self.low
+        last = self._number(match["last"] or match["first"]) if match["first"] else self.high
+        step = int(match["step"] or 1)
         if not self.low <= first <= last <= self.high or not 1 <= step <= self.high:
             raise ValueError(term)
         return range(first, last + 1, step)
@@ -56,16 +56,18 @@ class _Field:
 
 
 _CRON_FIELDS = (
-    _Field(low=0, high=59),
-    _Field(low=0, high=23),
-    _Field(low=1, high=31),
-    _Field(low=1, high=12, names=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
-    _Field(low=0, high=7, names=("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+    _CronField(low=0, high=59),
+    _CronField(low=0, high=23),
+    _CronField(low=1, high=31),
+    _CronField(
+        low=1, high=12, names=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+    ),
+    _CronField(low=0, high=7, names=("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
 )
 
 
 def is_cron(value: object) -> bool:
-    """Five fields of values, ranges, steps and lists of them, each within its bounds, and not 31 February."""
+    """Whether this is a valid cron expression with five fields that matches some date: not 31 February."""
     texts = value.split() if isinstance(value, str) else []
     if len(texts) != len(_CRON_FIELDS):
         return False
@@ -73,17 +75,17 @@ def is_cron(value: object) -> bool:
         _, _, days, months, _ = (field.parse(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
     except ValueError:
         return False
-    # A weekday that is given comes due on its own, whatever the day says.
+    # With a weekday given, the expression matches on that weekday too, whatever the day of the month.
     return texts[-1] != "*" or min(days) <= max(_LONGEST_MONTHS[month - 1] for month in months)
 
 
-# What a schedule's pattern table may hold; the patterns themselves are worked out where slots are computed.
+# Patterns
 
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 def validate_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pattern as it came, when its `type` is known and every field of it is in range; HRS-205 otherwise."""
+    """Return the pattern unchanged if its `type` and all its fields are valid; raises HRS-205 otherwise."""
     kind = pattern.get("type")
     fields = _PATTERN_FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
@@ -103,9 +105,9 @@ def _check_field(name: str, value: object, fields: Mapping[str, _Rule]) -> None:
     if name not in fields:
         text, hint = describe_unknown_key(name, fields)
         raise _invalid(f"pattern.{name}: {text}", hint=hint)
-    is_right, words = fields[name]
-    if not is_right(value):
-        raise _invalid(f"pattern.{name} must be {words}")
+    is_valid, expected = fields[name]
+    if not is_valid(value):
+        raise _invalid(f"pattern.{name} must be {expected}")
 
 
 def _int_between(low: int, high: int) -> _Rule:
@@ -137,9 +139,12 @@ _PATTERN_FIELDS: dict[str, dict[str, _Rule]] = {
     },
     "hourly": {"minute": _MINUTE, "second": _MINUTE},
     "daily": {"time": _TIME},
-    "weekly": {"days": (_are_weekdays, "a list of different weekdays: " + ", ".join(_WEEKDAYS)), "time": _TIME},
+    "weekly": {
+        "days": (_are_weekdays, "a list of weekdays without duplicates: " + ", ".join(_WEEKDAYS)),
+        "time": _TIME,
+    },
     "monthly": {"day": _int_between(1, 31), "time": _TIME},
-    "cron": {"expression": (is_cron, CRON_IN_WORDS)},
+    "cron": {"expression": (is_cron, CRON_SYNTAX)},
 }
 _OPTIONAL_FIELDS = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
 
@@ -150,7 +155,7 @@ def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
 
 def _validate_timezone(name: str) -> str:
     if name == "UTC":
-        return name  # also where the system has no zone data
+        return name  # valid even if the system has no time zone data
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
@@ -162,7 +167,7 @@ Name = Annotated[str, Field(strict=True, min_length=1, max_length=255), RuleText
 
 
 class TaskSchedule(Settings):
-    """One task and the pattern it follows; `name` is the key under which its progress is remembered."""
+    """A recurring send of one task; `name` is the key of its stored state."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
 
@@ -181,7 +186,7 @@ class TaskSchedule(Settings):
 
 
 class ScheduleConfig(Settings):
-    """All schedules, and how often they are looked at."""
+    """All schedules, and how often they are checked."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
 
@@ -192,4 +197,4 @@ class ScheduleConfig(Settings):
     def contradictions(self) -> Iterator[Fault]:
         counts = Counter(schedule.name for schedule in self.schedules)
         for name in (name for name, count in counts.items() if count > 1):
-            yield Fault.between("schedules", text=f"must have a name each, but {name!r} is used {counts[name]} times")
+            yield Fault.between("schedules", text=f"must have unique names, but {name!r} is used {counts[name]} times")

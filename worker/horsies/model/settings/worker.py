@@ -1,4 +1,4 @@
-"""What a worker runs with."""
+"""Settings of a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def usable_cpus() -> int:
-    """The CPUs this process may run on, which in a container are fewer than the machine has."""
+    """Number of CPUs that this process may use; in a container often fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -27,12 +27,12 @@ _QUEUES: Final = RuleText("a list of queue names, not empty", unset="all")
 
 
 class WorkerSettings(Settings):
-    """The `[worker]` section: how much a worker takes on and how it ends."""
+    """The `[worker]` section: processes, queues, limits and shutdown."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_WORKER
 
     processes: Annotated[int, at_least(1)] = Field(default_factory=usable_cpus)
-    # Not an empty one: a script whose variable is unset would serve every queue.
+    # An empty list is an error: a script with an unset variable would otherwise serve all queues.
     queues: Annotated[list[str] | None, Field(min_length=1), _QUEUES] = None
     max_claim_batch: Annotated[int, at_least(0)] = 0
     max_claim_per_worker: Annotated[int, at_least(0)] = 0
@@ -47,7 +47,7 @@ class WorkerSettings(Settings):
 
 
 class WorkerConfig(WorkerSettings):
-    """The `[worker]` section joined with what the app's settings say to a worker; URLs print masked."""
+    """The `[worker]` section combined with the app settings that a worker needs; URLs are shown masked."""
 
     dsn: DatabaseUrl
     session_dsn: DatabaseUrl | None = None
@@ -61,9 +61,9 @@ class WorkerConfig(WorkerSettings):
 
     @classmethod
     def of(cls, app: AppConfig, worker: WorkerSettings, project: ProjectConfig) -> Self:
-        """Join the settings; without `worker.queues` all configured queues are served, an unknown one is HRS-103."""
+        """Combine the settings; `worker.queues` defaults to all configured queues, an unknown queue is HRS-103."""
         configured = [queue.name for queue in app.custom_queues or ()] or [DEFAULT_QUEUE]
-        _refuse_unknown_queues(worker.queues or (), configured)
+        _check_queues(worker.queues or (), configured)
         section: dict[str, Any] = dict(worker) | {"queues": worker.queues or configured}
         return cls(
             **section,
@@ -79,23 +79,20 @@ class WorkerConfig(WorkerSettings):
         )
 
 
-def _refuse_unknown_queues(wanted: Iterable[str], configured: list[str]) -> None:
-    hint = "configured: " + ", ".join(configured)
+def _check_queues(queues: Iterable[str], configured: list[str]) -> None:
+    hint = "configured queues: " + ", ".join(configured)
     raise_together(
         "worker.queues",
         [
             ConfigurationError(f"worker.queues: no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint)
-            for name in wanted
+            for name in queues
             if name not in configured
         ],
     )
 
 
-# How a worker bears a database that is away.
-
-
 class WorkerResilienceConfig(Settings):
-    """The pauses between tries to reach the database, and the poll that stands in for lost notifications."""
+    """Delays between connection attempts while the database is unavailable, and the interval of polling for tasks."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RESILIENCE
 

@@ -1,4 +1,7 @@
-"""A workflow as it is started: every name resolved, every argument in stored form, nodes known by their index."""
+"""Workflow plans: a workflow ready to be stored, with names resolved, arguments encoded and nodes identified by index.
+
+Also node ids, cycle detection, and the statuses of runs and nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,174 +20,8 @@ if TYPE_CHECKING:
     from horsies.model.result import JsonValue
 
 
-class JoinType(StrEnum):
-    """How many of its dependencies a node needs."""
-
-    ALL = "all"
-    ANY = "any"
-    QUORUM = "quorum"
-
-
-class OnError(StrEnum):
-    """What becomes of a run when one of its nodes fails: other branches go on, or everything waits for a person."""
-
-    FAIL = "fail"
-    PAUSE = "pause"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlan:
-    """One node. A sub-workflow has a `definition_key` and neither queue nor priority; its `name` is the workflow's."""
-
-    index: int
-    node_id: str
-    name: str
-    kwargs_json: str = "{}"
-    queue_name: str | None = None
-    priority: int | None = None
-    dependencies: tuple[int, ...] = ()
-    """Indexes of the nodes it waits for, ascending, each once."""
-    args_from: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Parameters that get the whole result of a dependency."""
-    ctx_from: tuple[str, ...] | None = None
-    """Ids of the dependencies whose results stand in `workflow_ctx`; None where the node asks for none."""
-    allow_failed_deps: bool = False
-    join: JoinType = JoinType.ALL
-    min_success: int | None = None
-    """Given for a quorum, and only there."""
-    good_until: datetime | None = None
-    options_json: str = "{}"
-    """The `task_options` of the backing task, canonical JSON, with the task's flags beside them under `flags`."""
-    max_retries: int = 0
-    is_subworkflow: bool = False
-    definition_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuccessRule:
-    """A run is a success when all nodes of one case are COMPLETED; `optional` names those whose failure is expected."""
-
-    cases: tuple[tuple[int, ...], ...]
-    optional: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowPlan:
-    """A run to be; `nodes` stand at their indexes."""
-
-    name: str
-    definition_key: str
-    on_error: OnError
-    nodes: tuple[NodePlan, ...]
-    output_index: int | None = None
-    success_rule: SuccessRule | None = None
-
-
-class WorkflowDefinitions(Protocol):
-    """The workflow definitions that a process knows."""
-
-    def build(
-        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
-    ) -> WorkflowPlan | None:
-        """The plan of a sub-workflow; None where the key is unknown here, and whatever the definition raises.
-
-        `kwargs` are the node's stored ones as plain JSON. `injected` has the form of a backing task's `context`:
-        `{"args_from": {parameter: result document}, "workflow_ctx": {node id: {"result": document, "task_name": name,
-        "summary": document}}, "workflow_meta": {"workflow_id", "task_index", "task_name"}}`, each part where there is
-        one. `task_name` lets a child read a result as its task declares it; `summary` is that of a sub-workflow.
-        """
-        ...
-
-
-# What nodes are called.
-
-# Of a bare `NodeKey("id")` nothing is known.
-T_co = TypeVar("T_co", covariant=True, default=Any)
-
-LONGEST_NODE_ID = 128
-
-_NODE_ID = re.compile(r"[A-Za-z0-9_\-:.]+")
-_OUTSIDE_SLUG = re.compile(r"[^A-Za-z0-9_\-:.]")
-
-
-class WorkflowContextMissingIdError(HorsiesError):
-    """A node was looked up that has no id, for it was never part of a workflow in this process."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"node {name!r} has no id",
-            hint="give it a node_id, build its workflow in this process too, or look it up by NodeKey(node_id)",
-        )
-
-
-class ValueLoader(Protocol):
-    """How the value of a stored result becomes a typed one."""
-
-    def load(self, stored: JsonValue) -> object: ...
-
-
-@dataclass(frozen=True)  # with slots, NodeKey[int]("a") fails in Python 3.11
-class NodeKey(Generic[T_co]):
-    """Names a node where the node itself is not at hand."""
-
-    node_id: str
-    result_codec: ValueLoader | None = field(default=None, repr=False, compare=False)
-    """Known where the key was taken from a node."""
-
-    def key(self) -> NodeKey[T_co]:
-        return self
-
-
-class NodeRef(Protocol[T_co]):
-    """A node, or its key; T is the type of its ok value."""
-
-    def key(self) -> NodeKey[T_co]: ...
-
-
-def slugify(text: str) -> str:
-    """Text as it may stand in a node id: spaces become underscores, what no id may hold is dropped."""
-    return _OUTSIDE_SLUG.sub("", text.replace(" ", "_"))
-
-
-def is_node_id(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= LONGEST_NODE_ID and _NODE_ID.fullmatch(text) is not None
-
-
-def default_node_id(name: str, index: int) -> str:
-    """The id of a node that was given none: unique by its place, and short enough however long the name is."""
-    place = f":{index}"
-    return slugify(name)[: LONGEST_NODE_ID - len(place)] + place
-
-
-# Finding what waits for itself.
-
-V = TypeVar("V", bound="Hashable")
-
-
-def find_cycle(starts: Iterable[V], following: Callable[[V], Iterable[V]]) -> list[V] | None:
-    """A way that leads back to where it began, or None; walks without recursion, so that no chain is too long."""
-    done: set[V] = set()
-    for start in starts:
-        way: dict[V, Iterator[V]] = {} if start in done else {start: iter(following(start))}
-        while way:
-            last = next(reversed(way))
-            step = next((each for each in way[last] if each not in done), None)
-            if step is None:
-                done.add(last)
-                del way[last]
-            elif step in way:
-                passed = list(way)
-                return [*passed[passed.index(step) :], step]
-            else:
-                way[step] = iter(following(step))
-    return None
-
-
-# Where a run and each of its nodes stand.
-
-
 class WorkflowStatus(StrEnum):
-    """The state of a run; the last four are final, but for `retry_failed`."""
+    """The status of a run; the last four are terminal, but `retry_failed` can restart a run."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -200,7 +37,7 @@ class WorkflowStatus(StrEnum):
 
 
 class WorkflowTaskStatus(StrEnum):
-    """The state of a node; the last three are final."""
+    """The status of a node; the last three are terminal."""
 
     PENDING = "PENDING"
     READY = "READY"
@@ -221,3 +58,170 @@ WORKFLOW_TERMINAL_STATES: Final = frozenset(
 WORKFLOW_TASK_TERMINAL_STATES: Final = frozenset(
     {WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED}
 )
+
+
+# Plans
+
+
+class JoinType(StrEnum):
+    """How many of its dependencies must succeed before a node starts."""
+
+    ALL = "all"
+    ANY = "any"
+    QUORUM = "quorum"
+
+
+class OnError(StrEnum):
+    """What a run does when a node fails: continue with the other branches and fail, or pause for an operator."""
+
+    FAIL = "fail"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """One node; a sub-workflow has a `definition_key`, no queue and no priority, and its `name` is the workflow's."""
+
+    index: int
+    node_id: str
+    name: str
+    kwargs_json: str = "{}"
+    queue_name: str | None = None
+    priority: int | None = None
+    dependencies: tuple[int, ...] = ()
+    """Indexes of the nodes it waits for, ascending and unique."""
+    args_from: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Parameters that receive the `TaskResult` of a dependency, with its index."""
+    ctx_from: tuple[str, ...] | None = None
+    """Node ids whose results are passed in `workflow_ctx`; None if the node has no context."""
+    allow_failed_deps: bool = False
+    join: JoinType = JoinType.ALL
+    min_success: int | None = None
+    """Set for a quorum only."""
+    good_until: datetime | None = None
+    options_json: str = "{}"
+    """The `task_options` of the backing task as canonical JSON, plus the task's flags under `flags`."""
+    max_retries: int = 0
+    is_subworkflow: bool = False
+    definition_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRule:
+    """A run succeeds if all nodes of one case are COMPLETED; `optional` nodes are expected to fail sometimes."""
+
+    cases: tuple[tuple[int, ...], ...]
+    optional: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowPlan:
+    """A workflow ready to be stored as a run; `nodes[i]` has index `i`."""
+
+    name: str
+    definition_key: str
+    on_error: OnError
+    nodes: tuple[NodePlan, ...]
+    output_index: int | None = None
+    success_rule: SuccessRule | None = None
+
+
+class WorkflowDefinitions(Protocol):
+    """The workflow definitions registered in a process."""
+
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        """Build the plan of a sub-workflow; None if the key is unknown here. Raises what the definition raises.
+
+        `kwargs` are the node's stored arguments as JSON values. `injected` has the form of a backing task's `context`,
+        all parts optional: `{"args_from": {parameter: result document}, "workflow_ctx": {node id: {"result": document,
+        "task_name": name, "summary": document}}, "workflow_meta": {"workflow_id", "task_index", "task_name"}}`.
+        `task_name` is needed to decode a result with its task's declared type; `summary` is set for sub-workflows.
+        """
+        ...
+
+
+# Node ids and keys
+
+# `NodeKey("id")` without a type parameter is a NodeKey[Any].
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+LONGEST_NODE_ID = 128
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_\-:.]+")
+_OUTSIDE_SLUG = re.compile(r"[^A-Za-z0-9_\-:.]")
+
+
+class WorkflowContextMissingIdError(HorsiesError):
+    """A node was looked up that has no id because it is not part of a workflow built in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"node {name!r} has no id",
+            hint="give it a node_id, build its workflow in this process too, or look it up with NodeKey(node_id)",
+        )
+
+
+class ValueLoader(Protocol):
+    """Decodes the value of a stored result."""
+
+    def load(self, stored: JsonValue) -> object: ...
+
+
+@dataclass(frozen=True)  # with slots, NodeKey[int]("a") fails in Python 3.11
+class NodeKey(Generic[T_co]):
+    """Identifies a node by its id, for code without access to the node itself."""
+
+    node_id: str
+    result_codec: ValueLoader | None = field(default=None, repr=False, compare=False)
+    """Set if the key was obtained from a node."""
+
+    def key(self) -> NodeKey[T_co]:
+        return self
+
+
+class NodeRef(Protocol[T_co]):
+    """A node or its key; the type parameter is the type of its `ok` value."""
+
+    def key(self) -> NodeKey[T_co]: ...
+
+
+def slugify(text: str) -> str:
+    """Convert text for use in a node id: spaces become underscores, invalid characters are dropped."""
+    return _OUTSIDE_SLUG.sub("", text.replace(" ", "_"))
+
+
+def is_node_id(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= LONGEST_NODE_ID and _NODE_ID.fullmatch(text) is not None
+
+
+def default_node_id(name: str, index: int) -> str:
+    """The id of a node without an explicit one: its name, shortened if necessary, and its index."""
+    suffix = f":{index}"
+    return slugify(name)[: LONGEST_NODE_ID - len(suffix)] + suffix
+
+
+# Cycle detection
+
+V = TypeVar("V", bound="Hashable")
+
+
+def find_cycle(starts: Iterable[V], successors: Callable[[V], Iterable[V]]) -> list[V] | None:
+    """Return a cycle as a list that starts and ends with the same node, or None."""
+    # Depth-first search with an explicit stack: a long chain would exceed the recursion limit.
+    done: set[V] = set()
+    for start in starts:
+        path: dict[V, Iterator[V]] = {} if start in done else {start: iter(successors(start))}
+        while path:
+            last = next(reversed(path))
+            following = next((node for node in path[last] if node not in done), None)
+            if following is None:
+                done.add(last)
+                del path[last]
+            elif following in path:
+                visited = list(path)
+                return [*visited[visited.index(following) :], following]
+            else:
+                path[following] = iter(successors(following))
+    return None

@@ -1,7 +1,7 @@
-"""What a run does next, given what has ended so far.
+"""The next steps of a run, given its stored state.
 
-The answer depends on the states alone: asked again after a crash it is the same, asked after everything was done it is
-nothing. Whoever carries the steps out holds the run's lock.
+`next_steps` depends on the stored state alone, so it can be repeated after a crash; once its steps have been applied it
+yields nothing more. The caller applies the steps while it holds the run's lock.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from horsies.model.task import TaskStatus
 from horsies.model.task_result import BuiltInTaskCode, OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus, WorkflowTaskStatus
 
-# How a node ends, given what became of the task or the run behind it.
+COMPLETED, FAILED, SKIPPED = WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED
+PENDING, READY = WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY
+
+
+# Outcome of a node, given the outcome of its backing task or sub-workflow
 
 
 class ResultKind(StrEnum):
-    """What is stored as a task's result."""
+    """What the result column of a finished task contains."""
 
     OK = "ok"
     ERR = "err"
     MISSING = "none"
     INVALID = "odd"
-    """Something that is no result."""
 
 
 class NoRestartReason(StrEnum):
-    """Why a task that was running may end but not start again."""
+    """Why a running task may finish but not start again."""
 
     PAUSED = "paused"
     CANCELLED = "cancelled"
@@ -38,7 +41,7 @@ class NoRestartReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTask:
-    """A backing task that is terminal; `mark` says what its run was when it was last told."""
+    """A terminal backing task; `no_restart` is set if its run was paused or cancelled while it was running."""
 
     status: TaskStatus
     result_kind: ResultKind
@@ -47,28 +50,28 @@ class FinishedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedSubWorkflow:
-    """The run of a sub-workflow that is terminal."""
+    """The terminal run of a sub-workflow."""
 
     status: WorkflowStatus
 
 
 @dataclass(frozen=True, slots=True)
 class BackingDeleted:
-    """There was something behind the node, and somebody took it away by hand."""
+    """The backing task or run was deleted by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackingNotStarted:
-    """There is nothing behind the node, and never will be: it could not be started."""
+    """The backing task or run could not be started."""
 
 
 BackingOutcome: TypeAlias = FinishedTask | FinishedSubWorkflow | BackingDeleted | BackingNotStarted
-"""What stands behind a node, once that will not move any more."""
+"""The final state of a node's backing task or sub-workflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinished:
-    """The node is terminal. Without a `code` it takes over what is stored; with one, an error is made of it."""
+    """The node is terminal. With a `code` it gets a new error with that code, else the stored result or error."""
 
     status: WorkflowTaskStatus
     code: BuiltInTaskCode | None = None
@@ -76,12 +79,12 @@ class NodeFinished:
 
 @dataclass(frozen=True, slots=True)
 class StoppedByPause:
-    """The task was taken back because of a pause: the node waits for another one."""
+    """The task was not restarted because its run was paused: the node needs a new task on resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedByCancel:
-    """The task was taken back because of a cancel: the node never ran to its end."""
+    """The task was not restarted because its run was cancelled."""
 
 
 NodeOutcome: TypeAlias = NodeFinished | StoppedByPause | StoppedByCancel
@@ -92,16 +95,17 @@ _CODE_WITHOUT_RESULT: Final = {
     TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
     TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
 }
-"""What is said of a task that ended without saying anything itself."""
+"""Error codes of nodes whose task finished without a result."""
 
 
-def node_outcome(behind: BackingOutcome) -> NodeOutcome:
-    """What the node becomes."""
-    match behind:
+def node_outcome(backing: BackingOutcome) -> NodeOutcome:
+    match backing:
         case FinishedTask():
-            return _task_outcome(behind)
+            return _task_outcome(backing)
+        case FinishedSubWorkflow(status=WorkflowStatus.COMPLETED):
+            return NodeFinished(status=WorkflowTaskStatus.COMPLETED)
         case FinishedSubWorkflow():
-            return _sub_workflow_outcome(behind)
+            return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED)
         case BackingDeleted():
             return NodeFinished(status=WorkflowTaskStatus.FAILED, code=RetrievalCode.RESULT_NOT_AVAILABLE)
         case BackingNotStarted():
@@ -120,18 +124,12 @@ def _task_outcome(task: FinishedTask) -> NodeOutcome:
     return NodeFinished(status=WorkflowTaskStatus.FAILED, code=_CODE_WITHOUT_RESULT[task.status])
 
 
-def _sub_workflow_outcome(child: FinishedSubWorkflow) -> NodeOutcome:
-    if child.status is WorkflowStatus.COMPLETED:
-        return NodeFinished(status=WorkflowTaskStatus.COMPLETED)
-    return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED)
-
-
-# How a run ends once all of its nodes have.
+# Outcome of a run whose nodes are all terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The end of a run. A failure has the error of the node `error_from`, or a `code` where no node is to blame."""
+    """The outcome of a run; a failed one has the error of node `error_node`, or else `code`."""
 
     status: WorkflowStatus
     error_node: int | None = None
@@ -142,7 +140,7 @@ _RUN_COMPLETED = RunOutcome(status=WorkflowStatus.COMPLETED)
 
 
 def run_outcome(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None) -> RunOutcome:
-    """The outcome for nodes that are all terminal, given by index."""
+    """Return the outcome of a run; `statuses` are those of its nodes by index, all terminal."""
     if not statuses:
         return RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED)
     if rule is not None:
@@ -161,38 +159,38 @@ def _outcome_by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) 
 
 
 def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int]) -> int | None:
-    """The first of these nodes that is FAILED."""
+    """Return the first of these nodes that is FAILED."""
     return next((index for index in indexes if statuses[index] is WorkflowTaskStatus.FAILED), None)
 
 
 def leaf_nodes(dependencies: Sequence[Sequence[int]]) -> list[int]:
-    """The nodes that nobody waits for, whose results are the result of a run without an output node."""
-    waited_for = {index for each in dependencies for index in each}
-    return [index for index in range(len(dependencies)) if index not in waited_for]
+    """Return the nodes without dependents; their results form the result of a run without an output node."""
+    have_dependents = {index for node_dependencies in dependencies for index in node_dependencies}
+    return [index for index in range(len(dependencies)) if index not in have_dependents]
 
 
-COMPLETED, FAILED, SKIPPED = WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED
-PENDING, READY = WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY
+# State of a run and its next steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node as stored; `ended` is what stands behind it, where that has ended and the node has not."""
+    """The stored state of a node."""
 
     status: WorkflowTaskStatus
     dependencies: Sequence[int] = ()
     context_dependencies: Sequence[int] = ()
-    """Those dependencies that it wants to read, and therefore waits for whatever its join says."""
+    """Dependencies whose results it reads; it waits for them whatever its join type."""
     join: JoinType = JoinType.ALL
     min_success: int | None = None
     allow_failed_deps: bool = False
     is_subworkflow: bool = False
     backing: BackingOutcome | None = None
+    """Set if the backing task or sub-workflow is final and the node is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run as stored; `nodes` stand at their indexes."""
+    """The stored state of a run; `nodes[i]` has index `i`."""
 
     status: WorkflowStatus
     nodes: Sequence[NodeState]
@@ -202,7 +200,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class FinishNode:
-    """The node takes over how its task or child ended."""
+    """Store the outcome of the backing task or sub-workflow in the node."""
 
     index: int
     outcome: NodeFinished
@@ -210,14 +208,14 @@ class FinishNode:
 
 @dataclass(frozen=True, slots=True)
 class ReturnToReady:
-    """The node is READY again, without a task."""
+    """Make the node READY again, without a task."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The node will never run: because of this dependency, or of its run's end where there is none."""
+    """Skip the node because of the dependency `cause`, or because the run has ended if that is None."""
 
     index: int
     cause: int | None
@@ -235,14 +233,14 @@ class StartSubWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class SetRunError:
-    """The run has the error of this node, the first that failed, and goes on."""
+    """Store the error of this node, the first that failed, in the run; the run continues."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class PauseRun:
-    """The run waits for a person, because of this node."""
+    """Pause the run because this node failed."""
 
     index: int
 
@@ -257,13 +255,13 @@ Step: TypeAlias = FinishNode | ReturnToReady | Skip | Enqueue | StartSubWorkflow
 
 @dataclass(frozen=True, slots=True)
 class NeverReady:
-    """The node can no longer start, because of this dependency."""
+    """The node can never start because of the dependency `cause`."""
 
     cause: int
 
 
 def next_steps(run: RunState) -> Iterator[Step]:
-    """Yield each move now due, in the order in which they are to be made."""
+    """Yield the steps that are due, in the order in which to apply them."""
     statuses = [node.status for node in run.nodes]
     has_failed = False
     for index, node in enumerate(run.nodes):
@@ -274,32 +272,32 @@ def next_steps(run: RunState) -> Iterator[Step]:
             yield step
     if run.status is not WorkflowStatus.RUNNING:
         return
-    blamed = first_failed(statuses, range(len(statuses))) if has_failed else None
-    if blamed is not None and run.on_error is OnError.PAUSE:
-        yield PauseRun(blamed)
+    failed = first_failed(statuses, range(len(statuses))) if has_failed else None
+    if failed is not None and run.on_error is OnError.PAUSE:
+        yield PauseRun(failed)
         return
     yield from _start_or_skip(run, statuses)
     if all(status.is_terminal for status in statuses):
         yield FinishRun(run_outcome(statuses, run.success_rule))
-    elif blamed is not None:
-        yield SetRunError(blamed)
+    elif failed is not None:
+        yield SetRunError(failed)
 
 
 def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> bool | NeverReady:
-    """Whether a PENDING node may start; `Skipped` where it never will."""
-    ends = [statuses[index] for index in node.dependencies]
-    completed = ends.count(COMPLETED)
-    is_open = len(ends) - completed - ends.count(FAILED) - ends.count(SKIPPED)
-    needed = _required_successes(node)
-    if completed + is_open < needed and (node.join is JoinType.QUORUM or not is_open):
-        return NeverReady(_first_unsuccessful(node, statuses))
-    if node.join is JoinType.ALL and is_open:
+    """Whether a PENDING node may start now; `NeverReady` if it can never start."""
+    dependency_statuses = [statuses[index] for index in node.dependencies]
+    completed = dependency_statuses.count(COMPLETED)
+    unfinished = sum(not status.is_terminal for status in dependency_statuses)
+    required = _required_successes(node)
+    # Only a quorum is given up early; the other joins wait for all dependencies before a node is skipped.
+    if completed + unfinished < required and (node.join is JoinType.QUORUM or not unfinished):
+        return NeverReady(next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED}))
+    if node.join is JoinType.ALL and unfinished:
         return False
-    return completed >= needed and all(statuses[index].is_terminal for index in node.context_dependencies)
+    return completed >= required and all(statuses[index].is_terminal for index in node.context_dependencies)
 
 
 def _required_successes(node: NodeState) -> int:
-    """How many dependencies must be COMPLETED."""
     match node.join:
         case JoinType.ALL:
             return 0 if node.allow_failed_deps else len(node.dependencies)
@@ -309,16 +307,12 @@ def _required_successes(node: NodeState) -> int:
             return node.min_success or 0
 
 
-def _first_unsuccessful(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> int:
-    return next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED})
-
-
-def _step_for_backing(index: int, end: NodeOutcome, run: WorkflowStatus) -> FinishNode | ReturnToReady | Skip:
-    match end:
+def _step_for_backing(index: int, outcome: NodeOutcome, run: WorkflowStatus) -> FinishNode | ReturnToReady | Skip:
+    match outcome:
         case NodeFinished():
-            return FinishNode(index, end)
+            return FinishNode(index, outcome)
         case StoppedByPause() | StoppedByCancel() if not run.is_terminal:
-            # A cancel may have been taken back, by a retry, after it had stopped the task.
+            # A cancelled run may have been retried in the meantime.
             return ReturnToReady(index)
         case StoppedByPause() | StoppedByCancel():
             return Skip(index, None)
@@ -335,8 +329,11 @@ def _status_after(step: FinishNode | ReturnToReady | Skip) -> WorkflowTaskStatus
 
 
 def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]:
-    """Start what may start and skip what never will, until neither is left; `statuses` follows."""
-    dependents = _dependents(run.nodes)
+    """Start all ready nodes and skip those that can never start; updates `statuses`."""
+    dependents: list[list[int]] = [[] for _ in run.nodes]
+    for index, node in enumerate(run.nodes):
+        for dependency in node.dependencies:
+            dependents[dependency].append(index)
     waiting = deque(index for index, status in enumerate(statuses) if status in {PENDING, READY})
     while waiting:
         index = waiting.popleft()
@@ -347,15 +344,6 @@ def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterato
             waiting.extend(dependents[index])
             yield Skip(index, ready.cause)
         elif ready:
-            # Seen twice it must not start twice; what it is called between its start and its end is no matter here.
+            # Any status between READY and finished keeps the node from starting again if it is in `waiting` twice.
             statuses[index] = WorkflowTaskStatus.ENQUEUED
             yield StartSubWorkflow(index) if node.is_subworkflow else Enqueue(index)
-
-
-def _dependents(nodes: Sequence[NodeState]) -> list[list[int]]:
-    """For each node those that wait for it."""
-    found: list[list[int]] = [[] for _ in nodes]
-    for index, node in enumerate(nodes):
-        for dependency in node.dependencies:
-            found[dependency].append(index)
-    return found

@@ -1,4 +1,4 @@
-"""What a task is told of the workflow it runs in."""
+"""Public values of workflows: context passed to tasks, views of a run, and errors of starts and handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ META_PARAMETER: Final = "workflow_meta"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowMeta:
-    """Where in which run a task stands; injected into a parameter `workflow_meta: WorkflowMeta`."""
+    """The run and node of a task; injected into a parameter `workflow_meta: WorkflowMeta`."""
 
     workflow_id: str
     task_index: int
@@ -28,21 +28,21 @@ class WorkflowMeta:
 
 
 class UpstreamNode(Protocol):
-    """What is known of a node that has ended."""
+    """A finished node."""
 
     @property
     def summary(self) -> SubWorkflowSummary | None: ...
 
     def result(self, result_codec: ValueLoader | None) -> TaskResult[Any, TaskError] | None:
-        """Its result, the value read in this way where one is given; None where it has none."""
+        """Return its result, decoded with `result_codec` if given; None if it has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowContext:
-    """The results of the nodes that `workflow_ctx_from` lists, and of no others.
+    """The results of the nodes listed in `workflow_ctx_from`.
 
-    Looking up a node that is not listed raises `KeyError`, one without an id `WorkflowContextMissingIdError`.
+    Looking up another node raises `KeyError`; a node without an id raises `WorkflowContextMissingIdError`.
     """
 
     workflow_id: str
@@ -64,7 +64,7 @@ class WorkflowContext:
         return listed is not None and listed.result(key.result_codec) is not None
 
     def summary_for(self, node: NodeRef[object]) -> SubWorkflowSummary:
-        """How a sub-workflow ended; `KeyError` for a node that is none."""
+        """Return the summary of a sub-workflow; raises `KeyError` for other nodes."""
         node_id = node.key().node_id
         summary = self.upstream[node_id].summary
         if summary is None:
@@ -76,16 +76,16 @@ class WorkflowContext:
         return listed is not None and listed.summary is not None
 
 
-# A run as seen from outside the engine.
+# Views of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubWorkflowSummary:
-    """How a sub-workflow ended, and how far it came."""
+    """The outcome of a sub-workflow and its node counts."""
 
     status: WorkflowStatus
     output: JsonValue
-    """The value of its output node; None where it has none or did not succeed."""
+    """The value of its output node; None if it has none or did not succeed."""
     total_tasks: int
     completed_tasks: int
     failed_tasks: int
@@ -94,21 +94,21 @@ class SubWorkflowSummary:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> SubWorkflowSummary:
-        """The summary that `document` writes; `ValueError` when it is none."""
+        """Parse the output of `document`; raises `ValueError` if it is invalid."""
         try:
             fields: dict[str, Any] = {**document, "status": WorkflowStatus(document["status"])}
             return cls(**fields)
         except (KeyError, TypeError) as missing:
-            raise ValueError(f"no summary of a sub-workflow: {missing}") from None
+            raise ValueError(f"invalid sub-workflow summary: {missing}") from None
 
     def document(self) -> dict[str, JsonValue]:
-        """The summary as plain JSON."""
+        """Convert to a JSON object."""
         return asdict(self) | {"status": self.status.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowTaskInfo:
-    """A node of a run at the moment of asking; `result` is None until it has ended with one."""
+    """A node of a run at the time of the read; `result` is None until it has finished with one."""
 
     node_id: str
     index: int
@@ -121,7 +121,7 @@ class WorkflowTaskInfo:
     completed_at: datetime | None = None
 
 
-# What can go wrong when a run is started or spoken to from outside; failures are values.
+# Errors of starts and handles
 
 
 class WorkflowStartErrorCode(StrEnum):
@@ -135,7 +135,7 @@ class WorkflowStartErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowStartError:
-    """A start that stored nothing that is known of; a retry under the same id stores the run at most once."""
+    """A failed start; starting again with the same id stores the run at most once."""
 
     code: WorkflowStartErrorCode
     message: str
@@ -149,7 +149,7 @@ WorkflowStartResult: TypeAlias = Result[T, WorkflowStartError]
 
 
 class HandleErrorCode(StrEnum):
-    """Why a handle could not do what it was asked."""
+    """Why an operation on a handle failed."""
 
     WORKFLOW_NOT_FOUND = "WORKFLOW_NOT_FOUND"
     WORKFLOW_NOT_TERMINAL = "WORKFLOW_NOT_TERMINAL"
@@ -161,7 +161,7 @@ class HandleErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandleOperationError:
-    """Something that a handle was asked and did not do."""
+    """A failed operation on a handle."""
 
     code: HandleErrorCode
     message: str
