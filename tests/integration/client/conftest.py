@@ -1,3 +1,5 @@
+"""A shared database per module; each test starts with empty task tables."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +15,7 @@ from tests.support.store import fetch_rows, make_app
 
 @pytest.fixture(scope="module")
 def shared_url(cluster: Cluster) -> Iterator[str]:
-    """One database for the tests of a module, which change rows and nothing else."""
+    """One database for all tests of a module; they may change only rows."""
     with cluster.database(migrated=True) as url:
         yield url
 
@@ -42,7 +44,7 @@ def blocking_app(database_url: str) -> Iterator[Horsies]:
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """A connection of the test's own, as any program has one."""
+    """A plain connection, independent of the library."""
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()

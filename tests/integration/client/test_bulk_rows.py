@@ -1,4 +1,4 @@
-"""What `send_many` writes, row by row, and what it leaves when the server refuses a batch."""
+"""Rows stored by `send_many`, and rollback if a batch fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.databases import Cluster
 
 @pytest.fixture
 def database_url(cluster: Cluster) -> Iterator[str]:
-    """A database of the test's own, whose tables it may change."""
+    """A separate database per test: tests change its tables."""
     with cluster.database(migrated=True) as url:
         yield url
 
@@ -28,14 +28,14 @@ def say(app: Horsies) -> TaskFunction[[str], None]:
     return say
 
 
-async def test_each_row_has_a_fingerprint_of_its_own(
+async def test_each_row_has_its_own_fingerprint(
     say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
 ) -> None:
     (await say.send_many_async([("a",), {"text": "a"}, say.bind("b")])).unwrap()
     assert await connection.fetchval("SELECT count(DISTINCT enqueue_sha) FROM horsies_tasks") == 3
 
 
-async def test_text_with_line_breaks_arrives_as_it_was_sent(
+async def test_text_with_line_breaks_is_stored_unchanged(
     say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
 ) -> None:
     texts = ["one\ntwo", "\r\n", "\u2028", ""]
@@ -44,7 +44,7 @@ async def test_text_with_line_breaks_arrives_as_it_was_sent(
     assert [row["text"] for row in rows] == texts
 
 
-async def test_a_batch_that_the_server_refuses_undoes_those_before_it(
+async def test_failed_batch_rolls_back_earlier_batches(
     say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
 ) -> None:
     await connection.execute("""ALTER TABLE horsies_tasks ADD CHECK (args <> '["1500"]')""")

@@ -1,3 +1,5 @@
+"""Large floats survive jsonb."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +10,7 @@ from pydantic import JsonValue
 from horsies.codec.canonical_json import canonical_json, parse_json
 
 
-async def test_a_large_float_is_still_one_when_it_comes_out_of_a_row(connection: asyncpg.Connection[Any]) -> None:
+async def test_large_floats_stay_floats_after_jsonb(connection: asyncpg.Connection[Any]) -> None:
     floats: list[JsonValue] = [1e16, -1.5e22, 1.7976931348623157e308, 5e-324, 1.0]
 
     stored = await connection.fetchval("SELECT $1::text::jsonb::text", canonical_json(floats))

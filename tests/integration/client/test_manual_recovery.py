@@ -1,4 +1,4 @@
-"""Recovery at a program's word, through the broker."""
+"""Manual recovery through the broker."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def broker(database_url: str) -> AsyncIterator[PostgresBroker]:
     await broker.close()
 
 
-async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBroker, database_url: str) -> None:
-    await insert_listening_worker(database_url, listens_s=1)  # that has just started: ages are plain
+async def test_stale_tasks_are_listed_longest_silent_first(broker: PostgresBroker, database_url: str) -> None:
+    await insert_listening_worker(database_url, listens_s=1)  # just started: no effect on plain ages
     silent = [
         await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=silence) for silence in (400, 900, 10)
     ]
@@ -68,14 +68,14 @@ async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBr
     assert found[0].keys() == STALE_KEYS
 
 
-async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, database_url: str) -> None:
-    patient = await insert_listening_worker(database_url, running_stale_threshold_ms=7_200_000)
+async def test_stale_running_tasks_are_retried_or_failed(broker: PostgresBroker, database_url: str) -> None:
+    worker_id = await insert_listening_worker(database_url, running_stale_threshold_ms=7_200_000)
     retried = await insert_owned_task(
-        database_url, "RUNNING", owner=patient, silent_s=400, task_options=CRASH_RETRY, max_retries=1
+        database_url, "RUNNING", owner=worker_id, silent_s=400, task_options=CRASH_RETRY, max_retries=1
     )
-    failed = await insert_owned_task(database_url, "RUNNING", owner=patient, silent_s=400)
-    await insert_owned_task(database_url, "RUNNING", owner=patient, silent_s=200)
-    await insert_owned_task(database_url, "CLAIMED", owner=patient, silent_s=400)
+    failed = await insert_owned_task(database_url, "RUNNING", owner=worker_id, silent_s=400)
+    await insert_owned_task(database_url, "RUNNING", owner=worker_id, silent_s=200)
+    await insert_owned_task(database_url, "CLAIMED", owner=worker_id, silent_s=400)
     assert await broker.mark_stale_tasks_as_failed() == 2
     connection = await asyncpg.connect(database_url)
     rows = await connection.fetch("SELECT id, status FROM horsies_tasks WHERE id = ANY($1)", [retried, failed])
@@ -84,14 +84,14 @@ async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, 
     assert await broker.mark_stale_tasks_as_failed() == 0
 
 
-async def test_stale_claims_are_put_back(broker: PostgresBroker, database_url: str) -> None:
+async def test_stale_claimed_tasks_are_requeued(broker: PostgresBroker, database_url: str) -> None:
     for silence in (130, 110):
         await insert_owned_task(database_url, "CLAIMED", owner=None, silent_s=silence)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
     assert [await broker.requeue_stale_claimed(), await broker.requeue_stale_claimed(100_000)] == [1, 1]
 
 
-async def test_what_waited_too_long_is_listed_and_ended(broker: PostgresBroker, database_url: str) -> None:
+async def test_expired_tasks_are_listed_and_expired(broker: PostgresBroker, database_url: str) -> None:
     late = await insert_task(database_url, good_until=seconds_ago(60))
     later = await insert_task(database_url, good_until=seconds_ago(30))
     await insert_task(database_url, good_until=seconds_ago(-60))
@@ -102,23 +102,23 @@ async def test_what_waited_too_long_is_listed_and_ended(broker: PostgresBroker, 
     assert [await broker.expire_pending_tasks(), await broker.expire_pending_tasks()] == [2, 0]
 
 
-async def test_somebody_else_at_it_is_an_error_and_never_nothing(broker: PostgresBroker, database: Database) -> None:
-    async def meanwhile() -> BrokerErrorCode | object:
+async def test_concurrent_sweep_raises_sweep_busy(broker: PostgresBroker, database: Database) -> None:
+    async def sweep_meanwhile() -> BrokerErrorCode | object:
         with pytest.raises(BrokerError) as busy:
             await broker.requeue_stale_claimed()
         return busy.value.code
 
-    assert await RecoveryStore(database).with_leader_lock(meanwhile) == BrokerErrorCode.SWEEP_BUSY
+    assert await RecoveryStore(database).with_leader_lock(sweep_meanwhile) == BrokerErrorCode.SWEEP_BUSY
 
 
 @pytest.mark.parametrize("threshold", [0, -1, float("inf"), float("nan"), 10**20, "x", None])
-async def test_a_threshold_that_is_none_is_refused(broker: PostgresBroker, threshold: Any) -> None:
+async def test_invalid_threshold_is_rejected(broker: PostgresBroker, threshold: Any) -> None:
     for call in (broker.get_stale_tasks, broker.mark_stale_tasks_as_failed, broker.requeue_stale_claimed):
         with pytest.raises(ValueError, match=r"the stale threshold must be a .* above 0"):
             await call(threshold)
 
 
-async def test_the_apps_hooks_have_their_say(database_url: str) -> None:
+async def test_recovery_hooks_of_the_app_are_called(database_url: str) -> None:
     app = make_app(database_url)
     app.on_recovery(lambda _: Recovery.skip())
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
@@ -126,7 +126,7 @@ async def test_the_apps_hooks_have_their_say(database_url: str) -> None:
     await app.close_async()
 
 
-async def test_a_database_without_tables_is_a_broker_error(empty_database_url: str) -> None:
+async def test_database_without_tables_raises_a_broker_error(empty_database_url: str) -> None:
     broker = PostgresBroker(PostgresConfig(database_url=empty_database_url))
     with pytest.raises(BrokerError, match="no horsies tables"):
         await broker.get_stale_tasks()

@@ -1,4 +1,4 @@
-"""Asking after workers, with workers made of a plain connection that listens and answers."""
+"""Worker pings and snapshots; fake workers are plain connections that listen and reply."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 from horsies import AppConfig, BrokerErrorCode, Err, Horsies, PostgresConfig, WorkerPong
 from tests.support.rows import insert
 
-FOR_EVER_S = 60.0
-A_MOMENT_S = 0.2
+LONG_S = 60.0
+SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """A ping, and the server process of whoever sent it."""
+class ReceivedPing:
+    """A ping, and the backend pid of its sender."""
 
     pid: int
     payload: str
@@ -31,45 +31,47 @@ class Heard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeWorker:
-    """Answers each ping with the given answers, in which `correlation_id` is filled in."""
+    """Replies to each ping with the given replies; CORRELATION is replaced by the correlation id."""
 
     worker_id: str = field(default_factory=lambda: str(uuid4()))
-    says: tuple[str, ...] | None = None
-    cuts_the_line: bool = False
-    heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    replies: tuple[str, ...] | None = None
+    kills_sender: bool = False
+    pings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def answers(self, ping: dict[str, Any]) -> list[str]:
-        if self.says is not None:
-            return [each.replace("CORRELATION", ping["correlation_id"]) for each in self.says]
+    def replies_to(self, ping: dict[str, Any]) -> list[str]:
+        if self.replies is not None:
+            return [reply.replace("CORRELATION", ping["correlation_id"]) for reply in self.replies]
         body = {"correlation_id": ping["correlation_id"], "worker_id": self.worker_id, "hostname": "box", "pid": 7}
         return [json.dumps(body)]
 
     @asynccontextmanager
-    async def at_work(self, database_url: str) -> AsyncGenerator[None]:
+    async def running(self, database_url: str) -> AsyncGenerator[None]:
         connection = await asyncpg.connect(database_url)
-        pings: asyncio.Queue[Heard] = asyncio.Queue()
+        received: asyncio.Queue[ReceivedPing] = asyncio.Queue()
 
-        def hear(_connection: object, pid: int, _channel: str, payload: object) -> None:
-            pings.put_nowait(Heard(pid=pid, payload=str(payload)))
+        def on_ping(_connection: object, pid: int, _channel: str, payload: object) -> None:
+            received.put_nowait(ReceivedPing(pid=pid, payload=str(payload)))
 
-        await connection.add_listener("horsies_worker_ping", hear)
-        answering = asyncio.create_task(self._answer(connection, pings))
+        await connection.add_listener("horsies_worker_ping", on_ping)
+        replying = asyncio.create_task(self._reply(connection, received))
         try:
             yield
         finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+            replying.cancel()
+            await asyncio.gather(replying, return_exceptions=True)
             await connection.close()
 
-    async def _answer(self, connection: asyncpg.Connection[asyncpg.Record], pings: asyncio.Queue[Heard]) -> None:
+    async def _reply(
+        self, connection: asyncpg.Connection[asyncpg.Record], received: asyncio.Queue[ReceivedPing]
+    ) -> None:
         while True:
-            heard = await pings.get()
-            ping = json.loads(heard.payload)
-            self.heard.append(ping)
-            if self.cuts_the_line:
-                await connection.execute("SELECT pg_terminate_backend($1)", heard.pid)
-            for answer in self.answers(ping):
-                await connection.execute("SELECT pg_notify($1, $2)", ping["reply_channel"], answer)
+            received_ping = await received.get()
+            ping = json.loads(received_ping.payload)
+            self.pings.append(ping)
+            if self.kills_sender:
+                await connection.execute("SELECT pg_terminate_backend($1)", received_ping.pid)
+            for reply in self.replies_to(ping):
+                await connection.execute("SELECT pg_notify($1, $2)", ping["reply_channel"], reply)
 
 
 @pytest.fixture
@@ -83,44 +85,44 @@ def _ids(pongs: list[WorkerPong]) -> set[str]:
     return {pong.worker_id for pong in pongs}
 
 
-async def test_a_ping_returns_as_soon_as_enough_workers_have_answered(app: Horsies, database_url: str) -> None:
+async def test_ping_returns_once_enough_workers_replied(app: Horsies, database_url: str) -> None:
     first, second = FakeWorker(), FakeWorker()
-    async with first.at_work(database_url), second.at_work(database_url):
-        pongs = (await app.ping_workers_async(timeout_seconds=FOR_EVER_S, min_responses=2)).unwrap()
+    async with first.running(database_url), second.running(database_url):
+        pongs = (await app.ping_workers_async(timeout_seconds=LONG_S, min_responses=2)).unwrap()
     assert _ids(pongs) == {first.worker_id, second.worker_id}
     assert all((pong.hostname, pong.pid) == ("box", 7) and pong.latency_ms > 0 for pong in pongs)
 
 
-async def test_a_ping_returns_as_soon_as_its_target_has_answered(app: Horsies, database_url: str) -> None:
+async def test_ping_returns_once_its_target_replied(app: Horsies, database_url: str) -> None:
     other, target = FakeWorker(), FakeWorker()
-    async with other.at_work(database_url), target.at_work(database_url):
-        asked = app.ping_workers_async(target_worker_id=target.worker_id.upper(), timeout_seconds=FOR_EVER_S)
-        pongs = (await asked).unwrap()
+    async with other.running(database_url), target.running(database_url):
+        ping = app.ping_workers_async(target_worker_id=target.worker_id.upper(), timeout_seconds=LONG_S)
+        pongs = (await ping).unwrap()
     assert _ids(pongs) == {target.worker_id}
 
 
-async def test_the_ping_has_the_documented_form(app: Horsies, database_url: str) -> None:
+async def test_ping_message_has_the_documented_format(app: Horsies, database_url: str) -> None:
     worker = FakeWorker()
-    async with worker.at_work(database_url):
-        await app.ping_workers_async(timeout_seconds=FOR_EVER_S, min_responses=1)
-    (ping,) = worker.heard
+    async with worker.running(database_url):
+        await app.ping_workers_async(timeout_seconds=LONG_S, min_responses=1)
+    (ping,) = worker.pings
     assert set(ping) == {"kind", "correlation_id", "reply_channel", "target_worker_id", "task_ids"}
     assert (ping["kind"], ping["target_worker_id"]) == ("ping", None)
     assert ping["reply_channel"].startswith("horsies_pong_")
 
 
-async def test_each_worker_counts_once_and_what_is_no_answer_counts_not_at_all(app: Horsies, database_url: str) -> None:
+async def test_duplicate_and_malformed_replies_are_ignored(app: Horsies, database_url: str) -> None:
     body = '{"correlation_id": "CORRELATION", "worker_id": "%s", "hostname": "box", "pid": 7}'
     known, late = str(uuid4()), str(uuid4())
-    strange = ("nonsense", "[]", "{}", body % "w-7", (body % uuid4()).replace("CORRELATION", "another call"))
-    worker = FakeWorker(says=(*strange, body % known, body % known, body % late))
-    async with worker.at_work(database_url):
-        pongs = (await app.ping_workers_async(timeout_seconds=FOR_EVER_S, min_responses=2)).unwrap()
+    invalid = ("nonsense", "[]", "{}", body % "w-7", (body % uuid4()).replace("CORRELATION", "another ping"))
+    worker = FakeWorker(replies=(*invalid, body % known, body % known, body % late))
+    async with worker.running(database_url):
+        pongs = (await app.ping_workers_async(timeout_seconds=LONG_S, min_responses=2)).unwrap()
     assert [pong.worker_id for pong in pongs] == [known, late]
 
 
-async def test_a_ping_that_nobody_answers_is_an_empty_list(app: Horsies) -> None:
-    assert (await app.ping_workers_async(timeout_seconds=A_MOMENT_S)).unwrap() == []
+async def test_ping_without_replies_returns_an_empty_list(app: Horsies) -> None:
+    assert (await app.ping_workers_async(timeout_seconds=SHORT_S)).unwrap() == []
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ async def test_a_ping_that_nobody_answers_is_an_empty_list(app: Horsies) -> None
     [{"timeout_seconds": 0}, {"timeout_seconds": -1.0}, {"min_responses": 0}, {"target_worker_id": "w-7"}],
     ids=str,
 )
-async def test_a_ping_without_sense_is_refused(app: Horsies, options: dict[str, Any]) -> None:
+async def test_invalid_ping_options_are_rejected(app: Horsies, options: dict[str, Any]) -> None:
     result = await app.ping_workers_async(**options)
     assert isinstance(result, Err)
     assert result.error.code is BrokerErrorCode.WORKER_PING_FAILED
 
 
-async def test_an_unreachable_database_is_an_error_that_may_pass(unused_tcp_port: int) -> None:
+async def test_unreachable_database_is_a_retryable_error(unused_tcp_port: int) -> None:
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=f"postgresql://127.0.0.1:{unused_tcp_port}/nowhere")))
     ping = await app.ping_workers_async()
     states = await app.list_worker_states_async()
@@ -145,23 +147,23 @@ async def test_an_unreachable_database_is_an_error_that_may_pass(unused_tcp_port
     assert (states.error.code, states.error.retryable) == (BrokerErrorCode.MONITORING_QUERY_FAILED, True)
 
 
-async def test_a_connection_lost_while_waiting_is_an_error_that_may_pass(app: Horsies, database_url: str) -> None:
-    async with FakeWorker(says=(), cuts_the_line=True).at_work(database_url):
-        result = await app.ping_workers_async(timeout_seconds=FOR_EVER_S)
+async def test_connection_lost_during_a_ping_is_a_retryable_error(app: Horsies, database_url: str) -> None:
+    async with FakeWorker(replies=(), kills_sender=True).running(database_url):
+        result = await app.ping_workers_async(timeout_seconds=LONG_S)
     assert isinstance(result, Err)
     assert (result.error.code, result.error.retryable) == (BrokerErrorCode.WORKER_PING_FAILED, True)
 
 
-async def test_a_blocking_call_inside_an_event_loop_is_refused_as_a_value(app: Horsies) -> None:
+async def test_blocking_call_inside_a_loop_returns_an_error(app: Horsies) -> None:
     for result in (app.ping_workers(), app.list_worker_states(), app.get_worker_state(str(uuid4()))):
         assert isinstance(result, Err)
         assert result.error.code is BrokerErrorCode.ASYNC_CONTEXT
 
 
-def test_every_call_has_a_blocking_twin(database_url: str) -> None:
+def test_every_call_has_a_blocking_version(database_url: str) -> None:
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=database_url)))
     worker_id = str(uuid4())
-    assert app.ping_workers(timeout_seconds=A_MOMENT_S).unwrap() == []
+    assert app.ping_workers(timeout_seconds=SHORT_S).unwrap() == []
     assert app.list_worker_states().unwrap() == []
     assert app.get_worker_state(worker_id).unwrap() is None
     assert app.get_worker_state_history(worker_id).unwrap() == []
@@ -192,7 +194,7 @@ async def _snapshot(database_url: str, worker_id: str, *, seconds_ago: int, runn
     )
 
 
-async def test_the_states_are_the_newest_of_each_worker(app: Horsies, database_url: str) -> None:
+async def test_states_are_the_newest_snapshot_of_each_worker(app: Horsies, database_url: str) -> None:
     first, second = str(uuid4()), str(uuid4())
     await _snapshot(database_url, first, seconds_ago=9, running=1)
     await _snapshot(database_url, first, seconds_ago=5, running=2)
@@ -203,7 +205,7 @@ async def test_the_states_are_the_newest_of_each_worker(app: Horsies, database_u
     assert states[0].recovery_config == {"check_interval_ms": 1000}
 
 
-async def test_the_history_of_a_worker_comes_newest_first_and_may_be_limited(app: Horsies, database_url: str) -> None:
+async def test_history_is_ordered_newest_first_and_can_be_limited(app: Horsies, database_url: str) -> None:
     worker_id = str(uuid4())
     for seconds_ago in (3, 1, 2):
         await _snapshot(database_url, worker_id, seconds_ago=seconds_ago, running=seconds_ago)
@@ -214,7 +216,7 @@ async def test_the_history_of_a_worker_comes_newest_first_and_may_be_limited(app
     assert newest == every[:1] == [(await app.get_worker_state_async(worker_id)).unwrap()]
 
 
-async def test_a_worker_id_or_limit_without_sense_is_refused(app: Horsies) -> None:
+async def test_invalid_worker_id_or_limit_is_rejected(app: Horsies) -> None:
     for result in (
         await app.get_worker_state_async("w-7"),
         await app.get_worker_state_history_async(str(uuid4()), limit=0),

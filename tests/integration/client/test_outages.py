@@ -1,4 +1,4 @@
-"""Sends while the server is away, or goes away at the wrong moment."""
+"""Sends during outages and lost connections."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import Proxy
 from tests.support.store import count_tasks, make_app
 
-_REFUSE_A_SECOND_BULK = """
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+_REJECT_SECOND_BULK = """
+CREATE FUNCTION reject_bulk() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM horsies_tasks) THEN RAISE 'no second bulk'; END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER refuse BEFORE INSERT ON horsies_tasks FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+CREATE TRIGGER reject_bulk BEFORE INSERT ON horsies_tasks FOR EACH STATEMENT EXECUTE FUNCTION reject_bulk();
 """
 
 
-class OwnServer:
-    """A server that a test may stop and start."""
+class RestartableServer:
+    """A server that tests stop and start."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
@@ -44,30 +44,30 @@ class OwnServer:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[OwnServer]:
-    """Migrated, and down."""
+def server() -> Iterator[RestartableServer]:
+    """A migrated server that is stopped."""
 
     async def prepare(url: str) -> None:
         async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
             await migrate(database)
 
     with temporary_cluster_folder() as folder:
-        server = OwnServer(EmbeddedServer(folder, durable=False))
+        server = RestartableServer(EmbeddedServer(folder, durable=False))
         with server.up() as url:
             asyncio.run(prepare(url))
         yield server
 
 
 @pytest.fixture
-async def database_that_refuses_a_second_bulk(
+async def database_rejecting_a_second_bulk(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> AsyncIterator[str]:
-    await connection.execute(_REFUSE_A_SECOND_BULK)
+    await connection.execute(_REJECT_SECOND_BULK)
     yield database_url
-    await connection.execute("DROP FUNCTION refuse() CASCADE")
+    await connection.execute("DROP FUNCTION reject_bulk() CASCADE")
 
 
-def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnServer) -> None:
+def test_retries_after_an_outage_store_one_task(server: RestartableServer) -> None:
     app = make_app(server.url)
     task = app.tasks["double"]
     error = task.send(5).unwrap_err()
@@ -81,7 +81,7 @@ def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnSe
         app.close()
 
 
-def test_a_server_that_comes_back_is_used_again(server: OwnServer) -> None:
+def test_restarted_server_is_used_again(server: RestartableServer) -> None:
     app = make_app(server.url)
     with server.up():
         handle = app.tasks["double"].send(5).unwrap()
@@ -95,7 +95,7 @@ def test_a_server_that_comes_back_is_used_again(server: OwnServer) -> None:
         app.close()
 
 
-async def test_a_send_is_tried_again_by_itself_where_that_is_asked_for(database_url: str) -> None:
+async def test_resends_cover_a_short_outage(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.refusals = 2
@@ -104,7 +104,7 @@ async def test_a_send_is_tried_again_by_itself_where_that_is_asked_for(database_
         await app.close_async()
 
 
-async def test_what_may_not_be_retried_is_not_tried_again(database_url: str) -> None:
+async def test_permanent_error_is_not_resent(database_url: str) -> None:
     app = make_app(database_url.replace("/test_", "/gone_"), resend_on_transient_err=True)
     async with asyncio.timeout(1):
         error = (await app.tasks["double"].send_async(5)).unwrap_err()
@@ -112,7 +112,7 @@ async def test_what_may_not_be_retried_is_not_tried_again(database_url: str) -> 
     await app.close_async()
 
 
-async def test_a_lost_answer_leaves_one_task_after_the_retry(
+async def test_retry_after_a_lost_answer_stores_one_task(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
@@ -127,7 +127,7 @@ async def test_a_lost_answer_leaves_one_task_after_the_retry(
         await app.close_async()
 
 
-async def test_a_lost_answer_is_made_up_for_without_the_caller_where_that_is_asked_for(
+async def test_resend_after_a_lost_answer_stores_one_task(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
@@ -139,7 +139,7 @@ async def test_a_lost_answer_is_made_up_for_without_the_caller_where_that_is_ask
         await app.close_async()
 
 
-async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
+async def test_bulk_send_with_a_lost_answer_names_its_first_task(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
@@ -148,14 +148,14 @@ async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
         assert f"check whether task {error.task_id}" in error.message
-        refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
+        rejected = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
         hint = f"check whether task {error.task_id}, the first of them, exists"
-        assert refused.message == f"retry_send does not accept errors of send_many; {hint}"
+        assert rejected.message == f"retry_send does not accept errors of send_many; {hint}"
         assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
         await app.close_async()
 
 
-async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_is_asked_for(
+async def test_bulk_resend_after_a_lost_answer_stores_it_once(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
@@ -167,10 +167,10 @@ async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_
         await app.close_async()
 
 
-async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_later_try_says(
-    database_that_refuses_a_second_bulk: str,
+async def test_bulk_send_may_be_stored_despite_a_later_error(
+    database_rejecting_a_second_bulk: str,
 ) -> None:
-    async with Proxy(database_that_refuses_a_second_bulk).running() as proxy:
+    async with Proxy(database_rejecting_a_second_bulk).running() as proxy:
         app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
@@ -179,16 +179,16 @@ async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_l
         await app.close_async()
 
 
-async def test_a_bulk_send_that_never_left_may_be_sent_again(database_url: str) -> None:
+async def test_bulk_send_that_was_not_sent_is_retryable(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         app = make_app(proxy.url)
         proxy.refusals = 1
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert error.retryable
         assert error.message.endswith("; nothing was stored, call send_many again")
-        refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
+        rejected = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
         assert (
-            refused.message
+            rejected.message
             == "retry_send does not accept errors of send_many; nothing was stored, call send_many again"
         )
         await app.close_async()

@@ -1,4 +1,4 @@
-"""Threads, forks, several loops and apps, and the last moments of a process."""
+"""Sends from threads, forked children, several apps, and at interpreter exit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ double = app.tasks["double"]
 """
 
 
-def said_by(script: str, url: str, *, before: str = "") -> str:
-    """What a process says that begins with an app; it must end well and complain of nothing."""
+def run_script(script: str, url: str, *, before: str = "") -> str:
+    """Run a script that has an app and return its stdout; it must exit with 0 and an empty stderr."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "worker")])
     done = subprocess.run(
         [sys.executable, "-c", before + PRELUDE + script, url],
@@ -48,22 +48,22 @@ def test_threads_send_through_one_pool(database_url: str) -> None:
     with ThreadPoolExecutor(10) as threads:
         results = list(threads.map(app.tasks["double"].send, range(100)))
     assert all(result.is_ok() for result in results)
-    ours = (
+    our_connections = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
     )
-    assert fetch_rows(database_url, ours)[0][0] <= 2
+    assert fetch_rows(database_url, our_connections)[0][0] <= 2
     assert count_tasks(database_url) == 100
     app.close()
 
 
-def test_loops_that_follow_each_other_send(database_url: str) -> None:
+def test_consecutive_event_loops_can_send(database_url: str) -> None:
     app = make_app(database_url)
     for number in range(3):
         assert asyncio.run(app.tasks["double"].send_async(number)).is_ok()
     assert count_tasks(database_url) == 3
 
 
-def test_two_apps_of_one_process_keep_apart(database_url: str) -> None:
+def test_two_apps_in_one_process_are_independent(database_url: str) -> None:
     one, other = make_app(database_url), make_app(database_url)
     assert one.get_broker() is not other.get_broker()
     assert one.get_broker() is one.get_broker()
@@ -73,7 +73,7 @@ def test_two_apps_of_one_process_keep_apart(database_url: str) -> None:
     other.close()
 
 
-def test_closing_twice_is_harmless_and_a_later_send_opens_again(database_url: str) -> None:
+def test_close_can_be_repeated_and_a_send_reopens(database_url: str) -> None:
     app = make_app(database_url)
     app.close()
     app.tasks["double"].send(5).unwrap()
@@ -83,7 +83,7 @@ def test_closing_twice_is_harmless_and_a_later_send_opens_again(database_url: st
     app.close()
 
 
-async def test_closing_inside_a_loop_needs_the_async_twin(database_url: str) -> None:
+async def test_blocking_close_inside_a_loop_is_rejected(database_url: str) -> None:
     app = make_app(database_url)
     await app.tasks["double"].send_async(5)
     with pytest.raises(HorsiesError):
@@ -92,20 +92,20 @@ async def test_closing_inside_a_loop_needs_the_async_twin(database_url: str) -> 
     await app.close_async()
 
 
-def test_a_process_that_just_ends_says_nothing(database_url: str) -> None:
-    assert said_by("double.send(1).unwrap().get(0)\n", database_url) == ""
+def test_process_exit_without_close_prints_nothing(database_url: str) -> None:
+    assert run_script("double.send(1).unwrap().get(0)\n", database_url) == ""
     assert count_tasks(database_url) == 1
 
 
-def test_the_first_send_may_be_at_interpreter_exit(database_url: str) -> None:
+def test_first_send_in_an_atexit_handler_works(database_url: str) -> None:
     script = "atexit.register(lambda: print(double.send(1).is_ok()))\n"
-    assert said_by(script, database_url) == "True\n"
+    assert run_script(script, database_url) == "True\n"
     assert count_tasks(database_url) == 1
 
 
-def test_a_later_send_may_be_at_interpreter_exit(database_url: str) -> None:
+def test_later_send_in_an_atexit_handler_works(database_url: str) -> None:
     script = "double.send(1).unwrap()\natexit.register(lambda: print(double.send(2).is_ok()))\n"
-    assert said_by(script, database_url) == "True\n"
+    assert run_script(script, database_url) == "True\n"
     assert count_tasks(database_url) == 2
 
 
@@ -115,15 +115,15 @@ def embedded_url() -> Iterator[str]:
         yield f"embedded://{folder}"
 
 
-def test_a_handler_added_before_the_first_send_still_finds_the_embedded_server(embedded_url: str) -> None:
+def test_atexit_handler_can_use_the_embedded_server(embedded_url: str) -> None:
     script = "atexit.register(lambda: print(double.send(2).is_ok()))\nprint(double.send(1).is_ok())\n"
-    assert said_by(script, embedded_url) == "True\nTrue\n"
+    assert run_script(script, embedded_url) == "True\nTrue\n"
     assert not EmbeddedServer(Path(embedded_url.removeprefix("embedded://"))).status().running
 
 
-def test_a_handler_added_before_everything_else_reaches_the_embedded_server_again(embedded_url: str) -> None:
+def test_early_atexit_handler_restarts_the_embedded_server(embedded_url: str) -> None:
     handler = "import atexit\natexit.register(lambda: print(double.send(2).is_ok()))\n"
-    assert said_by("print(double.send(1).is_ok())\n", embedded_url, before=handler) == "True\nTrue\n"
+    assert run_script("print(double.send(1).is_ok())\n", embedded_url, before=handler) == "True\nTrue\n"
 
 
 FORK = """
@@ -133,7 +133,7 @@ child = os.fork()
 if child == 0:
     double.send(2).unwrap()
     gc.collect()
-    {leave}
+    {exit_call}
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 def run():
     fetch_rows(url, "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()")
@@ -144,17 +144,17 @@ print(double.send(3).is_ok())
 """
 
 
-@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
-def test_a_forked_child_sends_and_leaves_its_parent_alone(database_url: str, leave: str) -> None:
-    assert said_by(FORK.format(leave=leave), database_url) == "10\nTrue\n"
+@pytest.mark.parametrize("exit_call", ["sys.exit(0)", "os._exit(0)"])
+def test_forked_child_can_send_without_disturbing_the_parent(database_url: str, exit_call: str) -> None:
+    assert run_script(FORK.format(exit_call=exit_call), database_url) == "10\nTrue\n"
     assert count_tasks(database_url) == 3
 
 
-def test_children_forked_while_other_threads_send_can_send_too(database_url: str) -> None:
+def test_children_forked_during_sends_can_send(database_url: str) -> None:
     script = """
-is_over = threading.Event()
+is_done = threading.Event()
 def work():
-    while not is_over.is_set():
+    while not is_done.is_set():
         double.send(1).unwrap()
 threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
@@ -164,15 +164,15 @@ for _ in range(10):
     if (child := os.fork()) == 0:
         os._exit(0 if double.send(2).is_ok() else 1)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-is_over.set()
+is_done.set()
 for thread in threads:
     thread.join()
 print(codes)
 """
-    assert said_by(script, database_url) == f"{[0] * 10}\n"
+    assert run_script(script, database_url) == f"{[0] * 10}\n"
 
 
-def test_a_child_forked_inside_a_loop_sends(database_url: str) -> None:
+def test_child_forked_inside_a_loop_can_send(database_url: str) -> None:
     script = """
 async def main():
     (await double.send_async(1)).unwrap()
@@ -183,5 +183,5 @@ async def main():
     print((await double.send_async(4)).is_ok())
 asyncio.run(main())
 """
-    assert said_by(script, database_url) == "0\nTrue\n"
+    assert run_script(script, database_url) == "0\nTrue\n"
     assert count_tasks(database_url) == 4

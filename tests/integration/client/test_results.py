@@ -13,8 +13,8 @@ import pytest
 from horsies import BrokerErrorCode, Horsies, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
 from tests.support.store import finish_tasks, make_app
 
-# Less than the poll takes to come by: what arrives within it was told, not found.
-AT_ONCE_S = 3.0
+# Shorter than the poll interval: a result within this time came by notification.
+PROMPT_S = 3.0
 WAITERS = 5000
 
 _LISTENER = """
@@ -27,8 +27,8 @@ async def handle(app: Horsies) -> TaskHandle[int]:
     return (await app.tasks["double"].send_async(5)).unwrap()
 
 
-async def heard(connection: asyncpg.Connection[Any]) -> int:
-    """Wait until somebody listens for results in this database; the pid of that connection."""
+async def until_listening(connection: asyncpg.Connection[Any]) -> int:
+    """Wait until a listener is connected to this database; returns its backend pid."""
     async with asyncio.timeout(10):
         while not (pid := await connection.fetchval(_LISTENER)):
             pass
@@ -36,7 +36,7 @@ async def heard(connection: asyncpg.Connection[Any]) -> int:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 50])
-async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
+async def test_get_times_out_and_can_be_repeated(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
 ) -> None:
     assert (await handle.get_async(timeout_ms)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
@@ -44,13 +44,13 @@ async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
     assert (await handle.get_async(timeout_ms)).ok_value == 10
 
 
-@pytest.mark.parametrize(("timeout_ms", "says"), [(0, "it is PENDING"), (50, "it was PENDING")])
-async def test_a_timeout_says_how_the_task_stood(handle: TaskHandle[int], timeout_ms: int, says: str) -> None:
-    assert says in str((await handle.get_async(timeout_ms)).err_value.message)
+@pytest.mark.parametrize(("timeout_ms", "status_text"), [(0, "it is PENDING"), (50, "it was PENDING")])
+async def test_timeout_reports_the_last_status(handle: TaskHandle[int], timeout_ms: int, status_text: str) -> None:
+    assert status_text in str((await handle.get_async(timeout_ms)).err_value.message)
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 0, -5])
-async def test_what_has_ended_is_found_however_short_the_time(
+async def test_finished_task_is_found_with_any_timeout(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
 ) -> None:
     await finish_tasks(connection, [handle.task_id])
@@ -58,7 +58,7 @@ async def test_what_has_ended_is_found_however_short_the_time(
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 50])
-async def test_a_table_that_somebody_has_locked_is_a_timeout_too(
+async def test_locked_table_is_a_timeout(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
 ) -> None:
     async with connection.transaction():
@@ -70,48 +70,48 @@ async def test_a_table_that_somebody_has_locked_is_a_timeout_too(
 
 
 @pytest.mark.parametrize("timeout_ms", ["5", True, float("nan")])
-async def test_a_time_that_is_none_is_refused(handle: TaskHandle[int], timeout_ms: Any) -> None:
+async def test_invalid_timeout_is_rejected(handle: TaskHandle[int], timeout_ms: Any) -> None:
     with pytest.raises(ValueError, match="timeout_ms must be milliseconds"):
         await handle.get_async(timeout_ms)
 
 
-async def test_a_result_is_told_to_those_who_wait(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+async def test_notification_wakes_a_waiter(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
     waiting = asyncio.create_task(handle.get_async())
-    await heard(connection)
+    await until_listening(connection)
     await finish_tasks(connection, [handle.task_id])
-    async with asyncio.timeout(AT_ONCE_S):
+    async with asyncio.timeout(PROMPT_S):
         assert (await waiting).ok_value == 10
 
 
-async def test_a_result_nobody_tells_of_is_found_by_the_poll(
+async def test_poll_finds_a_result_without_notification(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.client.waiter.POLL_S", 0.2)
     waiting = asyncio.create_task(handle.get_async())
-    await heard(connection)
+    await until_listening(connection)
     await finish_tasks(connection, [handle.task_id], notify=False)
-    async with asyncio.timeout(AT_ONCE_S):
+    async with asyncio.timeout(PROMPT_S):
         assert (await waiting).ok_value == 10
 
 
-async def test_a_lost_listener_is_replaced_and_the_result_still_arrives(
+async def test_lost_listener_connection_is_replaced(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any]
 ) -> None:
     waiting = asyncio.create_task(handle.get_async())
-    await connection.execute("SELECT pg_terminate_backend($1)", await heard(connection))
+    await connection.execute("SELECT pg_terminate_backend($1)", await until_listening(connection))
     await finish_tasks(connection, [handle.task_id])
-    async with asyncio.timeout(AT_ONCE_S):
+    async with asyncio.timeout(PROMPT_S):
         assert (await waiting).ok_value == 10
 
 
-async def test_notifications_that_are_no_ids_are_nobodys(
+async def test_malformed_notifications_are_ignored(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any]
 ) -> None:
     waiting = asyncio.create_task(handle.get_async())
-    await heard(connection)
+    await until_listening(connection)
     await connection.execute("SELECT pg_notify('horsies_task_done', 'nonsense,,')")
     await finish_tasks(connection, [handle.task_id])
-    async with asyncio.timeout(AT_ONCE_S):
+    async with asyncio.timeout(PROMPT_S):
         assert (await waiting).ok_value == 10
 
 
@@ -125,7 +125,7 @@ async def test_notifications_that_are_no_ids_are_nobodys(
         ("COMPLETED", "[]", OperationalErrorCode.RESULT_DESERIALIZATION_ERROR),
     ],
 )
-async def test_every_end_of_a_task_is_a_result_and_is_kept(
+async def test_final_result_is_cached(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], status: str, document: str | None, code: str
 ) -> None:
     await finish_tasks(connection, [handle.task_id], document, status=status)
@@ -134,27 +134,29 @@ async def test_every_end_of_a_task_is_a_result_and_is_kept(
     assert (await handle.get_async()).err_value.error_code == code
 
 
-async def test_what_may_change_is_not_kept(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
-    await connection.execute("CREATE TEMP TABLE kept AS SELECT * FROM horsies_tasks")
+async def test_transient_result_is_not_cached(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+    await connection.execute("CREATE TEMP TABLE saved AS SELECT * FROM horsies_tasks")
     await connection.execute("DELETE FROM horsies_tasks")
     assert (await handle.get_async()).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
-    await connection.execute("INSERT INTO horsies_tasks SELECT * FROM kept")
+    await connection.execute("INSERT INTO horsies_tasks SELECT * FROM saved")
     await finish_tasks(connection, [handle.task_id])
     assert (await handle.get_async()).ok_value == 10
 
 
-async def test_an_id_may_be_a_uuid(app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+async def test_id_may_be_a_uuid_object(
+    app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]
+) -> None:
     await finish_tasks(connection, [handle.task_id])
-    identity = UUID(handle.task_id)
-    assert (await app.get_result_async(identity)).ok_value == 10
-    assert (await app.get_raw_result_async(identity)).unwrap() == {"ok": 10}
-    info = (await app.get_task_info_async(identity)).unwrap()
+    task_id = UUID(handle.task_id)
+    assert (await app.get_result_async(task_id)).ok_value == 10
+    assert (await app.get_raw_result_async(task_id)).unwrap() == {"ok": 10}
+    info = (await app.get_task_info_async(task_id)).unwrap()
     assert info is not None
     assert info.task_id == handle.task_id
 
 
 @pytest.mark.parametrize("document", ["[]", '"text"', "null"])
-async def test_a_document_that_is_no_object_is_no_raw_result(
+async def test_raw_result_must_be_a_json_object(
     app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any], document: str
 ) -> None:
     await finish_tasks(connection, [handle.task_id], document)
@@ -162,51 +164,53 @@ async def test_a_document_that_is_no_object_is_no_raw_result(
     assert error.code is BrokerErrorCode.INVALID_JSON_PAYLOAD
 
 
-@pytest.mark.parametrize("task_id", ["01890a5d-ac96-774b-bcce-b302099a8057", "no id at all", None, 5])
-async def test_an_unknown_id_is_not_found(app: Horsies, task_id: Any) -> None:
+@pytest.mark.parametrize("task_id", ["01890a5d-ac96-774b-bcce-b302099a8057", "malformed", None, 5])
+async def test_unknown_id_is_task_not_found(app: Horsies, task_id: Any) -> None:
     assert (await app.get_result_async(task_id)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
 
 
-async def test_what_is_no_id_is_said_to_be_none(app: Horsies) -> None:
+async def test_malformed_id_is_named_in_the_error(app: Horsies) -> None:
     assert "invalid id 'zz': expected a UUID" in str((await app.get_result_async("zz")).err_value.message)
 
 
-async def test_a_value_is_typed_where_its_task_is_registered(
+async def test_value_is_decoded_where_its_task_is_registered(
     app: Horsies, connection: asyncpg.Connection[Any], database_url: str
 ) -> None:
     handle = (await app.tasks["tomorrow"].send_async(date(2030, 1, 1))).unwrap()
     await finish_tasks(connection, [handle.task_id], '{"ok": "2030-01-02"}')
     assert (await handle.get_async()).ok_value == date(2030, 1, 2)
-    stranger = type(app)(make_app(database_url).config)
-    assert (await stranger.get_result_async(handle.task_id)).ok_value == "2030-01-02"
-    await stranger.close_async()
+    other_app = type(app)(make_app(database_url).config)
+    assert (await other_app.get_result_async(handle.task_id)).ok_value == "2030-01-02"
+    await other_app.close_async()
 
 
-async def test_a_database_that_is_away_is_a_broker_error_and_is_not_kept() -> None:
+async def test_unreachable_database_is_a_broker_error() -> None:
     app = make_app("postgresql://nobody@127.0.0.1:1/nothing")
     assert (await app.get_result_async(str(uuid4()))).err_value.error_code is OperationalErrorCode.BROKER_ERROR
     assert (await app.ping_database_async()).unwrap_err().code is BrokerErrorCode.DB_PING_FAILED
     await app.close_async()
 
 
-async def test_who_waits_is_let_go_when_the_app_is_closed(
+async def test_closing_the_app_ends_waits(
     app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]
 ) -> None:
     waiting = asyncio.create_task(handle.get_async())
-    await heard(connection)
+    await until_listening(connection)
     await app.close_async()
-    async with asyncio.timeout(AT_ONCE_S):
+    async with asyncio.timeout(PROMPT_S):
         assert (await waiting).err_value.error_code is OperationalErrorCode.BROKER_ERROR
 
 
-async def test_five_thousand_waiters_share_one_listener_and_a_small_pool(
+async def test_5000_waiters_share_one_listener_and_a_small_pool(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     handles = (await app.tasks["double"].send_many_async([(n,) for n in range(WAITERS)])).unwrap()
     waiting = asyncio.gather(*(handle.get_async() for handle in handles))
-    await heard(connection)
-    ours = "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
-    queries = [row["query"] for row in await connection.fetch(ours)]
+    await until_listening(connection)
+    our_queries = (
+        "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+    )
+    queries = [row["query"] for row in await connection.fetch(our_queries)]
     assert sum(query.upper().startswith("LISTEN") for query in queries) == 1
     assert len(queries) <= app.config.broker.pool_size + app.config.broker.max_overflow + 1
     await finish_tasks(connection, [handle.task_id for handle in handles])

@@ -1,3 +1,5 @@
+"""Single sends and the rows they store."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -20,7 +22,7 @@ def test_a_send_stores_a_pending_task(blocking_app: Horsies, database_url: str) 
     assert abs(gap) < timedelta(seconds=5)
 
 
-async def test_an_asynchronous_send_stores_the_same(app: Horsies) -> None:
+async def test_async_send_stores_a_pending_task(app: Horsies) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     info = (await handle.info_async()).unwrap()
     assert info is not None
@@ -32,19 +34,19 @@ async def test_an_asynchronous_send_stores_the_same(app: Horsies) -> None:
     )
 
 
-async def test_a_schedule_is_due_later(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_scheduled_task_is_due_later(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     await app.tasks["double"].schedule_async(3600, 5)
     due_in = await connection.fetchval("SELECT enqueued_at - now() FROM horsies_tasks")
     assert timedelta(seconds=3590) < due_in <= timedelta(seconds=3600)
 
 
-async def test_a_delay_of_less_than_a_second_counts(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_delay_may_be_a_fraction_of_a_second(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     (await app.tasks["double"].schedule_async(0.5, 5)).unwrap()
     delay = await connection.fetchval("SELECT enqueued_at - sent_at FROM horsies_tasks")
     assert timedelta(seconds=0.5) <= delay < timedelta(seconds=1)
 
 
-async def test_the_options_of_a_send_are_stored(app: Horsies) -> None:
+async def test_send_options_are_stored(app: Horsies) -> None:
     good_until = datetime(2040, 1, 1, tzinfo=UTC)
     options = app.tasks["double"].with_options(good_until=good_until, priority=3, flags={"fast": True, "slow": False})
     handle = (await options.send_async(5)).unwrap()
@@ -53,7 +55,7 @@ async def test_the_options_of_a_send_are_stored(app: Horsies) -> None:
     assert (info.good_until, info.priority, info.flags) == (good_until, 3, {"fast": True, "slow": False})
 
 
-async def test_what_is_refused_leaves_no_row(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_rejected_send_stores_no_row(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     task: Any = app.tasks["double"]
     for result in (
         await task.send_async("x"),
@@ -65,7 +67,7 @@ async def test_what_is_refused_leaves_no_row(app: Horsies, connection: asyncpg.C
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
 
 
-async def test_the_same_payload_is_stored_once(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_repeated_retry_stores_one_row(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     task = app.tasks["double"]
     error = task.send(5).unwrap_err()
     first, again = await task.retry_send_async(error), await task.retry_send_async(error)
@@ -73,18 +75,18 @@ async def test_the_same_payload_is_stored_once(app: Horsies, connection: asyncpg
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 
 
-async def test_another_payload_under_the_same_id_is_refused(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_another_payload_with_the_same_id_is_rejected(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     task = app.tasks["double"]
     error = task.send(5).unwrap_err()
     assert error.payload is not None
     await task.retry_send_async(error)
     changed = replace(error, payload=replace(error.payload, args="[6]"))
-    refused = (await task.retry_send_async(changed)).unwrap_err()
-    assert (refused.code, refused.retryable) == (TaskSendErrorCode.PAYLOAD_MISMATCH, False)
+    rejected = (await task.retry_send_async(changed)).unwrap_err()
+    assert (rejected.code, rejected.retryable) == (TaskSendErrorCode.PAYLOAD_MISMATCH, False)
     assert await connection.fetchval("SELECT args::text FROM horsies_tasks") == "[5]"
 
 
-async def test_a_blocking_send_in_a_loop_is_finished_under_the_same_id(
+async def test_blocking_schedule_inside_a_loop_can_be_retried_async(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     task = app.tasks["double"]
@@ -95,13 +97,13 @@ async def test_a_blocking_send_in_a_loop_is_finished_under_the_same_id(
     assert await connection.fetchval("SELECT id::text FROM horsies_tasks") == error.task_id
 
 
-def test_a_suppressed_send_leaves_no_row(blocking_app: Horsies, database_url: str) -> None:
+def test_suppressed_send_stores_no_row(blocking_app: Horsies, database_url: str) -> None:
     blocking_app.suppress_sends(True)
     assert blocking_app.tasks["double"].send(5).unwrap_err().code is TaskSendErrorCode.SEND_SUPPRESSED
     assert count_tasks(database_url) == 0
 
 
-async def test_a_database_without_tables_names_the_command(empty_database_url: str) -> None:
+async def test_database_without_tables_names_the_migrate_command(empty_database_url: str) -> None:
     app = make_app(empty_database_url)
     error = (await app.tasks["double"].send_async(5)).unwrap_err()
     await app.close_async()

@@ -1,3 +1,5 @@
+"""Healing of stuck workflows through the broker."""
+
 from __future__ import annotations
 
 from horsies import Horsies
@@ -6,7 +8,7 @@ from tests.support.workflow_app import register_workflow_tasks
 from tests.support.workflows import diamond
 
 
-async def test_a_broker_puts_stuck_workflows_right(app: Horsies, connection: Connection) -> None:
+async def test_broker_heals_stuck_workflows(app: Horsies, connection: Connection) -> None:
     register_workflow_tasks(app)
     handle = (await diamond(app).start_async()).unwrap()
     assert await app.get_broker().recover_stuck_workflows() == 0

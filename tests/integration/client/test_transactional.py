@@ -1,4 +1,4 @@
-"""Tasks that are part of the caller's own transaction."""
+"""Sends inside a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horsies.store.migrate import migrate
 from tests.support.store import listen_on, make_app
 
 
-async def test_a_rolled_back_task_was_never_sent(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_rollback_removes_the_task(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     transaction = connection.transaction()
     await transaction.start()
     assert (await app.tasks["double"].with_options(connection=connection).send_async(5)).is_ok()
@@ -24,22 +24,22 @@ async def test_a_rolled_back_task_was_never_sent(app: Horsies, connection: async
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
 
 
-async def test_a_task_is_there_and_announced_with_the_commit(
+async def test_task_becomes_visible_and_notifies_at_commit(
     app: Horsies, connection: asyncpg.Connection[Any], database_url: str
 ) -> None:
     listening = await asyncpg.connect(database_url)
-    heard = await listen_on(listening, "horsies_task_new")
+    notifications = await listen_on(listening, "horsies_task_new")
     async with connection.transaction():
         handle = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap()
         assert (await handle.get_async(0)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
         await listening.fetchval("SELECT 1")
-        assert heard.empty()
-    assert await heard.get() == "default"
+        assert notifications.empty()
+    assert await notifications.get() == "default"
     assert (await handle.get_async(0)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
     await listening.close()
 
 
-async def test_a_failed_send_leaves_the_transaction_usable(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_key_conflict_leaves_the_transaction_usable(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     await connection.execute("CREATE TEMP TABLE orders (n int)")
     await app.tasks["double"].with_options(idempotency_key="k").send_async(5)
     async with connection.transaction():
@@ -50,7 +50,7 @@ async def test_a_failed_send_leaves_the_transaction_usable(app: Horsies, connect
     assert await connection.fetchval("SELECT count(*) FROM orders") == 2
 
 
-async def test_what_failed_in_a_transaction_is_sent_again_in_one_and_nowhere_else(
+async def test_transactional_send_is_retried_only_in_a_transaction(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     task = app.tasks["double"]
@@ -61,7 +61,7 @@ async def test_what_failed_in_a_transaction_is_sent_again_in_one_and_nowhere_els
     plain, delayed = (await options.send_async(5)).unwrap_err(), (await options.schedule_async(9, 5)).unwrap_err()
     await connection.execute("ROLLBACK")
     outside = [await task.retry_send_async(plain), await task.retry_schedule_async(delayed)]
-    assert [refused.unwrap_err().code for refused in outside] == [TaskSendErrorCode.VALIDATION_FAILED] * 2
+    assert [rejected.unwrap_err().code for rejected in outside] == [TaskSendErrorCode.VALIDATION_FAILED] * 2
     await connection.execute("BEGIN")
     assert (await options.retry_send_async(plain)).unwrap().task_id == plain.task_id
     assert (await options.retry_schedule_async(delayed)).unwrap().task_id == delayed.task_id
@@ -69,9 +69,7 @@ async def test_what_failed_in_a_transaction_is_sent_again_in_one_and_nowhere_els
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
 
 
-async def test_a_send_that_the_server_refuses_leaves_the_transaction_usable(
-    app: Horsies, connection: asyncpg.Connection[Any]
-) -> None:
+async def test_failed_insert_leaves_the_transaction_usable(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     await connection.execute("CREATE TEMP TABLE orders (n int)")
     transaction = connection.transaction()
     await transaction.start()
@@ -84,13 +82,17 @@ async def test_a_send_that_the_server_refuses_leaves_the_transaction_usable(
     await transaction.rollback()
 
 
-async def test_without_a_transaction_the_send_is_one(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_connection_without_a_transaction_commits_the_send(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
     await app.tasks["double"].with_options(connection=connection).send_async(5)
     assert not connection.is_in_transaction()
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 
 
-async def test_codecs_that_the_caller_has_set_change_nothing(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_custom_type_codecs_of_the_caller_have_no_effect(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     await connection.set_type_codec("uuid", encoder=str, decoder=str, schema="pg_catalog")
@@ -101,18 +103,18 @@ async def test_codecs_that_the_caller_has_set_change_nothing(app: Horsies, conne
     assert await connection.fetchval("SELECT args FROM horsies_tasks") == [5]
 
 
-async def test_a_pooled_connection_will_do(app: Horsies, database_url: str) -> None:
+async def test_pooled_connection_is_accepted(app: Horsies, database_url: str) -> None:
     async with asyncpg.create_pool(database_url, min_size=1) as pool, pool.acquire() as connection:
         assert (await app.tasks["double"].with_options(connection=connection).send_async(5)).is_ok()
 
 
-async def test_our_schema_is_found_and_the_callers_search_path_is_kept(
+async def test_callers_search_path_is_kept(
     empty_database_url: str,
 ) -> None:
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute('CREATE SCHEMA "OurQueue"')
-    link = ConnectionSpec(url=empty_database_url, masked_url="test", schema="OurQueue")
-    async with Database(link) as database:
+    spec = ConnectionSpec(url=empty_database_url, masked_url="test", schema="OurQueue")
+    async with Database(spec) as database:
         await migrate(database)
     app = make_app(empty_database_url, settings={"schema": "OurQueue"})
     before = await connection.fetchval("SHOW search_path")
@@ -124,7 +126,7 @@ async def test_our_schema_is_found_and_the_callers_search_path_is_kept(
     await connection.close()
 
 
-async def test_a_table_of_the_same_name_in_the_callers_schema_is_left_alone(
+async def test_same_table_name_in_the_callers_schema_is_ignored(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     transaction = connection.transaction()
@@ -141,18 +143,18 @@ async def test_a_table_of_the_same_name_in_the_callers_schema_is_left_alone(
     await transaction.rollback()
 
 
-async def test_a_transaction_begun_by_hand_will_do(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_transaction_opened_with_begin_is_accepted(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     task = app.tasks["double"]
     await connection.execute("BEGIN")
     assert (await task.with_options(connection=connection, idempotency_key="k").send_async(5)).is_ok()
-    refused = await task.with_options(connection=connection, idempotency_key="k").send_async(6)
-    assert refused.unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
+    rejected = await task.with_options(connection=connection, idempotency_key="k").send_async(6)
+    assert rejected.unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
     assert (await task.with_options(connection=connection).send_many_async([(6,)])).is_ok()
     await connection.execute("COMMIT")
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 2
 
 
-async def test_a_refused_send_leaves_a_transaction_begun_by_hand_usable(
+async def test_failed_send_leaves_an_explicit_transaction_usable(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     await connection.execute("BEGIN")
@@ -162,7 +164,7 @@ async def test_a_refused_send_leaves_a_transaction_begun_by_hand_usable(
     await connection.execute("ROLLBACK")
 
 
-async def test_a_connection_that_is_busy_or_given_back_is_the_callers_mistake(app: Horsies, database_url: str) -> None:
+async def test_busy_or_released_connection_is_not_retryable(app: Horsies, database_url: str) -> None:
     async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
         options = app.tasks["double"].with_options(connection=(connection := await pool.acquire()))
         busy = asyncio.create_task(connection.execute("SELECT pg_sleep(0.2)"))
@@ -170,13 +172,13 @@ async def test_a_connection_that_is_busy_or_given_back_is_the_callers_mistake(ap
         in_use = (await options.send_async(5)).unwrap_err()
         await busy
         await pool.release(connection)
-        given_back = (await options.send_async(5)).unwrap_err()
-    for error in (in_use, given_back):
+        released = (await options.send_async(5)).unwrap_err()
+    for error in (in_use, released):
         assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)
         assert "the given connection cannot be used" in error.message
 
 
-async def test_a_closed_connection_is_the_callers_to_replace(app: Horsies, database_url: str) -> None:
+async def test_closed_connection_is_retryable(app: Horsies, database_url: str) -> None:
     closed = await asyncpg.connect(database_url)
     await closed.close()
     error = (await app.tasks["double"].with_options(connection=closed).send_async(5)).unwrap_err()
@@ -184,7 +186,7 @@ async def test_a_closed_connection_is_the_callers_to_replace(app: Horsies, datab
     assert error.message == "the given connection is closed (pass an open connection)"
 
 
-async def test_a_pool_is_no_connection(app: Horsies, database_url: str) -> None:
+async def test_pool_instead_of_a_connection_is_rejected(app: Horsies, database_url: str) -> None:
     async with asyncpg.create_pool(database_url, min_size=1) as pool:
         error = (await app.tasks["double"].with_options(connection=pool).send_async(5)).unwrap_err()
     assert error.code is TaskSendErrorCode.VALIDATION_FAILED

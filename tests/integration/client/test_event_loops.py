@@ -1,4 +1,4 @@
-"""Event loops that share an app: none disturbs another, and none is remembered for ever."""
+"""Several event loops that share an app."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from horsies.embedded import EmbeddedServer
 from tests.support.databases import temporary_cluster_folder
 from tests.support.store import count_tasks, fetch_rows, make_app
 
-_OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+_OUR_CONNECTIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+)
 
 
-def test_loops_that_send_and_close_at_once_have_all_their_sends_stored(database_url: str) -> None:
+def test_concurrent_loops_that_send_and_close_store_everything(database_url: str) -> None:
     app = make_app(database_url)
 
     async def send_and_close() -> None:
@@ -30,7 +32,7 @@ def test_loops_that_send_and_close_at_once_have_all_their_sends_stored(database_
     assert count_tasks(database_url) == 6 * 30
 
 
-def test_closing_in_one_loop_leaves_the_embedded_server_to_the_other() -> None:
+def test_close_in_one_loop_keeps_the_embedded_server() -> None:
     with temporary_cluster_folder() as folder:
         app, server = make_app(f"embedded://{folder}"), EmbeddedServer(Path(folder))
         with asyncio.Runner() as runner:
@@ -42,8 +44,8 @@ def test_closing_in_one_loop_leaves_the_embedded_server_to_the_other() -> None:
         assert not server.status().running
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # it is the careless loops that are warned of
-def test_a_loop_that_was_closed_carelessly_leaves_no_connection_for_ever(database_url: str) -> None:
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # from the loops closed without shutdown
+def test_abruptly_closed_loop_leaks_no_connection(database_url: str) -> None:
     app = make_app(database_url)
     for number in range(5):
         loop = asyncio.new_event_loop()
@@ -52,4 +54,4 @@ def test_a_loop_that_was_closed_carelessly_leaves_no_connection_for_ever(databas
         del loop
     assert asyncio.run(app.tasks["double"].send_async(5)).is_ok()
     gc.collect()
-    assert fetch_rows(database_url, _OURS)[0][0] == 0
+    assert fetch_rows(database_url, _OUR_CONNECTIONS)[0][0] == 0

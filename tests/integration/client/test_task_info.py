@@ -1,3 +1,5 @@
+"""Task info, attempts and raw results."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ SELECT id, $1, $1 * 10, $2, $1 = 1, now(), now(), CASE WHEN $2 = 'FAILED' THEN '
 """
 
 
-async def test_only_what_is_asked_for_is_told(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_optional_fields_are_none_by_default(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     await finish_tasks(connection, [handle.task_id])
     info = (await handle.info_async()).unwrap()
@@ -26,23 +28,25 @@ async def test_only_what_is_asked_for_is_told(app: Horsies, connection: asyncpg.
     assert abs(info.sent_at - datetime.now(UTC)).total_seconds() < 60
 
 
-async def test_attempts_come_newest_first(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_attempts_are_ordered_newest_first(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
-    none_yet = (await handle.info_async(include_attempts=True)).unwrap()
-    assert none_yet is not None
-    assert none_yet.attempts == []
+    without_attempts = (await handle.info_async(include_attempts=True)).unwrap()
+    assert without_attempts is not None
+    assert without_attempts.attempts == []
     await connection.execute(_ATTEMPT, 1, "FAILED")
     await connection.execute(_ATTEMPT, 2, "COMPLETED")
     info = (await app.get_task_info_async(handle.task_id, include_attempts=True)).unwrap()
     assert info is not None
     assert info.attempts is not None
-    assert [(each.attempt, each.outcome, each.will_retry, each.error_code) for each in info.attempts] == [
+    assert [(row.attempt, row.outcome, row.will_retry, row.error_code) for row in info.attempts] == [
         (2, TaskAttemptOutcome.COMPLETED, False, None),
         (1, TaskAttemptOutcome.FAILED, True, "BUSY"),
     ]
 
 
-async def test_the_result_and_the_reason_are_told_on_request(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_result_and_failed_reason_are_included_on_request(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     await finish_tasks(connection, [handle.task_id])
     await connection.execute("UPDATE horsies_tasks SET failed_reason = 'why not'")
@@ -52,20 +56,20 @@ async def test_the_result_and_the_reason_are_told_on_request(app: Horsies, conne
     assert (info.result.ok_value, info.failed_reason) == (10, "why not")
 
 
-async def test_the_stored_document_can_be_had_as_it_is(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+async def test_raw_result_is_the_stored_document(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     assert (await app.get_raw_result_async(handle.task_id)).unwrap() is None
     await finish_tasks(connection, [handle.task_id])
     assert (await app.get_raw_result_async(handle.task_id)).unwrap() == {"ok": 10}
 
 
-async def test_an_unknown_task_is_none_and_what_is_no_id_is_refused(app: Horsies) -> None:
+async def test_unknown_task_is_none_and_malformed_id_an_error(app: Horsies) -> None:
     assert (await app.get_task_info_async(str(uuid4()))).unwrap() is None
     assert (await app.get_raw_result_async(str(uuid4()))).unwrap() is None
-    assert (await app.get_task_info_async("no id")).unwrap_err().code is BrokerErrorCode.TASK_INFO_QUERY_FAILED
+    assert (await app.get_task_info_async("malformed")).unwrap_err().code is BrokerErrorCode.TASK_INFO_QUERY_FAILED
 
 
-async def test_blocking_twins_refuse_inside_an_event_loop_with_a_value(app: Horsies) -> None:
+async def test_blocking_methods_inside_a_loop_return_an_error(app: Horsies) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     for result in (
         handle.info(),
@@ -76,7 +80,7 @@ async def test_blocking_twins_refuse_inside_an_event_loop_with_a_value(app: Hors
         assert result.unwrap_err().code is BrokerErrorCode.ASYNC_CONTEXT
 
 
-def test_blocking_twins_work_without_a_loop(blocking_app: Horsies) -> None:
+def test_blocking_methods_work_without_a_loop(blocking_app: Horsies) -> None:
     handle = blocking_app.tasks["double"].send(5).unwrap()
     assert handle.info().unwrap() is not None
     assert blocking_app.get_task_info(handle.task_id).unwrap() is not None
