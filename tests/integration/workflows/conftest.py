@@ -1,3 +1,5 @@
+"""A plain connection, and a driver that runs workflows without workers."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -13,12 +15,12 @@ from tests.support.workflows import WorkflowDriver
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    """A plain connection to the test's database, to look at rows past the library."""
+    """A plain connection to the test database, to read rows without the library."""
     connection: Any = await asyncpg.connect(database_url)
     yield connection
     await connection.close()
 
 
 @pytest.fixture
-def bench(database: Database) -> WorkflowDriver:
+def driver(database: Database) -> WorkflowDriver:
     return WorkflowDriver(database)

@@ -1,4 +1,4 @@
-"""Pause, resume, cancel, expiry, and beginning again what failed."""
+"""Pause, resume, cancel, expiry and retry of runs."""
 
 from __future__ import annotations
 
@@ -23,129 +23,128 @@ from tests.support.workflows import (
 )
 
 
-async def test_pause_takes_back_what_has_not_begun(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0), node(1), node(2, 0, 1))
-    assert await control.pause(bench.database, workflow_id) is True
+async def test_pause_withdraws_pending_tasks(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1), node(2, 0, 1))
+    assert await control.pause(driver.database, workflow_id) is True
     assert await node_statuses(connection, workflow_id) == ["READY", "READY", "PENDING"]
-    assert await _tasks(connection) == ["CANCELLED", "CANCELLED"]
+    assert await _task_statuses(connection) == ["CANCELLED", "CANCELLED"]
     assert (await run_row(connection, workflow_id))["status"] == "PAUSED"
-    assert await bench.claim_and_start() == []
+    assert await driver.claim_and_start() == []
 
 
-async def test_a_task_that_runs_while_its_run_is_paused_ends_and_nothing_follows(
-    bench: WorkflowDriver, connection: Connection
-) -> None:
-    workflow_id = await bench.start_run(node(0), node(1, 0))
-    running = await bench.claim_and_start()
-    await control.pause(bench.database, workflow_id)
-    await bench.finish(running)
-    await bench.run()
+async def test_running_task_finishes_during_a_pause(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0))
+    running = await driver.claim_and_start()
+    await control.pause(driver.database, workflow_id)
+    await driver.finish(running)
+    await driver.run()
     assert await node_statuses(connection, workflow_id) == ["COMPLETED", "PENDING"]
-    assert await control.resume(bench.database, workflow_id) is True
-    await bench.run()
+    assert await control.resume(driver.database, workflow_id) is True
+    await driver.run()
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
-    assert bench.started == ["n0", "n1"]
+    assert driver.started == ["n0", "n1"]
 
 
-async def test_a_retry_of_a_paused_run_waits_for_the_resume(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0, max_retries=3))
-    (running,) = await bench.claim_and_start()
-    await control.pause(bench.database, workflow_id)
-    await bench.retry(running)
-    await bench.outbox.process()
+async def test_task_retry_during_a_pause_waits_for_resume(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0, max_retries=3))
+    (running,) = await driver.claim_and_start()
+    await control.pause(driver.database, workflow_id)
+    await driver.retry(running)
+    await driver.outbox.process()
     assert await node_statuses(connection, workflow_id) == ["READY"]
     assert (await node_row(connection, workflow_id, 0))["task_id"] is None
-    await control.resume(bench.database, workflow_id)
-    await bench.run()
+    await control.resume(driver.database, workflow_id)
+    await driver.run()
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
 
 
-async def test_a_resume_lets_what_still_runs_start_again(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0, max_retries=3))
-    (running,) = await bench.claim_and_start()
-    await control.pause(bench.database, workflow_id)
-    await control.resume(bench.database, workflow_id)
-    await bench.retry(running)
-    assert await _tasks(connection) == ["PENDING"]
-    await bench.run()
+async def test_running_task_can_retry_after_resume(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0, max_retries=3))
+    (running,) = await driver.claim_and_start()
+    await control.pause(driver.database, workflow_id)
+    await control.resume(driver.database, workflow_id)
+    await driver.retry(running)
+    assert await _task_statuses(connection) == ["PENDING"]
+    await driver.run()
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
 
 
-async def test_a_task_past_its_good_until_expires_in_a_pause(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0, good_until=datetime.now(UTC) - timedelta(seconds=1)), node(1, 0))
-    await control.pause(bench.database, workflow_id)
-    assert await _tasks(connection) == ["EXPIRED"]
-    await control.resume(bench.database, workflow_id)
+async def test_pause_expires_tasks_past_their_good_until(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0, good_until=datetime.now(UTC) - timedelta(seconds=1)), node(1, 0))
+    await control.pause(driver.database, workflow_id)
+    assert await _task_statuses(connection) == ["EXPIRED"]
+    await control.resume(driver.database, workflow_id)
     assert await node_statuses(connection, workflow_id) == ["FAILED", "SKIPPED"]
     assert (await run_row(connection, workflow_id))["error"]["error_code"] == "TASK_EXPIRED"
 
 
-async def test_a_failure_during_a_pause_does_not_pause_the_run_again(
-    bench: WorkflowDriver, connection: Connection
-) -> None:
-    workflow_id = await bench.start_run(node(0), node(1), on_error=OnError.PAUSE)
-    running = await bench.claim_and_start()
-    await control.pause(bench.database, workflow_id)
-    await bench.finish(running, lambda name: "err" if name == "n0" else "ok")
-    await control.resume(bench.database, workflow_id)
+async def test_failure_during_a_pause_does_not_pause_again(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1), on_error=OnError.PAUSE)
+    running = await driver.claim_and_start()
+    await control.pause(driver.database, workflow_id)
+    await driver.finish(running, lambda name: "err" if name == "n0" else "ok")
+    await control.resume(driver.database, workflow_id)
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["error"]["error_code"]) == ("FAILED", "BROKEN")
 
 
-async def test_a_resume_keeps_the_error_while_a_node_has_failed(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0), node(1, 0), node(2), on_error=OnError.PAUSE)
-    rows = await bench.claim_and_start()
-    await bench.finish([row for row in rows if row.task_name == "n0"], lambda _: "err")
-    await bench.outbox.process()
-    await control.resume(bench.database, workflow_id)
+async def test_resume_keeps_the_error_of_a_failed_node(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0), node(2), on_error=OnError.PAUSE)
+    rows = await driver.claim_and_start()
+    await driver.finish([row for row in rows if row.task_name == "n0"], lambda _: "err")
+    await driver.outbox.process()
+    await control.resume(driver.database, workflow_id)
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["error"]["error_code"], run["paused_at"]) == ("RUNNING", "BROKEN", None)
     assert await node_statuses(connection, workflow_id) == ["FAILED", "SKIPPED", "RUNNING"]
 
 
-async def test_answers_to_what_cannot_be_done(bench: WorkflowDriver, database: Database) -> None:
-    workflow_id = await bench.start_run(node(0))
+async def test_operations_in_the_wrong_state_are_refused(driver: WorkflowDriver, database: Database) -> None:
+    workflow_id = await driver.start_run(node(0))
     assert await control.resume(database, workflow_id) is False
     assert await control.retry_failed(database, workflow_id) is ControlRefusal.NOT_TERMINAL
-    await bench.run()
+    await driver.run()
     assert await control.pause(database, workflow_id) is False
     assert await control.cancel(database, workflow_id) is False
     assert await control.retry_failed(database, workflow_id) == 0
-    nobody = uuid4()
-    answers = [await control.pause(database, nobody), await control.resume(database, nobody)]
-    answers += [await control.cancel(database, nobody), await control.retry_failed(database, nobody)]
+    unknown = uuid4()
+    answers = [await control.pause(database, unknown), await control.resume(database, unknown)]
+    answers += [await control.cancel(database, unknown), await control.retry_failed(database, unknown)]
     assert answers == [ControlRefusal.NOT_FOUND] * 4
 
 
-async def test_cancel_ends_the_run_and_lets_what_runs_end(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0), node(1, 0), node(2))
-    rows = await bench.claim_and_start(limit=1)
-    await control.cancel(bench.database, workflow_id)
+async def test_cancel_lets_running_tasks_finish(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0), node(2))
+    rows = await driver.claim_and_start(limit=1)
+    await control.cancel(driver.database, workflow_id)
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["error"]["error_code"]) == ("CANCELLED", "WORKFLOW_CANCELLED")
     assert await node_statuses(connection, workflow_id) == ["RUNNING", "SKIPPED", "SKIPPED"]
-    await bench.finish(rows)
-    await bench.run()
+    await driver.finish(rows)
+    await driver.run()
     assert await node_statuses(connection, workflow_id) == ["COMPLETED", "SKIPPED", "SKIPPED"]
-    assert bench.started == ["n0"]
+    assert driver.started == ["n0"]
 
 
-async def test_a_cancelled_run_starts_nothing_again(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0, max_retries=3))
-    (running,) = await bench.claim_and_start()
-    await control.cancel(bench.database, workflow_id)
-    await bench.retry(running)
-    await bench.outbox.process()
-    assert (await node_statuses(connection, workflow_id), await _tasks(connection)) == (["SKIPPED"], ["CANCELLED"])
+async def test_cancelled_run_does_not_retry_tasks(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0, max_retries=3))
+    (running,) = await driver.claim_and_start()
+    await control.cancel(driver.database, workflow_id)
+    await driver.retry(running)
+    await driver.outbox.process()
+    assert (await node_statuses(connection, workflow_id), await _task_statuses(connection)) == (
+        ["SKIPPED"],
+        ["CANCELLED"],
+    )
 
 
-async def test_a_retry_begins_again_what_the_cancel_stops_only_after_it(
-    bench: WorkflowDriver, database: Database, connection: Connection
+async def test_retry_restarts_a_task_cancelled_during_the_retry(
+    driver: WorkflowDriver, database: Database, connection: Connection
 ) -> None:
-    workflow_id = await bench.start_run(node(0, max_retries=3), node(1, 0))
-    (running,) = await bench.claim_and_start()
+    workflow_id = await driver.start_run(node(0, max_retries=3), node(1, 0))
+    (running,) = await driver.claim_and_start()
     await control.cancel(database, workflow_id)
-    # The crash is stored when the retry has looked at the nodes, and before it takes the marks of the cancel away.
+    # The task becomes CANCELLED after the retry has read the nodes, but before it removes the cancel marks.
     async with connection.transaction():
         await connection.execute("SELECT FROM horsies_workflow_tasks WHERE task_index = 0 FOR UPDATE")
         retrying = asyncio.create_task(control.retry_failed(database, workflow_id))
@@ -155,134 +154,135 @@ async def test_a_retry_begins_again_what_the_cancel_stops_only_after_it(
             running.id,
         )
     assert await retrying == 1
-    await bench.run()
-    assert (await node_statuses(connection, workflow_id), bench.started) == (
+    await driver.run()
+    assert (await node_statuses(connection, workflow_id), driver.started) == (
         ["COMPLETED", "COMPLETED"],
         ["n0", "n0", "n1"],
     )
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
 
 
-async def test_pause_takes_back_what_was_claimed_and_not_begun(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0), node(1, 0))
-    held = await bench.claim_only()
-    await control.pause(bench.database, workflow_id)
-    assert (await node_statuses(connection, workflow_id), await _tasks(connection)) == (
+async def test_pause_withdraws_claimed_tasks(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0))
+    claimed = await driver.claim_only()
+    await control.pause(driver.database, workflow_id)
+    assert (await node_statuses(connection, workflow_id), await _task_statuses(connection)) == (
         ["READY", "PENDING"],
         ["CANCELLED"],
     )
-    assert await bench.start_tasks(held) == []
-    await control.resume(bench.database, workflow_id)
-    await bench.run()
+    assert await driver.start_tasks(claimed) == []
+    await control.resume(driver.database, workflow_id)
+    await driver.run()
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
 
 
-async def test_cancel_takes_back_what_was_claimed_and_not_begun(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0), node(1, 0))
-    held = await bench.claim_only()
-    await control.cancel(bench.database, workflow_id)
-    assert (await node_statuses(connection, workflow_id), await _tasks(connection)) == (["SKIPPED"] * 2, ["CANCELLED"])
-    assert await bench.start_tasks(held) == []
+async def test_cancel_withdraws_claimed_tasks(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0))
+    claimed = await driver.claim_only()
+    await control.cancel(driver.database, workflow_id)
+    assert (await node_statuses(connection, workflow_id), await _task_statuses(connection)) == (
+        ["SKIPPED"] * 2,
+        ["CANCELLED"],
+    )
+    assert await driver.start_tasks(claimed) == []
 
 
-async def test_cancel_with_kill_takes_back_what_runs(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0))
-    await bench.claim_and_start()
-    await control.cancel(bench.database, workflow_id, kill=True)
+async def test_cancel_with_kill_cancels_running_tasks(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0))
+    await driver.claim_and_start()
+    await control.cancel(driver.database, workflow_id, kill=True)
     task = await connection.fetchrow("SELECT status, kill_requested, attempts FROM horsies_tasks")
     assert tuple(task or ()) == ("CANCELLED", True, 1)
     assert await connection.fetchval("SELECT error_code FROM horsies_task_attempts") == "TASK_CANCELLED"
     assert await node_statuses(connection, workflow_id) == ["SKIPPED"]
 
 
-async def test_a_run_that_is_paused_for_too_long_expires(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0))
-    await control.pause(bench.database, workflow_id)
-    assert await control.expire_paused(bench.database, longer_than_s=60) == []
-    assert await control.expire_paused(bench.database, longer_than_s=0) == [workflow_id]
+async def test_run_paused_for_too_long_expires(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0))
+    await control.pause(driver.database, workflow_id)
+    assert await control.expire_paused(driver.database, longer_than_s=60) == []
+    assert await control.expire_paused(driver.database, longer_than_s=0) == [workflow_id]
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["error"]["error_code"]) == ("EXPIRED", "WORKFLOW_EXPIRED")
     assert await node_statuses(connection, workflow_id) == ["SKIPPED"]
 
 
-async def test_retry_failed_runs_only_what_failed_and_under_new_ids(
-    bench: WorkflowDriver, connection: Connection
-) -> None:
-    workflow_id = await bench.start_run(node(0), node(1), node(2, 0, 1))
-    await bench.run(lambda name: "err" if name == "n1" else "ok")
+async def test_retry_failed_runs_failed_nodes_with_new_task_ids(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0), node(1), node(2, 0, 1))
+    await driver.run(lambda name: "err" if name == "n1" else "ok")
     before = await node_row(connection, workflow_id, 1)
-    assert await control.retry_failed(bench.database, workflow_id) == 2
-    await bench.run()
+    assert await control.retry_failed(driver.database, workflow_id) == 2
+    await driver.run()
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["generation"], run["error"]) == ("COMPLETED", 2, None)
-    assert bench.started == ["n0", "n1", "n1", "n2"]
+    assert driver.started == ["n0", "n1", "n1", "n2"]
     assert (await node_row(connection, workflow_id, 1))["task_id"] != before["task_id"]
-    told = await connection.fetchval("SELECT evidence FROM horsies_events WHERE kind = 'workflow_retried'")
-    assert str(before["task_id"]) in told
+    evidence = await connection.fetchval("SELECT evidence FROM horsies_events WHERE kind = 'workflow_retried'")
+    assert str(before["task_id"]) in evidence
 
 
-async def test_a_retry_runs_a_node_whose_time_has_passed_and_keeps_a_time_to_come(
-    bench: WorkflowDriver, connection: Connection
-) -> None:
+async def test_retry_clears_only_a_good_until_in_the_past(driver: WorkflowDriver, connection: Connection) -> None:
     now = datetime.now(UTC)
-    late = node(0, good_until=now + timedelta(hours=1))
-    workflow_id = await bench.start_run(late, node(1, good_until=now + timedelta(hours=1)), node(2, 0))
-    await bench.run(lambda _: "err")
+    expiring = node(0, good_until=now + timedelta(hours=1))
+    workflow_id = await driver.start_run(expiring, node(1, good_until=now + timedelta(hours=1)), node(2, 0))
+    await driver.run(lambda _: "err")
     await connection.execute("UPDATE horsies_workflow_tasks SET good_until = now() WHERE task_index = 0")
-    assert await control.retry_failed(bench.database, workflow_id) == 3
-    until = await connection.fetch("SELECT good_until FROM horsies_tasks WHERE status = 'PENDING' ORDER BY task_name")
-    assert [row["good_until"] for row in until] == [None, now + timedelta(hours=1)]
-    await bench.run()
+    assert await control.retry_failed(driver.database, workflow_id) == 3
+    rows = await connection.fetch("SELECT good_until FROM horsies_tasks WHERE status = 'PENDING' ORDER BY task_name")
+    assert [row["good_until"] for row in rows] == [None, now + timedelta(hours=1)]
+    await driver.run()
     assert await node_statuses(connection, workflow_id) == ["COMPLETED"] * 3
 
 
-async def test_a_cancelled_run_can_be_retried(bench: WorkflowDriver, connection: Connection) -> None:
-    workflow_id = await bench.start_run(node(0, max_retries=1), node(1, 0))
-    (running,) = await bench.claim_and_start()
-    await control.cancel(bench.database, workflow_id)
-    assert await control.retry_failed(bench.database, workflow_id) == 1
-    await bench.retry(running)  # the mark is off
-    await bench.run()
+async def test_cancelled_run_can_be_retried(driver: WorkflowDriver, connection: Connection) -> None:
+    workflow_id = await driver.start_run(node(0, max_retries=1), node(1, 0))
+    (running,) = await driver.claim_and_start()
+    await control.cancel(driver.database, workflow_id)
+    assert await control.retry_failed(driver.database, workflow_id) == 1
+    await driver.retry(running)  # the retry removed the cancel mark
+    await driver.run()
     assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"
 
 
-async def test_a_tree_is_paused_resumed_and_cancelled_together(database: Database, connection: Connection) -> None:
-    bench = WorkflowDriver(database, known=FakeDefinitions({"child": plan(node(0), node(1, 0))}))
-    root = await bench.start_run(sub_node(0, "child"), node(1))
-    await bench.outbox.process()
-    child = (await node_row(connection, root, 0))["sub_workflow_id"]
+async def test_sub_workflows_are_paused_resumed_and_cancelled_with_the_root(
+    database: Database, connection: Connection
+) -> None:
+    driver = WorkflowDriver(database, known=FakeDefinitions({"sub": plan(node(0), node(1, 0))}))
+    root = await driver.start_run(sub_node(0, "sub"), node(1))
+    await driver.outbox.process()
+    sub_workflow_id = (await node_row(connection, root, 0))["sub_workflow_id"]
     await control.pause(database, root)
-    assert await _statuses(connection) == ["PAUSED", "PAUSED"]
-    assert await bench.claim_and_start() == []
+    assert await _run_statuses(connection) == ["PAUSED", "PAUSED"]
+    assert await driver.claim_and_start() == []
     await control.resume(database, root)
-    assert await _statuses(connection) == ["RUNNING", "RUNNING"]
+    assert await _run_statuses(connection) == ["RUNNING", "RUNNING"]
     await control.cancel(database, root)
-    assert await _statuses(connection) == ["CANCELLED", "CANCELLED"]
-    assert await node_statuses(connection, child) == ["SKIPPED", "SKIPPED"]
-    await bench.run()
-    assert bench.started == []
+    assert await _run_statuses(connection) == ["CANCELLED", "CANCELLED"]
+    assert await node_statuses(connection, sub_workflow_id) == ["SKIPPED", "SKIPPED"]
+    await driver.run()
+    assert driver.started == []
 
 
-async def test_retry_failed_goes_on_in_the_runs_below(database: Database, connection: Connection) -> None:
-    bench = WorkflowDriver(
-        database, known=FakeDefinitions({"child": plan(node(0, name="good"), node(1, 0, name="bad"))})
+async def test_retry_failed_includes_sub_workflows(database: Database, connection: Connection) -> None:
+    driver = WorkflowDriver(
+        database, known=FakeDefinitions({"sub": plan(node(0, name="good"), node(1, 0, name="bad"))})
     )
-    root = await bench.start_run(sub_node(0, "child"), node(1, 0))
-    await bench.run(lambda name: "err" if name == "bad" else "ok")
+    root = await driver.start_run(sub_node(0, "sub"), node(1, 0))
+    await driver.run(lambda name: "err" if name == "bad" else "ok")
     before = await node_row(connection, root, 0)
     assert (before["status"], (await run_row(connection, root))["status"]) == ("FAILED", "FAILED")
     assert await control.retry_failed(database, before["sub_workflow_id"]) is ControlRefusal.NOT_ROOT
     assert await control.retry_failed(database, root) == 3
-    await bench.run()
+    await driver.run()
     after = await node_row(connection, root, 0)
     assert (after["sub_workflow_id"], after["status"]) == (before["sub_workflow_id"], "COMPLETED")
     assert (await run_row(connection, root))["status"] == "COMPLETED"
-    assert bench.started == ["good", "bad", "bad", "n1"]
+    assert driver.started == ["good", "bad", "bad", "n1"]
 
 
-async def _tasks(connection: Connection) -> list[str]:
+async def _task_statuses(connection: Connection) -> list[str]:
     return [row["status"] for row in await connection.fetch("SELECT status FROM horsies_tasks ORDER BY id")]
 
 
-async def _statuses(connection: Connection) -> list[str]:
+async def _run_statuses(connection: Connection) -> list[str]:
     return [row["status"] for row in await connection.fetch("SELECT status FROM horsies_workflows ORDER BY id")]
