@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from horsies.store.claims import CLAIMS
-from horsies.store.connection import ConnectionSpec
+from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database
 from horsies.store.queries import Query
 from tests.support.simulated_workers import AgingDatabase
 from tests.support.state_machine import state_machine_for
 
+CHECK_VIOLATION = "23514"
 TOKEN = "AND t.claim_token = input.claim_token"
 OWNER = "AND t.claimed_by_worker_id = input.worker_id"
 STATUS = "AND t.status || '' = 'RUNNING'"
@@ -39,7 +40,12 @@ class Rewritten(Database):
         self._others = others
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
-        return await super().fetch(self._others.get(query.name, query), *arguments)
+        try:
+            return await super().fetch(self._others.get(query.name, query), *arguments)
+        except StatementFailed as error:
+            if error.sqlstate != CHECK_VIOLATION:
+                raise
+            return []  # a table constraint refused the write; go on until the missing fence shows
 
 
 def without(query: Query[Any], fence: tuple[str, ...]) -> Query[Any]:

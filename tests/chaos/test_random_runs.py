@@ -21,7 +21,7 @@ from horsies.workflows import control
 from horsies.workflows.healing import heal
 from horsies.workflows.start import start_run
 from tests.support.store import Connection
-from tests.support.workflow_graphs import CHANCES, Dag, dags, expected_outcome
+from tests.support.workflow_graphs import RANDOM_GENERATORS, Dag, dags, expected_outcome
 from tests.support.workflows import FakeDefinitions, PlannedDag, WorkflowDriver, stored_outcome
 
 TABLES = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
@@ -29,7 +29,7 @@ OPEN = "SELECT id, status FROM horsies_workflows WHERE completed_at IS NULL ORDE
 
 
 @pytest.mark.timeout(600)
-@given(dag=dags(), chance=CHANCES)
+@given(dag=dags(), chance=RANDOM_GENERATORS)
 @settings(
     max_examples=settings().max_examples // 5,
     deadline=None,

@@ -1,4 +1,4 @@
-"""A database in which time passes at a word: every instant in its rows is moved back."""
+"""A database with a simulated clock, and simulated workers, for the state machine tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from tests.support.task_model import (
 R = TypeVar("R")
 
 TICK_S: Final = 600.0
-"""So long that no stall of the machine is taken for time that has passed."""
+"""Long enough that a slow test machine cannot be mistaken for simulated time."""
 
 TASKS = """
 SELECT id, status, claim_token, claimed_by_worker_id, overlap_possible, retry_count, crash_count,
@@ -71,8 +71,8 @@ ATTEMPTS = "SELECT task_id, claim_token, outcome, will_retry FROM horsies_task_a
 WORKERS = "SELECT id FROM horsies_workers"
 
 TABLES = ("horsies_tasks", "horsies_task_attempts", "horsies_heartbeats", "horsies_workers", "horsies_queues")
-INSTANTS = """
-SELECT table_name::text, string_agg(format('%1$I = %1$I - $1::interval', column_name), ', ') AS moves
+TIMESTAMP_COLUMNS = """
+SELECT table_name::text, string_agg(format('%1$I = %1$I - $1::interval', column_name), ', ') AS assignments
   FROM information_schema.columns
  WHERE table_name = ANY($1::text[]) AND data_type = 'timestamp with time zone'
  GROUP BY table_name
@@ -81,23 +81,23 @@ SELECT table_name::text, string_agg(format('%1$I = %1$I - $1::interval', column_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgingDatabase:
-    """One database and one event loop for many short lives."""
+    """A database whose clock is advanced by moving all stored times back; with its own event loop."""
 
     database: Database
     _runner: asyncio.Runner
     _connection: Connection
-    _ageing: tuple[str, ...]
+    _age_statements: tuple[str, ...]
 
     @classmethod
     @contextmanager
-    def open(cls, url: str, database_of: Callable[[ConnectionSpec], Database] = Database) -> Generator[AgingDatabase]:
+    def open(cls, url: str, make_database: Callable[[ConnectionSpec], Database] = Database) -> Generator[AgingDatabase]:
         with asyncio.Runner() as runner:
             connection = runner.run(asyncpg.connect(url))
-            database = database_of(ConnectionSpec(url=url, masked_url=url))
-            moved = runner.run(connection.fetch(INSTANTS, TABLES))
-            ageing = tuple(f"UPDATE {row['table_name']} SET {row['moves']}" for row in moved)
+            database = make_database(ConnectionSpec(url=url, masked_url=url))
+            rows = runner.run(connection.fetch(TIMESTAMP_COLUMNS, TABLES))
+            statements = tuple(f"UPDATE {row['table_name']} SET {row['assignments']}" for row in rows)
             try:
-                yield cls(database=database, _runner=runner, _connection=connection, _ageing=ageing)
+                yield cls(database=database, _runner=runner, _connection=connection, _age_statements=statements)
             finally:
                 runner.run(database.close())
                 runner.run(connection.close())
@@ -106,12 +106,12 @@ class AgingDatabase:
         return self._runner.run(work)
 
     async def clear(self) -> None:
-        """Begin anew; cheaper than another database."""
+        """Delete all rows; cheaper than a new database."""
         await self._connection.execute(f"TRUNCATE {', '.join(TABLES)}, horsies_events")
 
     async def advance_clock(self) -> None:
-        """Let one tick pass."""
-        for statement in self._ageing:
+        """Advance the clock by one tick."""
+        for statement in self._age_statements:
             await self._connection.execute(statement, timedelta(seconds=TICK_S))
 
     async def tables(self) -> StoredTables:
@@ -123,7 +123,7 @@ class AgingDatabase:
         )
 
 
-# Workers reduced to what they hold and what they send; they can be stopped, continued and killed at any moment.
+# Simulated workers: only their in-flight tasks and their statements. They can be frozen, woken and killed.
 
 HOST: Final = "here"
 PID: Final = 7
@@ -139,46 +139,45 @@ RECOVERY: Final = RecoveryConfig(
 
 
 class TaskPhase(Enum):
-    """How far a task has come in the hands of a worker."""
+    """Progress of an in-flight task."""
 
     CLAIMED = auto()
-    HANDED = auto()
-    """RUNNING in the table; its code has not begun."""
+    STARTED = auto()
+    """RUNNING in the database; its code has not begun."""
     BEGUN = auto()
 
 
 class WorkerCondition(Enum):
     AWAKE = auto()
-    STANDING_STILL = auto()
+    FROZEN = auto()
     DEAD = auto()
 
 
 class SimulatedWorker:
-    """A worker. It remembers what it was told until it is told otherwise, however long it stood still."""
+    """A worker that keeps its in-flight tasks, even while frozen, until an answer tells it otherwise."""
 
     def __init__(self, database: Database, *, number: int) -> None:
         self.condition = WorkerCondition.AWAKE
         self.in_flight: dict[ClaimRef, TaskPhase] = {}
         self.listening_since = 0.0
         self.ids: list[UUID] = []
-        """The newest last: one that was declared lost goes on under another."""
+        """Worker ids, newest last: a worker that was declared lost continues under a new id."""
         self._number = number
         self._claims, self._finishes = ClaimStore(database), FinishStore(database)
-        self._fleet, self._beats = WorkerStore(database), HeartbeatStore(database=database, hostname=HOST)
+        self._workers, self._heartbeats = WorkerStore(database), HeartbeatStore(database=database, hostname=HOST)
 
     def __repr__(self) -> str:
         return f"worker {self._number}"
 
     def observer(self, now: float) -> WorkerObserver:
-        heard_for = timedelta(seconds=(now - self.listening_since) * TICK_S)
-        since = datetime.now(UTC) - heard_for
+        since = datetime.now(UTC) - timedelta(seconds=(now - self.listening_since) * TICK_S)
         return WorkerObserver(worker_id=self.ids[-1], config=RECOVERY, listening_since=since)
 
     async def join(self, now: float) -> None:
-        """Begin to listen, under an id of its own."""
+        """Register under a new id and start listening."""
         self.ids.append(uuid4())
         self.listening_since = now
-        run = WorkerRegistration(
+        registration = WorkerRegistration(
             worker_id=self.ids[-1],
             hostname=HOST,
             pid=PID,
@@ -187,25 +186,25 @@ class SimulatedWorker:
             processes=1,
             recovery_config=RECOVERY.model_dump(mode="json"),
         )
-        await self._fleet.register(run)
-        await self._fleet.set_state(self.ids[-1], WorkerState.RUNNING)
+        await self._workers.register(registration)
+        await self._workers.set_state(self.ids[-1], WorkerState.RUNNING)
 
     async def send_worker_heartbeat(self, now: float) -> None:
-        beat = await self._fleet.heartbeat(self.ids[-1], {})
-        if beat is None or beat.is_lost:
+        stored = await self._workers.heartbeat(self.ids[-1], {})
+        if stored is None or stored.is_lost:
             await self.join(now)
 
     async def send_task_heartbeats(self) -> dict[ClaimRef, bool]:
-        """Beat for everything in hand; returns of each whether it is still held."""
-        waiting = [hold for hold, phase in self.in_flight.items() if phase is TaskPhase.CLAIMED]
-        running = [hold for hold, phase in self.in_flight.items() if phase is not TaskPhase.CLAIMED]
+        """Send heartbeats for all in-flight tasks; returns for each whether its claim is still valid."""
+        waiting = [claim_ref for claim_ref, phase in self.in_flight.items() if phase is TaskPhase.CLAIMED]
+        running = [claim_ref for claim_ref, phase in self.in_flight.items() if phase is not TaskPhase.CLAIMED]
         lease = LeaseRenewal(length_s=LEASE * TICK_S, max_claim_age_s=1000 * TICK_S)
         answers = [
-            *(await self._beats.send_claimer_heartbeats(_beats(waiting), lease=lease) if waiting else ()),
-            *(await self._beats.send_runner_heartbeats(_beats(running)) if running else ()),
+            *(await self._heartbeats.send_claimer_heartbeats(_heartbeats_for(waiting), lease=lease) if waiting else ()),
+            *(await self._heartbeats.send_runner_heartbeats(_heartbeats_for(running)) if running else ()),
         ]
-        is_held = {(each.id, each.claim_token): each.is_held for each in answers}
-        return {hold: is_held[hold.task_id, hold.claim_token] for hold in (*waiting, *running)}
+        is_held = {(answer.id, answer.claim_token): answer.is_held for answer in answers}
+        return {claim_ref: is_held[claim_ref.task_id, claim_ref.claim_token] for claim_ref in (*waiting, *running)}
 
     async def claim(self, count: int, *, starts: bool, has_lease: bool) -> list[ClaimedRow]:
         return await self._claims.claim(
@@ -219,73 +218,69 @@ class SimulatedWorker:
             )
         )
 
-    async def start(self, hold: ClaimRef) -> bool:
-        return bool(await self._claims.start([TaskStart(claim=hold, pid=PID)], hostname=HOST))
+    async def start(self, claim_ref: ClaimRef) -> bool:
+        return bool(await self._claims.start([TaskStart(claim=claim_ref, pid=PID)], hostname=HOST))
 
-    async def expire(self, hold: ClaimRef) -> bool:
-        return bool(await self._claims.expire([TaskExpiry(claim=hold, document=ERR)]))
+    async def expire(self, claim_ref: ClaimRef) -> bool:
+        return bool(await self._claims.expire([TaskExpiry(claim=claim_ref, document=ERR)]))
 
-    async def finish(self, hold: ClaimRef, code: str, *, asks_again: bool) -> bool:
-        """Store the end of an execution; whether it was taken."""
+    async def finish(self, claim_ref: ClaimRef, code: str, *, requests_retry: bool) -> bool:
+        """Store the outcome of an attempt; returns whether it was accepted."""
         is_ok = code == OK
         finish = FinishedAttempt(
-            claim=hold,
+            claim=claim_ref,
             outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
-            document=f'{{"ok": {hold.claim_token}}}' if is_ok else ERR,
+            document=f'{{"ok": {claim_ref.claim_token}}}' if is_ok else ERR,
             error_code=None if is_ok else code,
-            retry_delay_s=delay_after(code) * TICK_S if asks_again else None,
+            retry_delay_s=delay_after(code) * TICK_S if requests_retry else None,
             poison_document=ERR if code == CRASHED else None,
         )
         return bool(await self._finishes.finish([finish], max_crashes=MAX_CRASHES))
 
-    async def release(self, hold: ClaimRef, phase: TaskPhase) -> bool:
-        """Give up what has not begun; whether it was taken back."""
+    async def release(self, claim_ref: ClaimRef, phase: TaskPhase) -> bool:
+        """Release a task that has not begun; returns whether its claim was still valid."""
         release = self._claims.release if phase is TaskPhase.CLAIMED else self._claims.release_running
-        return bool(await release([hold]))
+        return bool(await release([claim_ref]))
 
     async def reconcile(self) -> list[ClaimRef]:
-        """Give back what names us and what we never heard of; returns what that was."""
+        """Release tasks that the database assigns to us but whose claim answer we never received; returns them."""
         owned = [(await self._claims.owned(worker_id), worker_id) for worker_id in self.ids]
-        unheard = [
-            (row.status, hold)
+        unknown = [
+            (row.status, claim_ref)
             for rows, owner in owned
             for row in rows
-            if (hold := _claim_ref(row, owner)) not in self.in_flight
+            if (claim_ref := _claim_ref(row, owner)) not in self.in_flight
         ]
-        for status, hold in unheard:
-            await self.release(hold, TaskPhase.CLAIMED if status == CLAIMED else TaskPhase.HANDED)
-        return [hold for _, hold in unheard]
+        for status, claim_ref in unknown:
+            await self.release(claim_ref, TaskPhase.CLAIMED if status == CLAIMED else TaskPhase.STARTED)
+        return [claim_ref for _, claim_ref in unknown]
 
     async def report_stopped(self) -> None:
         for worker_id in self.ids:
-            await self._fleet.set_state(worker_id, WorkerState.STOPPED)
+            await self._workers.set_state(worker_id, WorkerState.STOPPED)
 
 
-def _beats(holds: Iterable[ClaimRef]) -> Sequence[TaskHeartbeat]:
-    return [TaskHeartbeat(claim=hold, pid=PID) for hold in holds]
+def _heartbeats_for(claim_refs: Iterable[ClaimRef]) -> Sequence[TaskHeartbeat]:
+    return [TaskHeartbeat(claim=claim_ref, pid=PID) for claim_ref in claim_refs]
 
 
 def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:
     return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
 
 
-# What is drawn by lot in the lives of workers, and in those of their operators.
+# Random choices of the state machine
 
-MOST_UNFINISHED: Final = 3
-"""Few, so that much happens to each."""
+MAX_UNFINISHED: Final = 3
+"""Few tasks, so that many things happen to each."""
 
 
 class WorkerFault(Enum):
-    """What may happen to a worker."""
-
-    STAND_STILL = auto()
+    FREEZE = auto()
     KILL = auto()
     STOP = auto()
 
 
 class OperatorAction(Enum):
-    """What an operator may say."""
-
     CANCEL = auto()
     REQUEUE = auto()
     PAUSE = auto()
@@ -293,29 +288,28 @@ class OperatorAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChoices:
-    """How a worker goes on, whatever is next."""
+    """Choices for the next step of a worker."""
 
     task_spec: TaskSpec = field(default_factory=TaskSpec)
-    """What is sent before a claim, so that there is something to claim."""
-    count: int = MOST_UNFINISHED
+    """Task to send before a claim, so that there is something to claim."""
+    count: int = MAX_UNFINISHED
     phase: TaskPhase = TaskPhase.BEGUN
     has_lease: bool = False
     answer_arrives: bool = True
-    """Whether the answer to a claim arrives."""
     releases: bool = False
     code: str = OK
     times: int = 1
-    """The end of a task is told again where nobody heard the answer."""
+    """How often an outcome is sent; 2 simulates a lost answer."""
 
 
 STEP_CHOICES = st.builds(
     StepChoices,
-    spec=TASK_SPECS,
+    task_spec=TASK_SPECS,
     count=st.integers(1, 3),
-    phase=st.sampled_from([TaskPhase.BEGUN, TaskPhase.BEGUN, TaskPhase.HANDED, TaskPhase.CLAIMED]),
+    phase=st.sampled_from([TaskPhase.BEGUN, TaskPhase.BEGUN, TaskPhase.STARTED, TaskPhase.CLAIMED]),
     has_lease=st.booleans(),
-    is_heard=st.sampled_from([True, True, True, False]),
-    gives_up=st.sampled_from([False, False, True]),
+    answer_arrives=st.sampled_from([True, True, True, False]),
+    releases=st.sampled_from([False, False, True]),
     code=st.sampled_from([OK, FAILED, CRASHED]),
     times=st.sampled_from([1, 1, 2]),
 )

@@ -1,4 +1,8 @@
-"""Tasks as they are asked for, in ticks, and as they are sent."""
+"""Model of tasks for the state machine tests: what was sent, how each task must be now, and which rules are broken.
+
+It shares no code with the product. Times are ticks of a clock that stands still between two steps. All spans have a
+fraction, so that nothing is due at the exact moment of a check, however slow the machine is.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ SHUTDOWN: Final = "SHUTDOWN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task as it is asked for: when it is due, how long it is good for, and which codes it is retried after."""
+    """A task to send; times in ticks, `codes` are the error codes after which it is retried."""
 
     queue: str = "default"
     retries: int = 0
@@ -49,12 +53,12 @@ TASK_SPECS = st.builds(
 
 
 def delay_after(code: str) -> float:
-    """A task that was cut by a stopping worker is due at once."""
+    """Retry delay in ticks; a task interrupted by a shutdown is due at once."""
     return 0 if code == SHUTDOWN else RETRY_DELAY
 
 
 def send_payload(task_id: str, spec: TaskSpec, *, tick_s: float) -> TaskSendPayload:
-    """The task as a client sends it."""
+    """The payload of a send."""
     now = datetime.now(UTC)
     options: dict[str, object] = {}
     if spec.retries and spec.codes:
@@ -80,10 +84,7 @@ def send_payload(task_id: str, spec: TaskSpec, *, tick_s: float) -> TaskSendPayl
     )
 
 
-# How a task must stand after what was asked of the queue; shares no rule with the code that is tested by it.
-#
-# Times are ticks of a clock that stands still between two steps. Every span has a fraction, so that nothing is ever due
-# at the very moment at which it is looked at, however slow the machine is.
+# Expected state of one task
 
 THRESHOLD: Final = 2.5
 LEASE: Final = 1.5
@@ -93,14 +94,14 @@ PENDING, CLAIMED, RUNNING = TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.R
 
 
 class ExpectedAttempt(NamedTuple):
-    """The end of an execution that had begun in the table."""
+    """A finished attempt."""
 
     outcome: str
     will_retry: bool
 
 
 class ShownState(NamedTuple):
-    """A task as it was shown to somebody."""
+    """A state in which a task was shown to an operator."""
 
     status: TaskStatus
     claim_token: int
@@ -108,7 +109,7 @@ class ShownState(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ExpectedTask:
-    """A task that was accepted, and how it must stand by now."""
+    """An accepted task and the state it must have now."""
 
     number: int
     id: UUID
@@ -117,7 +118,7 @@ class ExpectedTask:
     good_until: float
     status: TaskStatus = PENDING
     claim_ref: ClaimRef | None = None
-    """The newest claim; it counts only as long as the status says so."""
+    """The latest claim; valid only while the status is CLAIMED or RUNNING."""
     lease_until: float = inf
     last_heartbeat_at: float = -inf
     retries_used: int = 0
@@ -125,10 +126,10 @@ class ExpectedTask:
     may_overlap: bool = False
     ended_at: float = inf
     result: int | None = None
-    """The token of the execution that completed it."""
+    """Claim token of the attempt that completed it."""
     attempts: dict[int, ExpectedAttempt] = field(default_factory=dict[int, ExpectedAttempt])
     past_states: list[ShownState] = field(default_factory=lambda: [ShownState(PENDING, 0)])
-    """Every way in which it has stood, the present one last."""
+    """All its states, the current one last."""
 
     def __repr__(self) -> str:
         return f"task {self.number}"
@@ -141,8 +142,8 @@ class ExpectedTask:
     def owner_id(self) -> UUID | None:
         return None if self.claim_ref is None else self.claim_ref.worker_id
 
-    def is_held(self, hold: ClaimRef, status: TaskStatus) -> bool:
-        return self.claim_ref == hold and self.status is status
+    def has_claim(self, claim_ref: ClaimRef, status: TaskStatus) -> bool:
+        return self.claim_ref == claim_ref and self.status is status
 
     def may_start(self, now: float) -> bool:
         return now < self.lease_until and now < self.good_until
@@ -151,27 +152,27 @@ class ExpectedTask:
         is_free = self.due_at <= now if self.status is PENDING else self.status is CLAIMED and self.lease_until <= now
         return is_free and now < self.good_until
 
-    def claim(self, hold: ClaimRef, status: TaskStatus, now: float, *, has_lease: bool) -> None:
-        self.claim_ref = hold
+    def claim(self, claim_ref: ClaimRef, status: TaskStatus, now: float, *, has_lease: bool) -> None:
+        self.claim_ref = claim_ref
         self.lease_until = now + LEASE if has_lease and status is CLAIMED else inf
-        self._stand(status, now)
+        self._set_status(status, now)
 
-    def beat(self, now: float) -> None:
-        """A lease that has lapsed stays so."""
+    def heartbeat(self, now: float) -> None:
+        """An expired lease is not renewed."""
         self.last_heartbeat_at = now
         if now < self.lease_until < inf:
             self.lease_until = now + LEASE
 
     def start(self, now: float) -> None:
         self.lease_until = inf
-        self._stand(RUNNING, now)
+        self._set_status(RUNNING, now)
 
     def release(self, now: float) -> None:
-        """It costs nothing, and it keeps its place."""
-        self._stand(PENDING, now)
+        """No retry is spent and its due time is kept."""
+        self._set_status(PENDING, now)
 
     def finish(self, code: str, now: float) -> None:
-        """By the worker that holds it."""
+        """An outcome from the worker that owns it."""
         if code == OK:
             self.attempts[self.token] = ExpectedAttempt("COMPLETED", will_retry=False)
             self.result = self.token
@@ -180,22 +181,25 @@ class ExpectedTask:
             self._fail_with(code, now)
 
     def _fail_with(self, code: str, now: float) -> None:
-        """Again, where its policy says so and there is a retry left and time, and it has not crashed too often."""
+        """Retry if the policy allows it, a retry and time are left, and it is not poison; otherwise fail."""
         self.crashes += code == CRASHED
         is_poison = code == CRASHED and self.crashes >= MAX_CRASHES
         due_at = now + delay_after(code)
-        is_late = due_at >= self.good_until
+        is_overdue = due_at >= self.good_until
         self._fail(
-            now, again=code in self.spec.codes and self.retries_used < self.spec.retries and not (is_poison or is_late)
+            now,
+            will_retry=code in self.spec.codes
+            and self.retries_used < self.spec.retries
+            and not (is_poison or is_overdue),
         )
         if self.status is PENDING:
             self.retries_used += 1
             self.due_at = due_at
 
-    def mark_stale(self, now: float, *, is_surely_gone: bool) -> None:
-        """Its owner counts as dead."""
+    def mark_stale(self, now: float, *, has_stopped: bool) -> None:
+        """Recover it from an owner that is considered dead."""
         if self.status is RUNNING:
-            self.may_overlap |= not is_surely_gone
+            self.may_overlap |= not has_stopped
             self._fail_with(CRASHED, now)
         elif now >= self.good_until:
             self._end(TaskStatus.EXPIRED, now)
@@ -211,42 +215,42 @@ class ExpectedTask:
         self._end(TaskStatus.CANCELLED, now)
 
     def requeue(self, now: float) -> None:
-        """By an operator, who spends no retry."""
-        is_late = now >= self.good_until
+        """Requeue by an operator; spends no retry."""
+        is_overdue = now >= self.good_until
         if self.status is RUNNING:
             self.may_overlap = True
-            self._fail(now, again=not is_late)
-        elif is_late:
+            self._fail(now, will_retry=not is_overdue)
+        elif is_overdue:
             self._end(TaskStatus.EXPIRED, now)
         else:
-            self._stand(PENDING, now)
+            self._set_status(PENDING, now)
         self.due_at = now if self.status is PENDING else self.due_at
 
-    def _fail(self, now: float, *, again: bool) -> None:
-        self.attempts[self.token] = ExpectedAttempt("FAILED", will_retry=again)
-        if again:
-            self._stand(PENDING, now)
+    def _fail(self, now: float, *, will_retry: bool) -> None:
+        self.attempts[self.token] = ExpectedAttempt("FAILED", will_retry=will_retry)
+        if will_retry:
+            self._set_status(PENDING, now)
         else:
             self._end(TaskStatus.FAILED, now)
 
     def _end(self, status: TaskStatus, now: float) -> None:
         self.ended_at = now
-        self._stand(status, now)
+        self._set_status(status, now)
 
-    def _stand(self, status: TaskStatus, now: float) -> None:
+    def _set_status(self, status: TaskStatus, now: float) -> None:
         self.status = status
         self.last_heartbeat_at = now
         self.past_states.append(ShownState(status, self.token))
 
 
-# What was accepted, who holds what, and which executions began and ended; the queue's tables are judged by it.
+# Expected state of all tasks, compared with the tables
 
 RETENTION: Final = 4.5
-"""How long what has ended is kept."""
+"""How long finished tasks are kept."""
 
 
 class StoredTask(NamedTuple):
-    """A task as the table has it; `result` is the claim token that its result tells of."""
+    """A row of horsies_tasks; `result` holds the claim token of the attempt that completed it."""
 
     id: UUID
     status: str
@@ -266,7 +270,7 @@ class StoredAttempt(NamedTuple):
 
 
 class StoredTables(NamedTuple):
-    """Everything that is judged after a step."""
+    """Rows that are compared after each step."""
 
     tasks: Sequence[StoredTask]
     attempts: Sequence[StoredAttempt]
@@ -274,23 +278,23 @@ class StoredTables(NamedTuple):
 
 
 class TaskModel:
-    """The lives of all tasks, and the processes that work on them."""
+    """All tasks and the executions in progress."""
 
     def __init__(self) -> None:
         self.now = 0
         self.tasks: dict[UUID, ExpectedTask] = {}
         self.paused: set[str] = set()
         self.stopped: set[UUID] = set()
-        """Workers that said so."""
+        """Ids of workers that stopped in an orderly way."""
         self._accepted = 0
         self._begun: set[ClaimRef] = set()
-        self._at_work: set[ClaimRef] = set()
+        self._executing: set[ClaimRef] = set()
         self._swept_at = -inf
-        """When somebody last judged who had listened for long enough."""
+        """Time of the last sweep by an observer that had listened for long enough."""
 
     @property
     def unfinished(self) -> list[ExpectedTask]:
-        return [life for life in self.tasks.values() if not life.status.is_terminal]
+        return [task for task in self.tasks.values() if not task.status.is_terminal]
 
     def accept(self, task_id: UUID, spec: TaskSpec) -> None:
         self._accepted += 1
@@ -300,107 +304,108 @@ class TaskModel:
         )
 
     def claimable(self) -> list[ExpectedTask]:
-        return [life for life in self.unfinished if life.spec.queue not in self.paused and life.is_claimable(self.now)]
+        return [task for task in self.unfinished if task.spec.queue not in self.paused and task.is_claimable(self.now)]
 
-    def held_by(self, worker_ids: Collection[UUID]) -> list[ExpectedTask]:
-        """What names one of these in the table."""
-        return [life for life in self.unfinished if life.status is not PENDING and life.owner_id in worker_ids]
+    def owned_by(self, worker_ids: Collection[UUID]) -> list[ExpectedTask]:
+        """Tasks whose row names one of these workers."""
+        return [task for task in self.unfinished if task.status is not PENDING and task.owner_id in worker_ids]
 
-    def start_execution(self, hold: ClaimRef) -> Iterator[str]:
-        """A process starts on a task; yields what must not be so."""
-        others = [each for each in self._at_work if each.task_id == hold.task_id]
-        life = self.tasks.get(hold.task_id)
-        if others and life is not None and not life.may_overlap:
-            yield f"C3 {life} began under claim {hold.claim_token} and was at work under {others[0].claim_token}"
-        if hold in self._begun:
-            yield f"C5 {life} began twice under claim {hold.claim_token}"
-        self._begun.add(hold)
-        self._at_work.add(hold)
+    def start_execution(self, claim_ref: ClaimRef) -> Iterator[str]:
+        """A process starts to execute a task; yields violations."""
+        others = [other for other in self._executing if other.task_id == claim_ref.task_id]
+        task = self.tasks.get(claim_ref.task_id)
+        if others and task is not None and not task.may_overlap:
+            tokens = claim_ref.claim_token, others[0].claim_token
+            yield f"C3 {task} began under claim {tokens[0]} while claim {tokens[1]} was executing"
+        if claim_ref in self._begun:
+            yield f"C5 {task} began twice under claim {claim_ref.claim_token}"
+        self._begun.add(claim_ref)
+        self._executing.add(claim_ref)
 
-    def end_execution(self, hold: ClaimRef) -> None:
-        """The process is done with it, or dead."""
-        self._at_work.discard(hold)
+    def end_execution(self, claim_ref: ClaimRef) -> None:
+        """The process has finished it, or is dead."""
+        self._executing.discard(claim_ref)
 
     def sweep(self, listening_since: float) -> set[UUID]:
-        """Settle what is stale for a judge who has listened since then; returns what is settled."""
+        """Recover tasks that are stale for an observer listening since then; returns their ids."""
         if self.now - listening_since >= THRESHOLD:
             self._swept_at = self.now
         stale = [
-            life for life in self.unfinished if life.status is not PENDING and self._is_stale(life, listening_since)
+            task for task in self.unfinished if task.status is not PENDING and self._is_stale(task, listening_since)
         ]
-        for life in stale:
-            life.mark_stale(self.now, is_surely_gone=life.owner_id in self.stopped)
-        late = [life for life in self.unfinished if life.status is PENDING and life.good_until <= self.now]
-        for life in late:
-            life.expire(self.now)
-        return {life.id for life in (*stale, *late)}
+        for task in stale:
+            task.mark_stale(self.now, has_stopped=task.owner_id in self.stopped)
+        overdue = [task for task in self.unfinished if task.status is PENDING and task.good_until <= self.now]
+        for task in overdue:
+            task.expire(self.now)
+        return {task.id for task in (*stale, *overdue)}
 
     def delete_old(self) -> None:
-        """What ended long ago is no longer kept."""
-        self.tasks = {key: life for key, life in self.tasks.items() if self.now - life.ended_at < RETENTION}
+        """Forget finished tasks older than RETENTION."""
+        self.tasks = {key: task for key, task in self.tasks.items() if self.now - task.ended_at < RETENTION}
 
     def violations(self, tables: StoredTables) -> list[str]:
-        """Everything in the tables that breaks C1 to C6."""
+        """All violations of C1 to C6 in the tables."""
         known = [(self.tasks[row.id], row) for row in tables.tasks if row.id in self.tasks]
         return [
-            *self._lost_or_made_up(tables.tasks),
-            *(fault for life, row in known for fault in _misplaced(life, row)),
-            *self._outcomes_twice(tables.attempts),
-            *(fault for life, row in known for fault in _beyond_policy(life, row)),
+            *self._lost_or_unexpected(tables.tasks),
+            *(fault for task, row in known for fault in _wrong_state(task, row)),
+            *self._duplicate_outcomes(tables.attempts),
+            *(fault for task, row in known for fault in _beyond_policy(task, row)),
             *self._miscounted(tables.attempts),
-            *(fault for life, row in known for fault in self._orphaned(life, row, tables.worker_ids)),
+            *(fault for task, row in known for fault in self._orphaned(task, row, tables.worker_ids)),
         ]
 
-    def _is_stale(self, life: ExpectedTask, listening_since: float) -> bool:
-        return life.owner_id in self.stopped or self.now - max(life.last_heartbeat_at, listening_since) >= THRESHOLD
+    def _is_stale(self, task: ExpectedTask, listening_since: float) -> bool:
+        return task.owner_id in self.stopped or self.now - max(task.last_heartbeat_at, listening_since) >= THRESHOLD
 
-    def _lost_or_made_up(self, tasks: Sequence[StoredTask]) -> Iterator[str]:
+    def _lost_or_unexpected(self, tasks: Sequence[StoredTask]) -> Iterator[str]:
         stored = {row.id for row in tasks}
-        yield from (f"C1 {life} is gone" for life in self.tasks.values() if life.id not in stored)
-        yield from (f"C1 {each} is there and should not be" for each in stored - self.tasks.keys())
+        yield from (f"C1 {task} is gone" for task in self.tasks.values() if task.id not in stored)
+        yield from (f"C1 {task_id} exists unexpectedly" for task_id in stored - self.tasks.keys())
 
-    def _outcomes_twice(self, attempts: Sequence[StoredAttempt]) -> Iterator[str]:
-        last = Counter(each.task_id for each in attempts if not each.will_retry)
+    def _duplicate_outcomes(self, attempts: Sequence[StoredAttempt]) -> Iterator[str]:
+        last = Counter(attempt.task_id for attempt in attempts if not attempt.will_retry)
         yield from (f"C2 {self._name(key)} has {count} outcomes" for key, count in last.items() if count > 1)
-        runs = Counter((each.task_id, each.claim_token) for each in attempts)
-        twice = [(self._name(key), token, count) for (key, token), count in runs.items() if count > 1]
-        yield from (f"C2 {name} ended {count} times under claim {token}" for name, token, count in twice)
+        ends = Counter((attempt.task_id, attempt.claim_token) for attempt in attempts)
+        duplicates = [(self._name(key), token, count) for (key, token), count in ends.items() if count > 1]
+        yield from (f"C2 {name} ended {count} times under claim {token}" for name, token, count in duplicates)
 
     def _miscounted(self, attempts: Sequence[StoredAttempt]) -> Iterator[str]:
         stored = set(attempts)
-        ended = {
-            StoredAttempt(life.id, token, *end) for life in self.tasks.values() for token, end in life.attempts.items()
+        expected = {
+            StoredAttempt(task.id, token, *end) for task in self.tasks.values() for token, end in task.attempts.items()
         }
-        yield from (f"C5 {self._name(each.task_id)} has no attempt {each[1:]}" for each in ended - stored)
-        yield from (f"C5 {self._name(each.task_id)} has an attempt {each[1:]}" for each in stored - ended)
+        yield from (f"C5 {self._name(row.task_id)} lacks attempt {row[1:]}" for row in expected - stored)
+        yield from (f"C5 {self._name(row.task_id)} has unexpected attempt {row[1:]}" for row in stored - expected)
 
-    def _orphaned(self, life: ExpectedTask, row: StoredTask, worker_ids: Collection[UUID]) -> Iterator[str]:
+    def _orphaned(self, task: ExpectedTask, row: StoredTask, worker_ids: Collection[UUID]) -> Iterator[str]:
         if row.status not in {CLAIMED, RUNNING}:
             return
-        if self._swept_at - life.last_heartbeat_at >= THRESHOLD:
-            yield f"C6 {life} has a dead owner, and somebody has looked"
+        if self._swept_at - task.last_heartbeat_at >= THRESHOLD:
+            yield f"C6 {task} has a dead owner after a sweep"
         if row.owner_id not in worker_ids:
-            yield f"C6 nothing is known of the owner of {life}"
+            yield f"C6 the owner of {task} has no row"
 
     def _name(self, task_id: UUID) -> str:
         return str(self.tasks.get(task_id, task_id))
 
 
-def _misplaced(life: ExpectedTask, row: StoredTask) -> Iterator[str]:
-    stands, should = (row.status, row.claim_token), (life.status.value, life.token)
-    if stands != should:
-        yield f"C1 {life} stands as {stands}, not as {should}"
-    if row.result != life.result:
-        yield f"C2 {life} has the result of claim {row.result}, not of {life.result}"
-    if row.overlap_possible != life.may_overlap:
-        yield f"C3 {life} says {row.overlap_possible} of an overlap, not {life.may_overlap}"
+def _wrong_state(task: ExpectedTask, row: StoredTask) -> Iterator[str]:
+    actual, expected = (row.status, row.claim_token), (task.status.value, task.token)
+    if actual != expected:
+        yield f"C1 {task} is {actual}, expected {expected}"
+    if row.result != task.result:
+        yield f"C2 {task} has the result of claim {row.result}, expected {task.result}"
+    if row.overlap_possible != task.may_overlap:
+        yield f"C3 {task} has overlap_possible {row.overlap_possible}, expected {task.may_overlap}"
 
 
-def _beyond_policy(life: ExpectedTask, row: StoredTask) -> Iterator[str]:
-    if row.retry_count > life.spec.retries:
-        yield f"C4 {life} was retried {row.retry_count} times of {life.spec.retries}"
+def _beyond_policy(task: ExpectedTask, row: StoredTask) -> Iterator[str]:
+    if row.retry_count > task.spec.retries:
+        yield f"C4 {task} was retried {row.retry_count} times, allowed {task.spec.retries}"
     if row.crash_count > MAX_CRASHES:
-        yield f"C4 {life} crashed {row.crash_count} times of {MAX_CRASHES}"
-    spent, should = (row.retry_count, row.crash_count), (life.retries_used, life.crashes)
-    if spent != should:
-        yield f"C4 {life} has {spent} retries and crashes, not {should}"
+        yield f"C4 {task} crashed {row.crash_count} times, allowed {MAX_CRASHES}"
+    actual, expected = (row.retry_count, row.crash_count), (task.retries_used, task.crashes)
+    if actual != expected:
+        yield f"C4 {task} has {actual} retries and crashes, expected {expected}"

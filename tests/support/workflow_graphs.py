@@ -1,4 +1,4 @@
-"""Random workflows: their graphs, the graphs of their sub-workflows, and how each of their tasks would end."""
+"""Random workflow graphs, their expected outcomes, and simulated runs that apply the rules without a database."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from horsies.model.workflow.progress import (
     next_steps,
 )
 
-LARGEST_CHILD = 4
-CHANCES = st.integers(0, 2**32).map(Random)
+MAX_SUB_WORKFLOW_NODES = 4
+RANDOM_GENERATORS = st.integers(0, 2**32).map(Random)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class DagNode:
     allow_failed_deps: bool
     context: tuple[int, ...]
     succeeds: bool
-    """Of a task; a sub-workflow ends as its own graph says."""
-    child: Dag | None = None
+    """Outcome of a task; that of a sub-workflow follows from its own graph."""
+    sub_dag: Dag | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,9 @@ class Dag:
 
 @st.composite
 def dags(draw: st.DrawFn, *, largest: int = 60, depth: int = 2) -> Dag:
-    """A graph of up to `largest` nodes with every kind of join, policy and reaction to errors, so many levels deep."""
-    nodes = _in_any_order([draw(_nodes(index, depth)) for index in range(draw(st.integers(1, largest)))], draw(CHANCES))
+    """A graph of up to `largest` nodes with any joins, success rules and error modes, nested up to `depth` levels."""
+    ordered = [draw(_nodes(index, depth)) for index in range(draw(st.integers(1, largest)))]
+    nodes = _shuffled(ordered, draw(RANDOM_GENERATORS))
     indexes = st.integers(0, len(nodes) - 1)
     case = st.lists(indexes, min_size=1, max_size=3, unique=True).map(tuple)
     rules = st.lists(case, min_size=1, max_size=3).map(lambda cases: SuccessRule(cases=tuple(cases)))
@@ -70,17 +71,17 @@ def dags(draw: st.DrawFn, *, largest: int = 60, depth: int = 2) -> Dag:
     )
 
 
-def _in_any_order(nodes: list[DagNode], chance: Random) -> tuple[DagNode, ...]:
-    """The same graph with its nodes listed differently: they may stand before those that they wait for."""
-    places = list(range(len(nodes)))
-    chance.shuffle(places)
-    listed = {place: _moved(node, places) for node, place in zip(nodes, places, strict=True)}
-    return tuple(listed[place] for place in range(len(nodes)))
+def _shuffled(nodes: list[DagNode], random: Random) -> tuple[DagNode, ...]:
+    """The same graph with its nodes in random order, so that a node may be listed before its dependencies."""
+    new_indexes = list(range(len(nodes)))
+    random.shuffle(new_indexes)
+    moved = {index: _reindexed(node, new_indexes) for node, index in zip(nodes, new_indexes, strict=True)}
+    return tuple(moved[index] for index in range(len(nodes)))
 
 
-def _moved(node: DagNode, places: list[int]) -> DagNode:
-    dependencies = tuple(sorted(places[each] for each in node.dependencies))
-    return replace(node, dependencies=dependencies, context=tuple(places[each] for each in node.context))
+def _reindexed(node: DagNode, new_indexes: list[int]) -> DagNode:
+    dependencies = tuple(sorted(new_indexes[index] for index in node.dependencies))
+    return replace(node, dependencies=dependencies, context=tuple(new_indexes[index] for index in node.context))
 
 
 @st.composite
@@ -96,75 +97,74 @@ def _nodes(draw: st.DrawFn, index: int, depth: int) -> DagNode:
         allow_failed_deps=draw(st.booleans()),
         context=tuple(index for index in dependencies if draw(st.integers(0, 3)) == 0),
         succeeds=draw(st.integers(0, 3)) != 0,
-        child=draw(dags(largest=LARGEST_CHILD, depth=depth - 1)) if is_subworkflow else None,
+        sub_dag=draw(dags(largest=MAX_SUB_WORKFLOW_NODES, depth=depth - 1)) if is_subworkflow else None,
     )
 
 
-# How a run must end, worked out from its graph alone; shares no rule with the code that is tested by it.
-#
-# Neither order nor time occurs here: that they make no difference is what is to be shown.
+# Expected outcome, computed from the graph alone and without code of the product. Order and time do not occur here:
+# the tests show that they make no difference.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The end of a run. A failure is that of the node `blamed`, or has a `code` where no node is to blame."""
+    """Outcome of a run. Its error is that of node `failed_node`, or has this `code` if no node is the cause."""
 
     status: str
     nodes: Sequence[str]
     failed_node: int | None = None
     code: str | None = None
-    children: Mapping[int, RunOutcome] = field(default_factory=dict[int, "RunOutcome"])
-    """Of the sub-workflows that start, by the index of their node."""
+    sub_runs: Mapping[int, RunOutcome] = field(default_factory=dict[int, "RunOutcome"])
+    """Outcomes of started sub-workflows, by node index."""
 
 
 def expected_outcome(dag: Dag) -> RunOutcome:
-    children = {index: expected_outcome(node.child) for index, node in enumerate(dag.nodes) if node.child is not None}
+    sub_runs = {
+        index: expected_outcome(node.sub_dag) for index, node in enumerate(dag.nodes) if node.sub_dag is not None
+    }
 
     @cache
-    def end_of(index: int) -> str:
+    def status_of(index: int) -> str:
         node = dag.nodes[index]
-        if not _starts(node, [end_of(each) for each in node.dependencies]):
+        if not _starts(node, [status_of(dependency) for dependency in node.dependencies]):
             return "SKIPPED"
-        succeeds = children[index].status == "COMPLETED" if index in children else node.succeeds
+        succeeds = sub_runs[index].status == "COMPLETED" if index in sub_runs else node.succeeds
         return "COMPLETED" if succeeds else "FAILED"
 
-    ends = [end_of(index) for index in range(len(dag.nodes))]
-    status, blamed, code = _end(dag, ends)
-    started = {index: child for index, child in children.items() if ends[index] != "SKIPPED"}
-    return RunOutcome(status=status, nodes=ends, failed_node=blamed, code=code, children=started)
+    statuses = [status_of(index) for index in range(len(dag.nodes))]
+    status, failed_node, code = _run_outcome(dag, statuses)
+    started = {index: outcome for index, outcome in sub_runs.items() if statuses[index] != "SKIPPED"}
+    return RunOutcome(status=status, nodes=statuses, failed_node=failed_node, code=code, sub_runs=started)
 
 
-def _starts(node: DagNode, waited_for: Sequence[str]) -> bool:
-    completed = waited_for.count("COMPLETED")
-    if not waited_for:
+def _starts(node: DagNode, dependencies: Sequence[str]) -> bool:
+    completed = dependencies.count("COMPLETED")
+    if not dependencies:
         return True
     if node.join == "any":
         return completed > 0
     if node.join == "quorum":
         return completed >= (node.min_success or 0)
-    return node.allow_failed_deps or completed == len(waited_for)
+    return node.allow_failed_deps or completed == len(dependencies)
 
 
-def _end(dag: Dag, ends: Sequence[str]) -> tuple[str, int | None, str | None]:
-    """Status, whose failure it is, and the code where it is nobody's."""
+def _run_outcome(dag: Dag, statuses: Sequence[str]) -> tuple[str, int | None, str | None]:
+    """Status of the run, index of the failed node, and the error code if no node is the cause."""
     if dag.success is None:
-        failed = [index for index, end in enumerate(ends) if end == "FAILED"]
+        failed = [index for index, status in enumerate(statuses) if status == "FAILED"]
         return ("FAILED", failed[0], None) if failed else ("COMPLETED", None, None)
     for case in dag.success.cases:
-        if all(ends[index] == "COMPLETED" for index in case):
+        if all(statuses[index] == "COMPLETED" for index in case):
             return "COMPLETED", None, None
-    failed = [index for case in dag.success.cases for index in case if ends[index] == "FAILED"]
+    failed = [index for case in dag.success.cases for index in case if statuses[index] == "FAILED"]
     return ("FAILED", failed[0], None) if failed else ("FAILED", None, "WORKFLOW_SUCCESS_CASE_NOT_MET")
 
 
-# Runs as a database would hold them, to live through the rules without one. Every public method is one commit.
-#
-# Therefore an advance is applied wholly or not at all, and there is no half of it to be tried: a death in the middle is
-# `due` without `advance`.
+# Simulated runs, as a database would store them. Every public method is one commit, so an advance is applied entirely
+# or not at all: a crash in the middle of one is `due_steps` without `advance`.
 
 OK = FinishedTask(status=TaskStatus.COMPLETED, result_kind=ResultKind.OK)
 ERR = FinishedTask(status=TaskStatus.FAILED, result_kind=ResultKind.ERR)
-TAKEN_BACK = FinishedTask(status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.PAUSED)
+WITHDRAWN = FinishedTask(status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.PAUSED)
 
 
 @dataclass(slots=True, eq=False)
@@ -172,11 +172,11 @@ class SimulatedRun:
     dag: Dag
     nodes: list[NodeState]
     starts: list[int]
-    """How often each node was given a task, less those that were taken back before or instead of an end."""
-    children: dict[int, SimulatedRun]
+    """Number of tasks enqueued for each node, without those withdrawn before they ended."""
+    sub_runs: dict[int, SimulatedRun]
     parent: SimulatedRun | None = None
     status: WorkflowStatus = WorkflowStatus.RUNNING
-    blamed: int | None = None
+    failed_node: int | None = None
     code: str | None = None
 
     @property
@@ -185,45 +185,44 @@ class SimulatedRun:
 
     @property
     def active_nodes(self) -> list[int]:
-        """Nodes with a task that has not ended."""
+        """Nodes with an unfinished task."""
         tasks = (index for index, node in enumerate(self.nodes) if not node.is_subworkflow)
         return [
-            index for index in tasks if self.nodes[index].status in {S.ENQUEUED, S.RUNNING} and not self._ended(index)
+            index
+            for index in tasks
+            if self.nodes[index].status in {S.ENQUEUED, S.RUNNING} and self.nodes[index].backing is None
         ]
 
     def tree(self) -> Iterator[SimulatedRun]:
         yield self
-        for child in self.children.values():
-            yield from child.tree()
+        for sub_run in self.sub_runs.values():
+            yield from sub_run.tree()
 
     def outcome(self) -> RunOutcome:
-        """How it ended, with all below it."""
+        """Outcome of the run and all its sub-workflows."""
         return RunOutcome(
             status=self.status,
             nodes=[node.status for node in self.nodes],
-            failed_node=self.blamed,
+            failed_node=self.failed_node,
             code=self.code,
-            children={index: child.outcome() for index, child in sorted(self.children.items())},
+            sub_runs={index: sub_run.outcome() for index, sub_run in sorted(self.sub_runs.items())},
         )
 
     def set(self, index: int, **changes: object) -> None:
-        assert not self.nodes[index].status.is_terminal, "what has ended stays so"
+        assert not self.nodes[index].status.is_terminal, "a finished node must not change"
         self.nodes[index] = replace(self.nodes[index], **changes)  # pyright: ignore[reportArgumentType]
-
-    def _ended(self, index: int) -> bool:
-        return self.nodes[index].backing is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row of the outbox: advance this run, or start the sub-workflow of this node of it."""
+    """An outbox entry: advance a run, or start the sub-workflow of node `node_index`."""
 
     run: SimulatedRun
-    child: int | None = None
+    node_index: int | None = None
 
 
 class SimulatedRuns:
-    """A root and all that grows below it."""
+    """A root run and all its sub-workflows."""
 
     def __init__(self, dag: Dag) -> None:
         self.requests: list[Request] = []
@@ -233,25 +232,25 @@ class SimulatedRuns:
         run.set(index, status=S.RUNNING)
 
     def end_task(self, run: SimulatedRun, index: int) -> None:
-        """The outcome and the request for an advance are stored together."""
+        """Store the outcome together with an outbox entry."""
         run.set(index, backing=OK if run.dag.nodes[index].succeeds else ERR)
         self.requests.append(Request(run))
 
     def lose_task(self, run: SimulatedRun, index: int) -> None:
-        """Its worker died. It starts again, unless its run was paused meanwhile."""
+        """The worker of a task died; the task starts again unless its run was paused."""
         if not run.is_running:
-            run.set(index, backing=TAKEN_BACK)
+            run.set(index, backing=WITHDRAWN)
             self.requests.append(Request(run))
 
     def process_request(self, request: Request) -> None:
-        self.requests = [each for each in self.requests if each != request]
-        if request.child is None:
+        self.requests = [other for other in self.requests if other != request]
+        if request.node_index is None:
             self.advance(request.run)
-        elif request.run.is_running and request.run.nodes[request.child].status is S.READY:
-            self._start_child(request.run, request.child)
+        elif request.run.is_running and request.run.nodes[request.node_index].status is S.READY:
+            self._start_sub_workflow(request.run, request.node_index)
 
     def due_steps(self, run: SimulatedRun) -> list[Step]:
-        """What an advance would do now."""
+        """Steps that an advance would apply now."""
         nodes = [self._state_of(run, index) for index in range(len(run.nodes))]
         return list(
             next_steps(
@@ -264,26 +263,26 @@ class SimulatedRuns:
             self._apply(run, step)
 
     def pause(self, run: SimulatedRun) -> None:
-        """What waits is taken back; what runs may end."""
-        for each in run.tree():
-            if each.is_running:
-                each.status = WorkflowStatus.PAUSED
-                for index in each.active_nodes:
-                    if each.nodes[index].status is S.ENQUEUED:
-                        each.set(index, status=S.READY)
-                        each.starts[index] -= 1
+        """Withdraw enqueued tasks; running ones may finish."""
+        for member in run.tree():
+            if member.is_running:
+                member.status = WorkflowStatus.PAUSED
+                for index in member.active_nodes:
+                    if member.nodes[index].status is S.ENQUEUED:
+                        member.set(index, status=S.READY)
+                        member.starts[index] -= 1
 
     def resume(self, run: SimulatedRun) -> None:
-        paused = [each for each in run.tree() if each.status is WorkflowStatus.PAUSED]
-        for each in paused:
-            self.advance(each)
-        for each in paused:
-            each.status = WorkflowStatus.RUNNING
-        for each in paused:
-            self.advance(each)
+        paused = [member for member in run.tree() if member.status is WorkflowStatus.PAUSED]
+        for member in paused:
+            self.advance(member)
+        for member in paused:
+            member.status = WorkflowStatus.RUNNING
+        for member in paused:
+            self.advance(member)
 
     def heal(self) -> None:
-        """Whoever heals advances each run in which something is due, asked for or not."""
+        """Advance every run, with or without an outbox entry."""
         for run in list(self.root.tree()):
             if run.is_running:
                 self.advance(run)
@@ -297,29 +296,29 @@ class SimulatedRuns:
                 join=node.join,
                 min_success=node.min_success,
                 allow_failed_deps=node.allow_failed_deps,
-                is_subworkflow=node.child is not None,
+                is_subworkflow=node.sub_dag is not None,
             )
             for node in dag.nodes
         ]
-        run = SimulatedRun(dag=dag, nodes=nodes, starts=[0] * len(nodes), children={}, parent=parent)
+        run = SimulatedRun(dag=dag, nodes=nodes, starts=[0] * len(nodes), sub_runs={}, parent=parent)
         self.advance(run)
         return run
 
-    def _start_child(self, run: SimulatedRun, index: int) -> None:
-        child = run.dag.nodes[index].child
-        assert child is not None
-        assert index not in run.children, "a sub-workflow starts once"
+    def _start_sub_workflow(self, run: SimulatedRun, index: int) -> None:
+        sub_dag = run.dag.nodes[index].sub_dag
+        assert sub_dag is not None
+        assert index not in run.sub_runs, "a sub-workflow must start only once"
         run.set(index, status=S.RUNNING)
         run.starts[index] += 1
-        run.children[index] = self._start(child, run)
+        run.sub_runs[index] = self._start(sub_dag, run)
 
     def _state_of(self, run: SimulatedRun, index: int) -> NodeState:
-        """A node with what the tables say of its child, and of the request to start one."""
-        node, child = run.nodes[index], run.children.get(index)
+        """A node with the outcome of its sub-workflow, or ENQUEUED if a start is requested."""
+        node, sub_run = run.nodes[index], run.sub_runs.get(index)
         if node.status.is_terminal or not node.is_subworkflow:
             return node
-        if child is not None and child.status.is_terminal:
-            return replace(node, backing=FinishedSubWorkflow(status=child.status))
+        if sub_run is not None and sub_run.status.is_terminal:
+            return replace(node, backing=FinishedSubWorkflow(status=sub_run.status))
         return replace(node, status=S.ENQUEUED) if Request(run, index) in self.requests else node
 
     def _apply(self, run: SimulatedRun, step: Step) -> None:
@@ -332,9 +331,8 @@ class SimulatedRuns:
             case Skip(index):
                 run.set(index, status=S.SKIPPED, backing=None)
             case Enqueue(index):
-                assert all(run.nodes[each].status.is_terminal for each in run.nodes[index].context_dependencies), (
-                    "it can read them"
-                )
+                context = [run.nodes[dependency] for dependency in run.nodes[index].context_dependencies]
+                assert all(node.status.is_terminal for node in context), "context results must be available"
                 run.set(index, status=S.ENQUEUED)
                 run.starts[index] += 1
             case StartSubWorkflow(index):
@@ -343,7 +341,7 @@ class SimulatedRuns:
             case PauseRun():
                 self.pause(run)
             case FinishRun(outcome):
-                run.status, run.blamed, run.code = outcome.status, outcome.error_node, outcome.code
+                run.status, run.failed_node, run.code = outcome.status, outcome.error_node, outcome.code
                 if run.parent is not None:
                     self.requests.append(Request(run.parent))
             case SetRunError():

@@ -1,4 +1,4 @@
-"""A small app to make workflows of, and what a refused one says."""
+"""Workflow helpers: a small app, hand-made plans, a driver that runs them without a worker, and random graphs."""
 
 from __future__ import annotations
 
@@ -83,20 +83,20 @@ def post(to: str) -> TaskResult[str, TaskError]:
 
 
 def fault_codes(make: Callable[[], Any]) -> list[object]:
-    """The codes of all faults that `make` is refused for, in order."""
-    with pytest.raises(WorkflowValidationError) as refused:
+    """Codes of all faults for which `make` is rejected, in order."""
+    with pytest.raises(WorkflowValidationError) as caught:
         make()
-    return [fault.code for fault in refused.value.faults]
+    return [fault.code for fault in caught.value.faults]
 
 
-# Runs of workflows without a worker: plans made by hand, and tasks that end as a test says.
+# Runs without a worker: plans made by hand, and tasks whose outcome the test chooses
 
 Outcome = str | dict[str, Any]
-"""`ok`, `err`, or a document of one's own."""
+"""`ok`, `err`, or a whole result document."""
 
 
 def node(index: int, *after: int, **others: Any) -> NodePlan:
-    """A node that waits for others; its task has the name of its id, and it may read the results of all of them."""
+    """A node that depends on the nodes `after`; its task is named like its node id."""
     usual: dict[str, Any] = {
         "node_id": f"n{index}",
         "name": f"n{index}",
@@ -108,7 +108,7 @@ def node(index: int, *after: int, **others: Any) -> NodePlan:
 
 
 def sub_node(index: int, key: str, *after: int, **others: Any) -> NodePlan:
-    """A node that stands for the run of a sub-workflow."""
+    """A node that starts a sub-workflow."""
     sub = {"name": key, "definition_key": key, "is_subworkflow": True, "queue_name": None, "priority": None}
     return node(index, *after, **sub | others)
 
@@ -120,7 +120,7 @@ def plan(*nodes: NodePlan, **others: Any) -> WorkflowPlan:
 
 @dataclass(frozen=True, slots=True)
 class FakeDefinitions:
-    """The definitions of a process, and what each was built with."""
+    """Known workflow definitions; records the arguments of each build."""
 
     plans: Mapping[str, WorkflowPlan] = field(default_factory=dict[str, WorkflowPlan])
     built: list[tuple[Mapping[str, object], Mapping[str, object]]] = field(
@@ -135,7 +135,7 @@ class FakeDefinitions:
 
 
 class WorkflowDriver:
-    """A database, and someone who does the work of a worker's children in it, as the statements of a worker would."""
+    """Runs workflow tasks with a worker's statements, but without a worker."""
 
     def __init__(
         self, database: Database, *, known: WorkflowDefinitions | None = None, build_timeout_s: float = BUILD_TIMEOUT_S
@@ -153,12 +153,12 @@ class WorkflowDriver:
         return workflow_id
 
     async def claim_and_start(self, limit: int = 1000) -> list[ClaimedRow]:
-        """Begin what is due; in the order of the queue."""
-        # Children for half of them: those start in the same breath, the others by a statement of their own.
+        """Claim and start due tasks, in claim order."""
+        # Free children for half of them: those start with the claim, the others by a separate statement.
         return await self.start_tasks(await self.claim_only(limit, children=limit // 2))
 
     async def claim_only(self, limit: int = 1000, *, children: int = 0) -> list[ClaimedRow]:
-        """Claim what is due, and begin only so much of it."""
+        """Claim due tasks; only `children` of them start."""
         request = ClaimRequest(
             worker_id=self.worker_id,
             hostname="here",
@@ -169,30 +169,30 @@ class WorkflowDriver:
         return await ClaimStore(self.database).claim(request)
 
     async def start_tasks(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
-        """Begin what was claimed; returns those that run."""
-        waiting = [TaskStart(claim=self._hold(row), pid=7) for row in rows if row.status == "CLAIMED"]
+        """Start claimed tasks; returns those that are RUNNING."""
+        waiting = [TaskStart(claim=self._claim_ref(row), pid=7) for row in rows if row.status == "CLAIMED"]
         store = ClaimStore(self.database)
         ids = {row.id for row in await store.start(waiting, hostname="here")} if waiting else set[UUID]()
-        begun = [row for row in rows if row.status == "RUNNING" or row.id in ids]
-        for row in begun:
+        started = [row for row in rows if row.status == "RUNNING" or row.id in ids]
+        for row in started:
             self.started.append(row.task_name)
             self.contexts[row.task_name] = json.loads(row.context or "{}")
-        return begun
+        return started
 
     async def finish(self, rows: Sequence[ClaimedRow], outcome: Callable[[str], Outcome] = lambda _: "ok") -> None:
-        """Store how these ended, without advancing anything."""
+        """Store the outcomes of these tasks without advancing their runs."""
         finishes = [self._finish(row, outcome(row.task_name)) for row in rows]
         if finishes:
             await FinishStore(self.database).finish(finishes, max_crashes=3)
 
     async def retry(self, row: ClaimedRow) -> None:
-        """Store a failure after which the task would like to start again."""
+        """Store a failure with a retry."""
         await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)], max_crashes=3)
 
     async def run(
         self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None, at_once: int = 1000
     ) -> None:
-        """Work until nothing is due, or just before the task of this name; so many tasks at a time."""
+        """Run until nothing is due, or until task `until` has started; `at_once` tasks at a time."""
         await self.outbox.process()
         while rows := await self.claim_and_start(at_once):
             waiting = [row for row in rows if row.task_name == until]
@@ -201,7 +201,7 @@ class WorkflowDriver:
             if waiting:
                 return
 
-    def _hold(self, row: ClaimedRow) -> ClaimRef:
+    def _claim_ref(self, row: ClaimedRow) -> ClaimRef:
         return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=self.worker_id)
 
     def _finish(self, row: ClaimedRow, outcome: Outcome, *, retry_delay_s: float | None = None) -> FinishedAttempt:
@@ -211,7 +211,7 @@ class WorkflowDriver:
             document = {"ok": row.task_name} if isinstance(outcome, str) else outcome
         is_ok = "ok" in document
         return FinishedAttempt(
-            claim=self._hold(row),
+            claim=self._claim_ref(row),
             outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
             document=json.dumps(document),
             error_code=None if is_ok else document["err"]["error_code"],
@@ -221,14 +221,14 @@ class WorkflowDriver:
 
 
 async def run_row(connection: Connection, workflow_id: UUID) -> dict[str, Any]:
-    """The row of a run; JSON as values."""
+    """The row of a run, with JSON columns decoded."""
     row = await connection.fetchrow("SELECT * FROM horsies_workflows WHERE id = $1", workflow_id)
     assert row is not None
     return {name: _value(name, value) for name, value in row.items()}
 
 
 async def node_statuses(connection: Connection, workflow_id: UUID) -> list[str]:
-    """The states of the nodes of a run, by index."""
+    """Statuses of the nodes of a run, by index."""
     rows = await connection.fetch(
         "SELECT status FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index", workflow_id
     )
@@ -249,7 +249,7 @@ def _value(name: str, value: Any) -> Any:
     return json.loads(value)
 
 
-# Random graphs as plans that can be run, and what a database says of the runs that came of them.
+# Random graphs as plans, and their stored outcomes
 
 NODES = """
 SELECT status, result, error, sub_workflow_id FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index
@@ -257,15 +257,15 @@ SELECT status, result, error, sub_workflow_id FROM horsies_workflow_tasks WHERE 
 
 
 class PlannedDag:
-    """A graph and those below it; `path` is before the name of each task, so that a name stands for one node alone."""
+    """A graph with its sub-workflows as plans; task names start with `path`, which makes them unique."""
 
     def __init__(self, dag: Dag, path: str = "") -> None:
         self.dag = dag
         self.path = path
-        self.children = {
-            index: PlannedDag(each.child, f"{path}n{index}.")
-            for index, each in enumerate(dag.nodes)
-            if each.child is not None
+        self.sub_dags = {
+            index: PlannedDag(dag_node.sub_dag, f"{path}n{index}.")
+            for index, dag_node in enumerate(dag.nodes)
+            if dag_node.sub_dag is not None
         }
         self.plan = plan(
             *(self._node(index) for index in range(len(dag.nodes))),
@@ -276,75 +276,75 @@ class PlannedDag:
         )
 
     def definitions(self) -> Iterator[tuple[str, WorkflowPlan]]:
-        for child in self.children.values():
-            yield child.path, child.plan
-            yield from child.definitions()
+        for sub_dag in self.sub_dags.values():
+            yield sub_dag.path, sub_dag.plan
+            yield from sub_dag.definitions()
 
     def successes(self) -> Iterator[tuple[str, bool]]:
-        """How each task ends, by its name."""
-        for index, each in enumerate(self.dag.nodes):
-            if index in self.children:
-                yield from self.children[index].successes()
+        """Whether each task succeeds, by task name."""
+        for index, dag_node in enumerate(self.dag.nodes):
+            if index in self.sub_dags:
+                yield from self.sub_dags[index].successes()
             else:
-                yield f"{self.path}n{index}", each.succeeds
+                yield f"{self.path}n{index}", dag_node.succeeds
 
-    def starts(self, verdict: RunOutcome) -> Iterator[str]:
-        """The names of the tasks that run where it ends like this."""
-        for index, end in enumerate(verdict.nodes):
-            if end != "SKIPPED" and index in self.children:
-                yield from self.children[index].starts(verdict.children[index])
-            elif end != "SKIPPED":
+    def starts(self, outcome: RunOutcome) -> Iterator[str]:
+        """Names of the tasks that run in a run with this outcome."""
+        for index, status in enumerate(outcome.nodes):
+            if status != "SKIPPED" and index in self.sub_dags:
+                yield from self.sub_dags[index].starts(outcome.sub_runs[index])
+            elif status != "SKIPPED":
                 yield f"{self.path}n{index}"
 
     def _node(self, index: int) -> NodePlan:
-        each = self.dag.nodes[index]
+        dag_node = self.dag.nodes[index]
         others: dict[str, Any] = {
-            "join": each.join,
-            "min_success": each.min_success,
-            "allow_failed_deps": each.allow_failed_deps,
-            "ctx_from": tuple(f"n{one}" for one in each.context) or None,
+            "join": dag_node.join,
+            "min_success": dag_node.min_success,
+            "allow_failed_deps": dag_node.allow_failed_deps,
+            "ctx_from": tuple(f"n{dependency}" for dependency in dag_node.context) or None,
         }
-        if index in self.children:
-            return sub_node(index, self.children[index].path, *each.dependencies, **others)
-        return node(index, *each.dependencies, name=f"{self.path}n{index}", **others)
+        if index in self.sub_dags:
+            return sub_node(index, self.sub_dags[index].path, *dag_node.dependencies, **others)
+        return node(index, *dag_node.dependencies, name=f"{self.path}n{index}", **others)
 
 
 async def stored_outcome(connection: Connection, workflow_id: object, dag: Dag) -> RunOutcome:
-    """How a run ended, with all below it; its result is seen to be what its graph says on the way."""
+    """Outcome of a run and its sub-workflows; also asserts that each result is the one its graph requires."""
     run = await connection.fetchrow("SELECT status, result, error FROM horsies_workflows WHERE id = $1", workflow_id)
     nodes = await connection.fetch(NODES, workflow_id)
     assert run is not None
-    assert json.loads(run["result"]) == _result(dag, nodes)
-    blamed = [index for index, each in enumerate(nodes) if run["error"] and each["error"] == run["error"]]
-    children = {
-        index: await stored_outcome(connection, nodes[index]["sub_workflow_id"], each.child)
-        for index, each in enumerate(dag.nodes)
-        if each.child is not None and nodes[index]["sub_workflow_id"]
+    assert json.loads(run["result"]) == _expected_result(dag, nodes)
+    failed = [index for index, row in enumerate(nodes) if run["error"] and row["error"] == run["error"]]
+    sub_runs = {
+        index: await stored_outcome(connection, nodes[index]["sub_workflow_id"], dag_node.sub_dag)
+        for index, dag_node in enumerate(dag.nodes)
+        if dag_node.sub_dag is not None and nodes[index]["sub_workflow_id"]
     }
     return RunOutcome(
         status=run["status"],
-        nodes=[each["status"] for each in nodes],
-        failed_node=blamed[0] if blamed else None,
-        code=json.loads(run["error"])["error_code"] if run["error"] and not blamed else None,
-        children=children,
+        nodes=[row["status"] for row in nodes],
+        failed_node=failed[0] if failed else None,
+        code=json.loads(run["error"])["error_code"] if run["error"] and not failed else None,
+        sub_runs=sub_runs,
     )
 
 
-def _result(dag: Dag, nodes: list[Any]) -> Any:
-    """That of the output node, or a map over those that nobody waits for."""
-    documents = [json.loads(each["result"]) if each["result"] else {"err": json.loads(each["error"])} for each in nodes]
+def _expected_result(dag: Dag, nodes: list[Any]) -> Any:
+    """Result of the output node, or a map over the leaf nodes."""
+    documents = [json.loads(row["result"]) if row["result"] else {"err": json.loads(row["error"])} for row in nodes]
     if dag.output is not None:
         return documents[dag.output]
-    waited_for = {one for each in dag.nodes for one in each.dependencies}
-    return {"ok": {f"n{index}": one for index, one in enumerate(documents) if index not in waited_for}}
+    dependencies = {index for dag_node in dag.nodes for index in dag_node.dependencies}
+    return {"ok": {f"n{index}": document for index, document in enumerate(documents) if index not in dependencies}}
 
 
-# Workflow specs of the tasks in `workflow_app`. They are kept out of that module: a worker imports it as its
-# app and refuses undecorated workflow builders there.
+# Workflow specs with the tasks of `workflow_app`. Not in that module, because workers import it and reject
+# undecorated workflow builders.
 
 
 def diamond(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
-    """1, then 2 and 4 beside each other, then their sum: 6."""
+    """1, then 2 and 4 in parallel, then their sum: 6."""
     first = task_of(app, "step").node(node_id="first")(value=1, seconds=seconds)
     left = task_of(app, "double").node(node_id="left")(number=from_node(first))
     right = task_of(app, "step").node(node_id="right", waits_for=[first])(value=4, seconds=seconds)
@@ -356,6 +356,6 @@ def diamond(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
 def nested(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
     """5, doubled by a sub-workflow, and doubled again: 20."""
     first = task_of(app, "step").node(node_id="first")(value=5, seconds=seconds)
-    child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
-    last = task_of(app, "double").node(node_id="last")(number=from_node(child))
-    return app.workflow("nested", [first, child, last], output=last, definition_key="tests.nested")
+    sub: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
+    last = task_of(app, "double").node(node_id="last")(number=from_node(sub))
+    return app.workflow("nested", [first, sub, last], output=last, definition_key="tests.nested")

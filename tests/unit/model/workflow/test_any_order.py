@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 from hypothesis import given, settings
 
 from horsies.model.workflow.plan import WorkflowStatus
-from tests.support.workflow_graphs import CHANCES, Dag, Request, SimulatedRun, SimulatedRuns, dags, expected_outcome
+from tests.support.workflow_graphs import (
+    RANDOM_GENERATORS,
+    Dag,
+    Request,
+    SimulatedRun,
+    SimulatedRuns,
+    dags,
+    expected_outcome,
+)
 
 if TYPE_CHECKING:
     Deed = Callable[[SimulatedRuns, Random], None]
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@given(dags(), CHANCES)
+@given(dags(), RANDOM_GENERATORS)
 @settings(max_examples=40, deadline=None)
 def test_every_order_of_endings_leads_to_the_same_state(dag: Dag, chance: Random) -> None:
     runs = SimulatedRuns(dag)
@@ -25,7 +33,7 @@ def test_every_order_of_endings_leads_to_the_same_state(dag: Dag, chance: Random
     assert runs.root.outcome() == expected_outcome(dag)
 
 
-@given(dags(largest=30), CHANCES)
+@given(dags(largest=30), RANDOM_GENERATORS)
 @settings(max_examples=60, deadline=None)
 def test_a_death_at_any_boundary_leads_to_the_same_state(dag: Dag, chance: Random) -> None:
     runs = SimulatedRuns(dag)
@@ -35,7 +43,7 @@ def test_a_death_at_any_boundary_leads_to_the_same_state(dag: Dag, chance: Rando
         assert run.starts == [int(node.status != "SKIPPED") for node in run.nodes], "each once"
 
 
-@given(dags(largest=20), CHANCES)
+@given(dags(largest=20), RANDOM_GENERATORS)
 @settings(max_examples=30, deadline=None)
 def test_what_was_done_is_not_asked_for_again(dag: Dag, chance: Random) -> None:
     runs = SimulatedRuns(dag)
@@ -99,7 +107,7 @@ def _ask_late(runs: SimulatedRuns, chance: Random) -> None:
     """For what was advanced, started or ended long ago."""
     run = chance.choice(list(runs.root.tree()))
     runs.process_request(Request(run))
-    for index in run.children:
+    for index in run.sub_runs:
         runs.process_request(Request(run, index))
 
 
