@@ -60,7 +60,7 @@ async def test_outage_grace_beside_a_certain_death_is_a_warning(database: Databa
     await insert_owned_task(database_url, "RUNNING", owner=stopped, silent_s=1)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
-    assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
+    assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
 
 
 async def test_outage_grace_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
@@ -71,7 +71,7 @@ async def test_outage_grace_beside_a_hold_is_no_more_than_a_warning(database: Da
     )
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert report.status == SweepStatus.NOTHING
-    assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
+    assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
 
 
 async def test_a_reaper_that_has_not_listened_does_not_even_read(field: SweepDatabase) -> None:

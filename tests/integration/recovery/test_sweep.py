@@ -113,7 +113,7 @@ async def test_a_run_in_another_hand_is_foreseen_and_then_a_warning(field: Sweep
         report = await sweep(field.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=healing)
     assert [each.id for each in looked.workflows] == [held]
     assert (report.workflows, report.locked_runs) == ((), (held,))
-    assert report.warnings == (f"run {held} is held by another transaction, left to the next sweep",)
+    assert report.warnings == (f"run {held} is locked by another transaction, left to the next sweep",)
 
 
 async def test_a_step_that_fails_stops_no_other_and_is_raised_at_the_end(field: SweepDatabase) -> None:

@@ -167,7 +167,7 @@ async def reschedule_at_the_end_of_time(_: RecoveryContext) -> Recovery:
         (leave, "SystemExit: 3"),
         (leave_async, "KeyboardInterrupt: "),
         (time_out_by_itself, "TimeoutError: their own"),
-        (answer_nonsense, "answered with str, no Recovery"),
+        (answer_nonsense, "returned str instead of a Recovery"),
         (reschedule_by_half, "attempts must be a whole number, 0 or more, got 1.5"),
         (answer_past_the_checks, "attempts must be a whole number, 0 or more, got True"),
         (answer_with_nothing_inside, "create a Recovery with default()"),

@@ -1,1 +1,1 @@
-"""Finding work whose owner fell silent, and putting it right."""
+"""Recovery of stale work: sweeps, recovery hooks and retention."""

@@ -1,4 +1,4 @@
-"""A stale row as the decision sees it, and its verdict in the words of a report."""
+"""From a stale row to its recovery decision, and from the decision to the report and the stored update."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from horsies.store.tasks import stale_task_info
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleTask:
-    """One row, what is known about it, and what is decided."""
+    """A task that may be stale, with its evidence and the decision about it."""
 
     row: StaleRow
     task: LiveTask
@@ -52,17 +52,17 @@ class StaleTask:
     hook: str | None = None
 
     @classmethod
-    def from_row(cls, row: StaleRow, ruling: EffectivePolicy) -> StaleTask:
+    def from_row(cls, row: StaleRow, policy: EffectivePolicy) -> StaleTask:
         task = _task(row)
-        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_owner(row), listening=ruling.listening)
-        verdict = decide(task, evidence, ruling.policy, row.now)
-        return cls(row=row, task=task, evidence=evidence, effective_policy=ruling, decision=verdict)
+        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_owner(row), listening=policy.listening)
+        decision = decide(task, evidence, policy.policy, row.now)
+        return cls(row=row, task=task, evidence=evidence, effective_policy=policy, decision=decision)
 
     def with_hook_answer(self, answered: HookAnswer) -> StaleTask:
-        """The same case with what a hook says about it."""
+        """Decide again with the answer of a hook."""
         evidence = replace(self.evidence, hook_answer=answered.answer)
-        verdict = decide(self.task, evidence, self.effective_policy.policy, self.row.now)
-        return replace(self, evidence=evidence, decision=verdict, hook=answered.hook)
+        decision = decide(self.task, evidence, self.effective_policy.policy, self.row.now)
+        return replace(self, evidence=evidence, decision=decision, hook=answered.hook)
 
     @property
     def is_fresh(self) -> bool:
@@ -74,12 +74,11 @@ class StaleTask:
 
     @property
     def changes_state(self) -> bool:
-        """Whether the verdict is to move the task."""
+        """Whether the decision changes the task's status."""
         return isinstance(self.decision, (Requeue, Retry, Fail, Expire))
 
     @property
     def needs_write(self) -> bool:
-        """Whether there is something to write."""
         match self.decision:
             case Requeue() | Retry() | Fail() | Expire():
                 return True
@@ -92,7 +91,7 @@ class StaleTask:
 
     @property
     def reason(self) -> RecoveryReason | None:
-        """Why the task was interrupted; None where nothing says that it was."""
+        """Why the task was interrupted; None if the decision is not based on an interruption."""
         return self.decision.reason if isinstance(self.decision, (Requeue, Retry, Fail)) else None
 
     @property
@@ -104,7 +103,7 @@ class StaleTask:
         return self.effective_policy.policy.threshold(self.task, self.evidence.owner)
 
     def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
-        """What hooks are told."""
+        """Build the argument of recovery hooks."""
         return RecoveryContext(
             task=stale_task_info(self.row),
             recovering_worker_id=None if recovering_worker_id is None else str(recovering_worker_id),
@@ -114,8 +113,8 @@ class StaleTask:
         )
 
     def to_swept_task(self, *, applied: bool) -> SweptTask:
-        row, verdict = self.row, self.decision
-        told = SweptTask(
+        row, decision = self.row, self.decision
+        swept = SweptTask(
             task_id=row.id,
             task_name=row.task_name,
             queue_name=row.queue_name,
@@ -125,34 +124,31 @@ class StaleTask:
             heartbeat_age=self.silence,
             effective_threshold=self.threshold,
             resilient=self.effective_policy.policy.is_resilient(self.task),
-            decision=verdict.kind,
+            decision=decision.kind,
             reason=GOOD_UNTIL,
             retries_left=max(0, row.max_retries - row.retry_count),
             hook=self.hook,
             applied=applied,
         )
-        match verdict:
+        match decision:
             case Requeue(reason=reason, at=at) | Retry(reason=reason, at=at):
-                return replace(told, reason=reason, run_at=at)
+                return replace(swept, reason=reason, run_at=at)
             case Fail(reason=reason, code=code):
-                return replace(told, reason=reason, code=code)
+                return replace(swept, reason=reason, code=code)
             case Hold(until=until) | Leave(until=until):
-                return replace(told, reason=verdict.why, held_until=until)
+                return replace(swept, reason=decision.why, held_until=until)
             case Expire():
-                return told
+                return swept
             case _:
-                assert_never(verdict)
+                assert_never(decision)
 
     @property
     def _owner_state(self) -> str:
         owner = self.evidence.owner
         if owner is None:
             return MISSING_STATE
-        return (
-            "lost"
-            if self.effective_policy.policy.is_lost(owner, self.effective_policy.listening, self.row.now)
-            else owner.state
-        )
+        policy = self.effective_policy
+        return "lost" if policy.policy.is_lost(owner, policy.listening, self.row.now) else owner.state
 
 
 def _task(row: StaleRow) -> LiveTask:
@@ -179,7 +175,7 @@ def _owner(row: StaleRow) -> TaskOwner | None:
 
 
 def _policy(task_options: str) -> RetryPolicy | None:
-    """The policy that travels with the task; one that no longer makes sense is none."""
+    """Parse the retry policy stored with the task; None if it is invalid in this version."""
     stored = _parse_object(task_options).get("retry_policy")
     try:
         return None if stored is None else RetryPolicy.model_validate(stored)
@@ -192,107 +188,107 @@ def _parse_object(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-# From a verdict to what is written: the row's new state, its result, its attempt and its events.
+# Stored updates
 
 
-def build_update(case: StaleTask, *, sweeper: UUID | None, earlier_crashes: Sequence[str] = ()) -> RecoveryUpdate:
-    """What to write for a case that `moves`; `earlier` are the crashes before, told of a task that is poison."""
-    verdict, told = case.decision, _crash_message(case)
-    events = tuple(_events(case, sweeper, (*earlier_crashes, told)))
-    match verdict:
-        case Requeue(reason=reason, at=at, retry_count=spent) | Retry(reason=reason, at=at, retry_count=spent):
+def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Sequence[str] = ()) -> RecoveryUpdate:
+    """Build the update for a task that `needs_write`; `earlier_crashes` are listed in the error of a poison task."""
+    decision, crash_message = stale.decision, _crash_message(stale)
+    events = tuple(_events(stale, sweeper, (*earlier_crashes, crash_message)))
+    match decision:
+        case Requeue(reason=reason, at=at, retry_count=count) | Retry(reason=reason, at=at, retry_count=count):
             return RecoveryUpdate(
                 status=TaskStatus.PENDING,
                 due_at=at,
-                retry_count=spent,
+                retry_count=count,
                 failed_reason=interruption_reason(reason),
-                crash_message=told,
-                overlap_possible=_may_overlap(case),
+                crash_message=crash_message,
+                overlap_possible=_may_overlap(stale),
                 events=events,
             )
         case Fail(code=code):
             return RecoveryUpdate(
                 status=TaskStatus.CANCELLED if code is OutcomeCode.TASK_CANCELLED else TaskStatus.FAILED,
                 error_code=code,
-                document=error_document(_error(case, verdict, (*earlier_crashes, told))),
-                failed_reason=told,
-                crash_message=told,
-                overlap_possible=_may_overlap(case),
+                document=error_document(_error(stale, decision, (*earlier_crashes, crash_message))),
+                failed_reason=crash_message,
+                crash_message=crash_message,
+                overlap_possible=_may_overlap(stale),
                 events=events,
             )
         case Expire():
             return RecoveryUpdate(
                 status=TaskStatus.EXPIRED,
                 error_code=OutcomeCode.TASK_EXPIRED,
-                document=expiry_document(case.row.id, case.row.good_until or case.row.now, case.row.owner_id),
+                document=expiry_document(stale.row.id, stale.row.good_until or stale.row.now, stale.row.owner_id),
                 events=events,
             )
         case Hold(until=until):
             return RecoveryUpdate(hold_until=until)
         case Leave():
-            raise ValueError("there is nothing to write for a task that is left alone")
+            raise ValueError("build_update called for a task that is left alone")
         case _:
-            assert_never(verdict)
+            assert_never(decision)
 
 
 def expiry_document(task_id: UUID, good_until: datetime, worker_id: UUID | None = None) -> str:
-    """The result of a task that was not started in time."""
-    holder = None if worker_id is None else str(worker_id)
-    return error_document(expired_error(task_id=str(task_id), good_until=good_until, worker_id=holder))
+    """The stored result of an expired task."""
+    owner = None if worker_id is None else str(worker_id)
+    return error_document(expired_error(task_id=str(task_id), good_until=good_until, worker_id=owner))
 
 
 def error_document(error: TaskError) -> str:
     return canonical_json({"err": encode_task_error(error)})
 
 
-def _error(case: StaleTask, verdict: Fail, crashes: Sequence[str]) -> TaskError:
+def _error(stale: StaleTask, decision: Fail, crashes: Sequence[str]) -> TaskError:
+    row, code = stale.row, decision.code
     data: dict[str, object] = {
-        "cause": verdict.reason.value,
-        "worker_id": None if case.row.owner_id is None else str(case.row.owner_id),
-        "worker_hostname": case.row.worker_hostname,
-        "worker_pid": case.row.worker_pid,
-        "silence_s": case.silence.total_seconds(),
+        "cause": decision.reason.value,
+        "worker_id": None if row.owner_id is None else str(row.owner_id),
+        "worker_hostname": row.worker_hostname,
+        "worker_pid": row.worker_pid,
+        "silence_s": stale.silence.total_seconds(),
     }
-    if verdict.code is OutcomeCode.TASK_CANCELLED:
-        message = f"not started again: its workflow was {case.row.no_restart}"
-        return TaskError(error_code=verdict.code, message=message, data=data)
-    if verdict.code is OperationalErrorCode.POISON_TASK:
-        number = case.row.crash_count + 1
-        data |= {"crash_count": number, "causes": list(crashes)}
-        return TaskError(error_code=verdict.code, message=f"crashed {number} times, last: {crashes[-1]}", data=data)
-    return TaskError(error_code=verdict.code, message=crashes[-1], data=data)
+    if code is OutcomeCode.TASK_CANCELLED:
+        return TaskError(error_code=code, message=f"not started again: its workflow was {row.no_restart}", data=data)
+    if code is OperationalErrorCode.POISON_TASK:
+        crash_count = row.crash_count + 1
+        data |= {"crash_count": crash_count, "causes": list(crashes)}
+        return TaskError(error_code=code, message=f"crashed {crash_count} times, last: {crashes[-1]}", data=data)
+    return TaskError(error_code=code, message=crashes[-1], data=data)
 
 
-def _crash_message(case: StaleTask) -> str:
-    reason, owner = case.reason, case.row.owner_id
+def _crash_message(stale: StaleTask) -> str:
+    reason, owner = stale.reason, stale.row.owner_id
     if reason is RecoveryReason.OWNER_STOPPED:
-        return f"{reason}: worker {owner} stopped with the task in hand"
-    return f"{reason}: no sign of life for {case.silence.total_seconds():.0f} s from worker {owner}"
+        return f"{reason}: worker {owner} stopped before the task finished"
+    return f"{reason}: no heartbeat from worker {owner} for {stale.silence.total_seconds():.0f} s"
 
 
-def _may_overlap(case: StaleTask) -> bool:
-    """A worker that stopped in good order has ended its processes; of all others nobody can say."""
-    return case.task.status is TaskStatus.RUNNING and case.reason is not RecoveryReason.OWNER_STOPPED
+def _may_overlap(stale: StaleTask) -> bool:
+    # A worker that stopped in order has ended its child processes; after a crash they may still be running.
+    return stale.task.status is TaskStatus.RUNNING and stale.reason is not RecoveryReason.OWNER_STOPPED
 
 
-def _events(case: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[RecoveryEvent]:
-    row, told = case.row, case.to_swept_task(applied=True)
-    by = {"owner": None if row.owner_id is None else str(row.owner_id), "silence_s": case.silence.total_seconds()}
+def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[RecoveryEvent]:
+    row, swept = stale.row, stale.to_swept_task(applied=True)
+    owner = {"owner": None if row.owner_id is None else str(row.owner_id), "silence_s": stale.silence.total_seconds()}
     yield RecoveryEvent(
         kind=EventKind.TASK_RECOVERED,
         evidence={
-            "decision": told.decision,
-            "reason": told.reason,
-            "code": told.code,
+            "decision": swept.decision,
+            "reason": swept.reason,
+            "code": swept.code,
             "last_beat_at": row.last_heartbeat_at.isoformat(),
-            "threshold_s": case.threshold.total_seconds(),
+            "threshold_s": stale.threshold.total_seconds(),
             "sweeper": None if sweeper is None else str(sweeper),
-            "hook": case.hook,
-            **by,
+            "hook": stale.hook,
+            **owner,
         },
     )
-    if isinstance(case.decision, Retry) and _may_overlap(case):
-        yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=by)
-    if told.code == OperationalErrorCode.POISON_TASK:
+    if isinstance(stale.decision, Retry) and _may_overlap(stale):
+        yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=owner)
+    if swept.code == OperationalErrorCode.POISON_TASK:
         evidence = {"crash_count": row.crash_count + 1, "causes": list(crashes)}
         yield RecoveryEvent(kind=EventKind.TASK_POISONED, evidence=evidence)

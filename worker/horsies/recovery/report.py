@@ -1,4 +1,4 @@
-"""What a sweep did, or would do."""
+"""The report of a sweep and its audit entry."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _STATE_CHANGES = frozenset({DecisionKind.REQUEUE, DecisionKind.RETRY, DecisionKi
 
 
 class SweepStep(StrEnum):
-    """The parts of a sweep, in their order."""
+    """The steps of a sweep, in order."""
 
     LOST_WORKERS = "mark lost workers"
     CLAIMED = "requeue claimed"
-    RUNNING = "settle running"
+    RUNNING = "recover running"
     PENDING = "expire pending"
     WORKFLOWS = "heal workflows"
 
@@ -46,14 +46,14 @@ class SweepStatus(StrEnum):
     DONE = "done"
     WOULD_ACT = "would_act"
     BUSY = "busy"
-    """Somebody else was sweeping; nothing was looked at."""
+    """Another process was sweeping; nothing was checked."""
     OUTAGE_GRACE = "outage_grace"
-    """Every candidate is held back, for nobody has listened long enough."""
+    """Outage grace holds back every candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptTask:
-    """One task that is not simply within its limit, and the verdict on it."""
+    """A task that is past its threshold or `good_until`, and the decision about it."""
 
     task_id: UUID
     task_name: str
@@ -61,51 +61,51 @@ class SweptTask:
     state: TaskStatus
     owner_id: UUID | None
     owner_state: str | None
-    """None for a task that nobody holds, `missing` where the owner's row is gone."""
+    """None for an unclaimed task, `missing` if the owner's row is gone."""
     heartbeat_age: timedelta | None
     effective_threshold: timedelta | None
     resilient: bool
     decision: DecisionKind
     reason: str
     code: str | None = None
-    """The error code that it fails with."""
+    """The error code, for the decision `fail`."""
     retries_left: int = 0
     run_at: datetime | None = None
     held_until: datetime | None = None
-    """How long a hold or outage grace lasts."""
+    """When a hold or outage grace ends."""
     overdue_by: timedelta | None = None
-    """How long a task that nobody holds is past its good_until."""
+    """How long an unclaimed task is past its `good_until`."""
     hook: str | None = None
-    """The hook whose answer this is."""
+    """The hook that decided."""
     applied: bool = False
-    """False in a dry run, and where another hand was quicker or the database refused."""
+    """False in a dry run, if the row changed in the meantime, and if the database rejected the update."""
     refusal: str | None = None
-    """Why the database would not have the verdict written."""
+    """Why the database rejected the update."""
 
     @property
     def changes_state(self) -> bool:
-        """Whether the verdict is to move the task."""
+        """Whether the decision changes the task's status."""
         return self.decision in _STATE_CHANGES
 
     @property
     def is_exempt(self) -> bool:
-        """Whether nothing but outage grace holds it back."""
+        """Whether only outage grace holds it back."""
         return self.decision is DecisionKind.LEAVE and self.reason == OUTAGE_GRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptWorkflow:
-    """A run that was put right, and in which case of healing."""
+    """A healed run, and which case of healing it was."""
 
     id: UUID
     case: str
     task_id: UUID | None = None
-    """The task that no node of the run waits for, where it was one."""
+    """The cancelled task, if the case was an orphaned task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailure:
-    """A step that could not be carried out; the others were."""
+    """A step that failed; the other steps run all the same."""
 
     step: SweepStep
     error: HorsiesError
@@ -113,48 +113,49 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """`recovered_count` counts CLAIMED and RUNNING tasks that were settled; none in a dry run."""
+    """What a sweep did or, in a dry run, would do."""
 
     status: SweepStatus
     dry_run: bool
     thresholds: Thresholds
     hooks_loaded: bool = False
     recovered_count: int = 0
+    """Recovered CLAIMED and RUNNING tasks; 0 in a dry run."""
     worker_ids: tuple[UUID, ...] = ()
-    """Owners of what was settled or would be, and workers found lost."""
+    """Owners of the recovered tasks (in a dry run: of those to be recovered), and workers marked lost."""
     tasks: tuple[SweptTask, ...] = ()
     workflows: tuple[SweptWorkflow, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[StepFailure, ...] = ()
     locked_runs: tuple[UUID, ...] = ()
-    """Runs to be put right that another transaction held; the next sweep has them."""
+    """Stuck runs that were locked by another transaction; left to the next sweep."""
     was_stopped: bool = False
-    """Whether somebody ended it before it had seen everything; what it settled until then is settled."""
+    """Whether the sweep was stopped early; tasks recovered until then stay recovered."""
 
     @property
     def refused(self) -> tuple[SweptTask, ...]:
-        """The tasks whose verdict the database would not have written; each sweep tries them again."""
+        """Tasks whose update the database rejected; every sweep tries them again."""
         return tuple(task for task in self.tasks if task.refusal is not None)
 
 
-# What a sweep at an operator's word leaves on record, while it goes on.
+# Audit of manual sweeps
 
 
 class SweepAudit(Protocol):
-    """The one row of a sweep, true at every moment: what cuts a sweep off does not cut off what is known of it."""
+    """The audit entry of a sweep, updated with every change so that it is correct even if the sweep is interrupted."""
 
     async def begin(self) -> None:
-        """The turn is ours, and nothing has been done yet."""
+        """Create the entry; called with the leader lock held, before any change."""
         ...
 
     async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
-        """Some of it is done, in this transaction."""
+        """Add changes made in this transaction."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AuditTrail:
-    """Where one sweep notes its deeds; without a record, nowhere."""
+    """Writes the audit entry of a sweep; does nothing if `record` is None."""
 
     database: Database
     record: SweepAudit | None
@@ -165,26 +166,26 @@ class AuditTrail:
 
     @property
     def task_recorder(self) -> RecordCallback | None:
-        """For the transactions that move tasks."""
+        """Callback for the transactions that change tasks."""
         record = self.record
         if record is None:
             return None
 
-        async def note(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
+        async def record_tasks(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
             await record.add(
                 transaction, AuditProgress(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids)
             )
 
-        return note
+        return record_tasks
 
-    async def record_skipped(self, number: int) -> None:
-        """So many were to be moved, and another hand was quicker or the database refused."""
-        await self._add(number, AuditProgress(matched=number, skipped=number))
+    async def record_skipped(self, count: int) -> None:
+        """Record tasks or runs that changed in the meantime, were locked, or whose update was rejected."""
+        await self._add(count, AuditProgress(matched=count, skipped=count))
 
-    async def record_healed(self, number: int) -> None:
-        await self._add(number, AuditProgress(matched=number, affected=number))
+    async def record_healed(self, count: int) -> None:
+        await self._add(count, AuditProgress(matched=count, affected=count))
 
-    async def _add(self, number: int, done: AuditProgress) -> None:
+    async def _add(self, count: int, progress: AuditProgress) -> None:
         record = self.record
-        if number and record is not None:
-            await self.database.run(lambda transaction: record.add(transaction, done))
+        if count and record is not None:
+            await self.database.run(lambda transaction: record.add(transaction, progress))

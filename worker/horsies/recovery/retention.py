@@ -1,4 +1,4 @@
-"""Retention: what has ended long enough ago is deleted, in small transactions that may be cut off at any point."""
+"""Retention: deletes old rows in small transactions; a pass may be interrupted at any point."""
 
 from __future__ import annotations
 
@@ -45,73 +45,70 @@ async def clean(
     stop: asyncio.Event | None = None,
     lock_wait_s: float = 0,
 ) -> CleanupSummary:
-    """Delete what is older than its window, until nothing is left or `budget_s` is over; None takes the time it needs.
+    """Delete rows older than their window until none are left or `budget_s` is used up; None means no limit.
 
-    Every category gets at least one batch, and `stop` ends the pass before the next. While another process cleans, it
-    is waited for, for `patience_s` in all; then its batch is left out. After each, `progress` is told its
-    category and rows; `record` writes inside the transaction of the batch. A category that fails does not keep the
-    others from their turn; its error is raised at the end. A pass that deleted something leaves an event.
+    Every category gets at least one batch; `stop` ends the pass before the next batch. If another process holds the
+    retention lock, the pass waits for it up to `lock_wait_s` in total, then skips the category. After each batch,
+    `progress` is called with its category and rows; `record` runs inside the transaction of the batch. If a category
+    fails, the others still run and the error is raised at the end. A pass that deleted rows records an event.
     """
-    cleaning = _CleanupPass(
-        database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop, patience_s=lock_wait_s
+    cleanup = _CleanupPass(
+        database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop, lock_wait_s=lock_wait_s
     )
-    sizes = await cleaning.store.sizes()
+    sizes = await cleanup.store.sizes()
     errors: list[BrokerError] = []
     for category in RetentionCategory:
         try:
-            await cleaning.clean_category(category)
+            await cleanup.clean_category(category)
         except DatabaseUnreachable:
             raise
         except BrokerError as error:
             errors.append(error)
-    cleaned = cleaning.outcome(sizes)
-    if cleaned.counts:
-        evidence: dict[str, object] = {**cleaned.counts}
+    summary = cleanup.summary(sizes)
+    if summary.counts:
+        evidence: dict[str, object] = {**summary.counts}
         await EventStore(database).record(
             StoredEvent(kind=EventKind.RETENTION_FINISHED, worker_id=worker_id, evidence=evidence)
         )
     if errors:
         raise errors[0]
-    return cleaned
+    return summary
 
 
 async def clean_heartbeats(database: Database, windows: RetentionWindows, *, budget_s: float) -> int:
-    """The part of `clean` that belongs into every tick of a reaper: how many beats went. It leaves no event."""
-    cleaning = _CleanupPass(database, windows, budget_s=budget_s, turn=HEARTBEAT_RETENTION_LOCK)
-    await cleaning.clean_category(RetentionCategory.HEARTBEATS)
-    return cleaning.tallies[RetentionCategory.HEARTBEATS].rows_of(RetentionCategory.HEARTBEATS)
+    """Delete old heartbeats only and return how many; part of every reaper pass. Records no event."""
+    cleanup = _CleanupPass(database, windows, budget_s=budget_s, lock_name=HEARTBEAT_RETENTION_LOCK)
+    await cleanup.clean_category(RetentionCategory.HEARTBEATS)
+    return cleanup.totals[RetentionCategory.HEARTBEATS].tables[RetentionCategory.HEARTBEATS.table]
 
 
 async def preview_cleanup(database: Database, windows: RetentionWindows) -> CleanupSummary:
-    """What `clean` would take now, counted without a lock or a write."""
+    """Count what `clean` would delete now; takes no lock and writes nothing."""
     store = RetentionStore(database)
     sizes = await store.sizes()
-    portions: list[CategoryCleanup] = []
+    categories: list[CategoryCleanup] = []
     for category, window in windows:
-        tally = _CategoryTotals()
+        totals = _CategoryTotals()
         if window is not None:
-            tally.add(category, await store.count_due(category, window))
-        portions.append(tally.portion(category, window, sizes))
-    return CleanupSummary(categories=tuple(portions))
+            totals.add(category, await store.count_due(category, window))
+        categories.append(totals.to_cleanup(category, window, sizes))
+    return CleanupSummary(categories=tuple(categories))
 
 
 @dataclass(slots=True)
 class _CategoryTotals:
-    """What the batches of one category took."""
+    """Rows deleted by the batches of one category."""
 
     tables: defaultdict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
     oldest_at: datetime | None = None
 
-    def add(self, category: RetentionCategory, taken: Mapping[str, TableRowCount]) -> None:
-        for table, part in taken.items():
-            self.tables[table] += part.rows
-        # The oldest go first: no later batch has anything older.
-        self.oldest_at = self.oldest_at or taken[category.table].oldest_at
+    def add(self, category: RetentionCategory, deleted: Mapping[str, TableRowCount]) -> None:
+        for table, count in deleted.items():
+            self.tables[table] += count.rows
+        # The oldest rows are deleted first, so the first batch has the oldest row.
+        self.oldest_at = self.oldest_at or deleted[category.table].oldest_at
 
-    def rows_of(self, category: RetentionCategory) -> int:
-        return self.tables[category.table]
-
-    def portion(
+    def to_cleanup(
         self, category: RetentionCategory, window: timedelta | None, sizes: Mapping[str, TableSize]
     ) -> CategoryCleanup:
         tables = {table: rows for table, rows in self.tables.items() if rows}
@@ -126,7 +123,7 @@ class _CategoryTotals:
 
 
 class _CleanupPass:
-    """One pass: batch after batch, within its time."""
+    """One retention pass."""
 
     def __init__(
         self,
@@ -137,30 +134,30 @@ class _CleanupPass:
         progress: Callable[[RetentionCategory, int], None] | None = None,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
         stop: asyncio.Event | None = None,
-        patience_s: float = 0,
-        turn: str = RETENTION_LOCK,
+        lock_wait_s: float = 0,
+        lock_name: str = RETENTION_LOCK,
     ) -> None:
         self.store = RetentionStore(database)
-        self.tallies = {category: _CategoryTotals() for category in RetentionCategory}
+        self.totals = {category: _CategoryTotals() for category in RetentionCategory}
         self._windows = windows
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._progress = progress
         self._record = record
         self._stop = stop
-        self._patience_s = patience_s
-        self._lock_name = turn
+        self._lock_wait_s = lock_wait_s
+        self._lock_name = lock_name
         self._is_busy = False
         self._is_cut_short = False
 
     async def clean_category(self, category: RetentionCategory) -> None:
-        """Batches until one finds nothing, the time is over, or another process turns out to be cleaning."""
+        """Delete batches until nothing is left, the time is up, or another process holds the lock."""
         window = self._windows.for_category(category)
         if window is None or self._is_stopped():
             return
-        while (taken := await self._batch(category, window)) is not None:
-            if not (rows := taken[category.table].rows):
+        while (deleted := await self._delete_batch(category, window)) is not None:
+            if not (rows := deleted[category.table].rows):
                 return
-            self.tallies[category].add(category, taken)
+            self.totals[category].add(category, deleted)
             if self._progress is not None:
                 self._progress(category, rows)
             if self._is_over():
@@ -168,21 +165,22 @@ class _CleanupPass:
                 return
         self._is_busy = True
 
-    async def _batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
+    async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
+        """Delete one batch, waiting for the lock if allowed; None if another process holds it."""
         limit = self._windows.batch_size
         while True:
-            taken = await self.store.delete_batch(
+            deleted = await self.store.delete_batch(
                 category, window, limit=limit, lock_name=self._lock_name, record=self._record
             )
-            if taken is not None or self._patience_s <= 0 or self._is_over():
-                return taken
-            self._patience_s -= LOCK_POLL_S
+            if deleted is not None or self._lock_wait_s <= 0 or self._is_over():
+                return deleted
+            self._lock_wait_s -= LOCK_POLL_S
             await asyncio.sleep(LOCK_POLL_S)
 
-    def outcome(self, sizes: Mapping[str, TableSize]) -> CleanupSummary:
+    def summary(self, sizes: Mapping[str, TableSize]) -> CleanupSummary:
         return CleanupSummary(
             categories=tuple(
-                self.tallies[category].portion(category, window, sizes) for category, window in self._windows
+                self.totals[category].to_cleanup(category, window, sizes) for category, window in self._windows
             ),
             is_complete=not (self._is_cut_short or self._is_busy),
             is_busy=self._is_busy,

@@ -1,7 +1,7 @@
-"""One sweep: lost workers, stale claims and runs, what waited too long, and broken workflows.
+"""One sweep: marks workers lost, recovers stale tasks, expires overdue ones and heals stuck workflows.
 
-Rows are found without a lock and judged by the one decision; hooks are asked while no transaction is open; each verdict
-is a guarded call of its own. A dry run goes the same way, up to the calls that write.
+Rows are read without a lock, `decide` decides, hooks are called while no transaction is open, and each decision is one
+guarded statement that does nothing if the row has changed. A dry run does the same without the writes.
 """
 
 from __future__ import annotations
@@ -53,143 +53,96 @@ from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueR
 from horsies.store.tasks import TaskStore
 from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck, preview_healing, release_quarantined
 
-# What a sweep has come to so far, and the report that it makes in the end.
-
-
-@dataclass(slots=True, kw_only=True)
-class SweepReportBuilder:
-    """One sweep's findings and deeds."""
-
-    effective_policy: EffectivePolicy
-    dry_run: bool
-    hooks_loaded: bool
-    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
-    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
-    lost_workers: list[UUID] = field(default_factory=list[UUID])
-    warnings: list[str] = field(default_factory=list[str])
-    failures: list[StepFailure] = field(default_factory=list[StepFailure])
-    locked_runs: list[UUID] = field(default_factory=list[UUID])
-    was_stopped: bool = False
-
-    @property
-    def counts(self) -> dict[str, object]:
-        """How many of each, for the event that tells of the sweep."""
-        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
-        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
-
-    def build(self) -> SweepReport:
-        recovered = [task for task in self._moved if task.state is not TaskStatus.PENDING]
-        owners = {task.owner_id for task in recovered if task.owner_id is not None}
-        status = self._status
-        return SweepReport(
-            status=status,
-            dry_run=self.dry_run,
-            thresholds=self.effective_policy.thresholds,
-            hooks_loaded=self.hooks_loaded,
-            recovered_count=0 if self.dry_run else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
-            tasks=tuple(self.tasks),
-            workflows=tuple(self.workflows),
-            warnings=(
-                *self.effective_policy.warnings,
-                *self.warnings,
-                *self._outage_grace_warning(status),
-                *map(_locked_run_warning, self.locked_runs),
-            ),
-            failures=tuple(self.failures),
-            locked_runs=tuple(self.locked_runs),
-            was_stopped=self.was_stopped,
-        )
-
-    @property
-    def _moved(self) -> list[SweptTask]:
-        """Those that were moved, or would be."""
-        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
-
-    @property
-    def _exempt_count(self) -> int:
-        return sum(task.is_exempt for task in self.tasks)
-
-    @property
-    def _status(self) -> SweepStatus:
-        if self._moved or self.workflows or self.lost_workers:
-            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
-        if self.tasks and self._exempt_count == len(self.tasks):
-            return SweepStatus.OUTAGE_GRACE
-        return SweepStatus.NOTHING
-
-    def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
-        if not self._exempt_count or status is SweepStatus.OUTAGE_GRACE:
-            return []
-        return [f"{self._exempt_count} held back: nobody has listened for a whole threshold yet"]
-
-
-def _locked_run_warning(workflow_id: UUID) -> str:
-    return f"run {workflow_id} is held by another transaction, left to the next sweep"
-
-
-# Workflows in a sweep: told beforehand, put right, and named in its report.
-
-Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[HealingResult]]"
-Preview: TypeAlias = "Callable[[], Awaitable[Sequence[HealedRun]]]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowHealing:
-    """How one sweep heals. With `foresee`, it tells of what was stuck when it began, and of nothing else.
-
-    `heal` is given what says whether the sweep is over.
-    """
-
-    heal: Heal
-    preview: Preview | None = None
-
-    @classmethod
-    def for_operator(cls, database: Database) -> Self:
-        """Put right what is stuck; what is asked for is left to workers."""
-
-        async def do(is_over: Callable[[], bool]) -> HealingResult:
-            return await heal_stuck(database, is_over=is_over)
-
-        async def foresee() -> list[HealedRun]:
-            return await preview_healing(database)
-
-        return cls(heal=do, preview=foresee)
-
-    @classmethod
-    def for_worker(cls, database: Database, *, wake: Callable[[], None]) -> Self:
-        """The same, what was set aside for long enough included; `wake` has what is asked for done.
-
-        Not here: definitions are code of users, and one that hangs must not hold up a sweep.
-        """
-
-        async def do(is_over: Callable[[], bool]) -> HealingResult:
-            await release_quarantined(database)
-            righted = await heal_stuck(database, is_over=is_over)
-            wake()
-            return righted
-
-        return cls(heal=do)
-
-
-def swept_workflows(healed: Sequence[HealedRun]) -> list[SweptWorkflow]:
-    """What a report says of them."""
-    return [
-        SweptWorkflow(id=which, case=each.case, task_id=each.task_id)
-        for each in healed
-        if (which := each.workflow_id or each.task_id)
-    ]
-
-
-# The steps of a sweep, carried out one after the other.
-
 MAX_EXPIRY_BATCHES: Final = 200
 
 logger = logging.getLogger("horsies.recovery")
 
 
+async def sweep(
+    database: Database,
+    options: SweepOptions,
+    *,
+    observer: Observer,
+    hooks: HookCaller | None = None,
+    healing: WorkflowHealing | None = None,
+    steps: Collection[SweepStep] = EVERY_STEP,
+    record: SweepAudit | None = None,
+    stop: asyncio.Event | None = None,
+) -> SweepReport:
+    """Run a sweep under the leader lock; the status is BUSY if another process holds it.
+
+    A failed step does not stop the others; its error is raised at the end. A dry run needs no lock and writes no audit
+    `record`. `stop` ends the sweep after the current batch.
+    """
+    store = RecoveryStore(database)
+    if options.dry_run:
+        report = await run_pass(
+            database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
+        )
+    else:
+        report = await store.with_leader_lock(
+            lambda: run_pass(
+                database,
+                options,
+                observer=observer,
+                hooks=hooks,
+                healing=healing,
+                steps=steps,
+                record=record,
+                stop=stop,
+            )
+        ) or await _busy_report(store, options, observer, hooks)
+    for failure in report.failures:
+        raise failure.error
+    return report
+
+
+async def run_pass(
+    database: Database,
+    options: SweepOptions,
+    *,
+    observer: Observer,
+    hooks: HookCaller | None = None,
+    healing: WorkflowHealing | None = None,
+    steps: Collection[SweepStep] = EVERY_STEP,
+    budget_s: float | None = None,
+    record: SweepAudit | None = None,
+    stop: asyncio.Event | None = None,
+) -> SweepReport:
+    """Run a sweep for a caller that holds the leader lock; failed steps are listed in the report.
+
+    What does not fit into `budget_s` is left to the next pass.
+    """
+    store = RecoveryStore(database)
+    sweep_pass = SweepPass(
+        store=store,
+        options=options,
+        observer=observer,
+        fleet=await store.fleet(),
+        hooks=hooks,
+        budget_s=budget_s,
+        healing=healing,
+        record=record,
+        stop=stop,
+    )
+    return await sweep_pass.run(steps)
+
+
+async def _busy_report(
+    store: RecoveryStore, options: SweepOptions, observer: Observer, hooks: HookCaller | None
+) -> SweepReport:
+    policy = effective_policy(observer, options, await store.fleet())
+    return SweepReport(
+        status=SweepStatus.BUSY,
+        dry_run=False,
+        thresholds=policy.thresholds,
+        hooks_loaded=hooks is not None,
+        warnings=policy.warnings,
+    )
+
+
 class SweepPass:
-    """One sweep in the making."""
+    """The state and steps of one sweep."""
 
     def __init__(
         self,
@@ -257,17 +210,15 @@ class SweepPass:
     async def _mark_lost(self) -> None:
         if self._is_stopped():
             return
-        silent = [each for each in self._fleet.members if self._is_selected(each.worker_id) and self._is_lost(each)]
+        selected = [worker for worker in self._fleet.members if self._options.worker_id in {None, worker.worker_id}]
+        lost = [worker for worker in selected if self._is_lost(worker)]
         if self._options.dry_run:
-            self._report.lost_workers += [each.worker_id for each in silent]
+            self._report.lost_workers += [worker.worker_id for worker in lost]
             return
-        if silent:
-            self._report.lost_workers += await self._store.mark_lost([self._lost_worker(each) for each in silent])
-        if differing := mismatched_settings(self._fleet.live):
-            await self._store.record_fleet_mismatch(differing)
-
-    def _is_selected(self, worker_id: UUID) -> bool:
-        return self._options.worker_id in {None, worker_id}
+        if lost:
+            self._report.lost_workers += await self._store.mark_lost([self._lost_worker(worker) for worker in lost])
+        if mismatches := mismatched_settings(self._fleet.live):
+            await self._store.record_fleet_mismatch(mismatches)
 
     def _is_lost(self, member: FleetMember) -> bool:
         owner = TaskOwner(state=member.state, last_heartbeat_at=member.last_heartbeat_at, thresholds=member.thresholds)
@@ -283,7 +234,7 @@ class SweepPass:
         scan = StaleScan(
             status=status,
             threshold=policy.claimed_threshold if status is TaskStatus.CLAIMED else policy.running_threshold,
-            # An operator is told of what outage grace holds back; a reaper need not read it.
+            # The report of a manual sweep lists tasks held back by outage grace; the reaper need not read them.
             listening_since=None if self._is_manual else self._effective_policy.listening.listening_since,
             owner_id=self._options.worker_id,
             include_on_hold=self._is_manual,
@@ -293,68 +244,66 @@ class SweepPass:
             rows = await self._store.stale(scan, after=after)
             if rows and self._has_clock_jumped(rows[0].now):
                 return
-            cases = [case for row in rows if not (case := StaleTask.from_row(row, self._effective_policy)).is_fresh]
-            # A few at a time, so that hooks that are slow about every task leave something settled in each pass.
-            for first in range(0, len(cases), HOOK_CONCURRENCY):
+            tasks = [task for row in rows if not (task := StaleTask.from_row(row, self._effective_policy)).is_fresh]
+            # In small batches, so that a pass recovers some tasks even if hooks are slow for every task.
+            for first in range(0, len(tasks), HOOK_CONCURRENCY):
                 if not self._is_out_of_time():
-                    await self._recover_batch(await self._ask_hooks(cases[first : first + HOOK_CONCURRENCY]))
+                    await self._recover_batch(await self._ask_hooks(tasks[first : first + HOOK_CONCURRENCY]))
             if len(rows) < PAGE_SIZE:
                 return
             after = rows[-1].id
 
-    async def _ask_hooks(self, cases: list[StaleTask]) -> list[StaleTask]:
-        """The cases with what hooks say about those on which they have a say."""
-        open_cases = [case for case in cases if case.asks_hooks]
-        if self._hooks is None or not open_cases:
-            return cases
-        answers = await self._hooks.ask([self._context(case) for case in open_cases])
-        answered = {
-            case.row.id: case.with_hook_answer(answer) for case, answer in zip(open_cases, answers, strict=True)
-        }
-        return [answered.get(case.row.id, case) for case in cases]
+    async def _ask_hooks(self, tasks: list[StaleTask]) -> list[StaleTask]:
+        """Decide again with the hooks' answers where hooks may change the decision."""
+        asked = [task for task in tasks if task.asks_hooks]
+        if self._hooks is None or not asked:
+            return tasks
+        answers = await self._hooks.ask([self._context(task) for task in asked])
+        answered = {task.row.id: task.with_hook_answer(answer) for task, answer in zip(asked, answers, strict=True)}
+        return [answered.get(task.row.id, task) for task in tasks]
 
-    async def _recover_batch(self, cases: list[StaleTask]) -> None:
+    async def _recover_batch(self, tasks: list[StaleTask]) -> None:
         interrupted: list[RecoveryContext] = []
-        for case in cases:
-            swept = await self._apply(case)
+        for task in tasks:
+            swept = await self._apply(task)
             self._report.tasks.append(swept)
             if swept.changes_state and not swept.applied and not self._options.dry_run:
                 await self._audit.record_skipped(1)
-            if swept.applied and case.reason is not None:
-                interrupted.append(self._context(case))
+            if swept.applied and task.reason is not None:
+                interrupted.append(self._context(task))
         if self._hooks is not None and interrupted:
             await self._hooks.notify_interrupted(interrupted)
 
-    async def _apply(self, case: StaleTask) -> SweptTask:
-        """The verdict and whether it was carried out. A row that the server refuses costs no other."""
-        if not case.needs_write or self._options.dry_run:
-            return case.to_swept_task(applied=False)
+    async def _apply(self, task: StaleTask) -> SweptTask:
+        """Store the decision; a row whose update the database rejects does not stop the sweep."""
+        if not task.needs_write or self._options.dry_run:
+            return task.to_swept_task(applied=False)
         try:
-            move = build_update(case, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(case))
+            update = build_update(task, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(task))
             is_applied = await self._store.apply_decision(
-                case.row, move, record=self._audit.task_recorder if case.changes_state else None
+                task.row, update, record=self._audit.task_recorder if task.changes_state else None
             )
         except StatementFailed as error:
             if error.retryable:
                 raise
-            await self._refused(case, error.message)
-            return replace(case.to_swept_task(applied=False), refusal=error.message)
+            await self._record_refusal(task, error.message)
+            return replace(task.to_swept_task(applied=False), refusal=error.message)
         if is_applied:
-            logger.info("task %s: %s, %s", case.row.id, case.decision.kind, case.reason)
-        return case.to_swept_task(applied=is_applied)
+            logger.info("task recovered task_id=%s decision=%s reason=%s", task.row.id, task.decision.kind, task.reason)
+        return task.to_swept_task(applied=is_applied)
 
-    async def _refused(self, case: StaleTask, error: str) -> None:
-        """Say so; a reaper, which meets the same row at each pass, writes it down by itself."""
-        self._report.warnings.append(f"task {case.row.id} could not be settled: {error}")
+    async def _record_refusal(self, task: StaleTask, error: str) -> None:
+        self._report.warnings.append(f"task {task.row.id} could not be recovered: {error}")
+        # The reaper meets the same row in every pass; it emits the event itself, once per error.
         if self._is_manual:
-            evidence = {"decision": case.decision.kind, "error": error}
-            event = StoredEvent(kind=EventKind.RECOVERY_REFUSED, task_id=case.row.id, evidence=evidence)
+            evidence = {"decision": task.decision.kind, "error": error}
+            event = StoredEvent(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
             await EventStore(self._store.database).record(event)
 
-    async def _earlier_crashes(self, case: StaleTask) -> tuple[str, ...]:
-        if not isinstance(case.decision, Fail) or case.decision.code is not OperationalErrorCode.POISON_TASK:
+    async def _earlier_crashes(self, task: StaleTask) -> tuple[str, ...]:
+        if not isinstance(task.decision, Fail) or task.decision.code is not OperationalErrorCode.POISON_TASK:
             return ()
-        attempts = await TaskStore(self._store.database).attempts(case.row.id)
+        attempts = await TaskStore(self._store.database).attempts(task.row.id)
         crashed = OperationalErrorCode.WORKER_CRASHED
         return tuple(row.error_message or "" for row in reversed(attempts) if row.error_code == crashed)
 
@@ -367,8 +316,8 @@ class SweepPass:
                 return
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
-            ended = frozenset(await self._expire_batch(documents))
-            self._report.tasks += [_expired_task(row, applied=row.id in ended) for row in rows]
+            expired = frozenset(await self._expire_batch(documents))
+            self._report.tasks += [_expired_task(row, applied=row.id in expired) for row in rows]
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]
@@ -376,9 +325,9 @@ class SweepPass:
     async def _expire_batch(self, documents: Mapping[UUID, str]) -> list[UUID]:
         if self._options.dry_run or not documents:
             return []
-        ended = await self._store.expire(documents, record=self._audit.task_recorder)
-        await self._audit.record_skipped(len(documents) - len(ended))
-        return ended
+        expired = await self._store.expire(documents, record=self._audit.task_recorder)
+        await self._audit.record_skipped(len(documents) - len(expired))
+        return expired
 
     async def _preview_healing(self) -> None:
         if self._healing is not None and self._healing.preview is not None:
@@ -388,42 +337,46 @@ class SweepPass:
         if self._healing is None or self._is_stopped():
             return
         if self._options.dry_run:
+            # Orphaned tasks that the sweep would fail or expire need no healing any more.
             ended = {
                 task.task_id for task in self._report.tasks if task.decision in {DecisionKind.FAIL, DecisionKind.EXPIRE}
             }
-            self._report.workflows += [each for each in self._stuck if each.task_id not in ended]
+            self._report.workflows += [run for run in self._stuck if run.task_id not in ended]
             return
-        righted = await self._healing.heal(self._is_out_of_time)
-        healed, held = swept_workflows(righted.healed), righted.locked
+        result = await self._healing.heal(self._is_out_of_time)
+        healed, locked = swept_workflows(result.healed), result.locked
         if self._healing.preview is not None:
-            # What is due in a run because of what was settled just now goes on by itself; no dry run could name it.
-            done, stuck = {(each.id, each.task_id) for each in healed}, {each.id for each in self._stuck}
-            healed = [each for each in self._stuck if (each.id, each.task_id) in done]
-            held = [each for each in held if each in stuck]
+            # Report only what was stuck before the sweep, as a dry run does: runs that became due because of tasks
+            # recovered in this sweep would have advanced without healing.
+            done, stuck = {(run.id, run.task_id) for run in healed}, {run.id for run in self._stuck}
+            healed = [run for run in self._stuck if (run.id, run.task_id) in done]
+            locked = [run_id for run_id in locked if run_id in stuck]
         self._report.workflows += healed
-        self._report.locked_runs += held
+        self._report.locked_runs += locked
         await self._audit.record_healed(len(healed))
-        await self._audit.record_skipped(len(held))
+        await self._audit.record_skipped(len(locked))
 
-    def _context(self, case: StaleTask) -> RecoveryContext:
-        return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
+    def _context(self, task: StaleTask) -> RecoveryContext:
+        return task.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
 
     def _is_out_of_time(self) -> bool:
         return self._is_stopped() or (self._ends_at is not None and time.monotonic() > self._ends_at)
 
     def _is_stopped(self) -> bool:
-        """Whether somebody ended it; asked where there is more to do, so that where it is so, the report says it."""
+        """Whether the sweep was asked to stop; if so, there is work left and the report says so."""
         is_stopped = self._stop is not None and self._stop.is_set()
         self._report.was_stopped |= is_stopped
         return is_stopped
 
     def _has_clock_jumped(self, now: datetime) -> bool:
-        """Whether the database's clock went further than this pass may last: it jumped, or we stood still, and what
-        was known at the start about who listens is worth nothing."""
+        """Whether the database clock advanced by more than the budget of this pass.
+
+        The clock jumped or this process was suspended; heartbeats read at the start are too old to decide by.
+        """
         return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
     async def _publish_finished(self, report: SweepReport) -> None:
-        """Write down that something was changed, and tell the hooks that want to know."""
+        """Record the event of a sweep that changed something, and call the hooks."""
         event = StoredEvent(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._report.counts)
         await EventStore(self._store.database).record(event)
         if self._hooks is not None and report.recovered_count:
@@ -459,84 +412,122 @@ def _text(worker_id: UUID | None) -> str | None:
     return None if worker_id is None else str(worker_id)
 
 
-async def sweep(
-    database: Database,
-    options: SweepOptions,
-    *,
-    observer: Observer,
-    hooks: HookCaller | None = None,
-    healing: WorkflowHealing | None = None,
-    steps: Collection[SweepStep] = EVERY_STEP,
-    record: SweepAudit | None = None,
-    stop: asyncio.Event | None = None,
-) -> SweepReport:
-    """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
+@dataclass(slots=True, kw_only=True)
+class SweepReportBuilder:
+    """Collects the results of a sweep."""
 
-    `healing` is for workflows. A dry run heals nothing, and leaves no `record`. `stop` ends it after a few tasks more.
-    """
-    store = RecoveryStore(database)
-    if options.dry_run:
-        report = await run_pass(
-            database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
+    effective_policy: EffectivePolicy
+    dry_run: bool
+    hooks_loaded: bool
+    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
+    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
+    lost_workers: list[UUID] = field(default_factory=list[UUID])
+    warnings: list[str] = field(default_factory=list[str])
+    failures: list[StepFailure] = field(default_factory=list[StepFailure])
+    locked_runs: list[UUID] = field(default_factory=list[UUID])
+    was_stopped: bool = False
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """Counts for the `sweep_finished` event."""
+        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
+        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
+
+    def build(self) -> SweepReport:
+        recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
+        owners = {task.owner_id for task in recovered if task.owner_id is not None}
+        status = self._status
+        return SweepReport(
+            status=status,
+            dry_run=self.dry_run,
+            thresholds=self.effective_policy.thresholds,
+            hooks_loaded=self.hooks_loaded,
+            recovered_count=0 if self.dry_run else len(recovered),
+            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
+            tasks=tuple(self.tasks),
+            workflows=tuple(self.workflows),
+            warnings=(
+                *self.effective_policy.warnings,
+                *self.warnings,
+                *self._outage_grace_warning(status),
+                *(
+                    f"run {run_id} is locked by another transaction, left to the next sweep"
+                    for run_id in self.locked_runs
+                ),
+            ),
+            failures=tuple(self.failures),
+            locked_runs=tuple(self.locked_runs),
+            was_stopped=self.was_stopped,
         )
-    else:
-        report = await store.with_leader_lock(
-            lambda: run_pass(
-                database,
-                options,
-                observer=observer,
-                hooks=hooks,
-                healing=healing,
-                steps=steps,
-                record=record,
-                stop=stop,
-            )
-        ) or await _busy_report(store, options, observer, hooks)
-    for failure in report.failures:
-        raise failure.error
-    return report
+
+    @property
+    def _changed(self) -> list[SweptTask]:
+        """Tasks whose status was changed or, in a dry run, would be."""
+        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
+
+    @property
+    def _exempt_count(self) -> int:
+        return sum(task.is_exempt for task in self.tasks)
+
+    @property
+    def _status(self) -> SweepStatus:
+        if self._changed or self.workflows or self.lost_workers:
+            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
+        if self.tasks and self._exempt_count == len(self.tasks):
+            return SweepStatus.OUTAGE_GRACE
+        return SweepStatus.NOTHING
+
+    def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
+        if not self._exempt_count or status is SweepStatus.OUTAGE_GRACE:
+            return []
+        return [f"{self._exempt_count} held back by outage grace: no worker connected for a full threshold"]
 
 
-async def run_pass(
-    database: Database,
-    options: SweepOptions,
-    *,
-    observer: Observer,
-    hooks: HookCaller | None = None,
-    healing: WorkflowHealing | None = None,
-    steps: Collection[SweepStep] = EVERY_STEP,
-    budget_s: float | None = None,
-    record: SweepAudit | None = None,
-    stop: asyncio.Event | None = None,
-) -> SweepReport:
-    """The same for a caller who has the turn already; failed steps are told in the report and stop no other.
+# Healing of workflows
 
-    What does not fit into `budget_s` is left to the next pass.
+Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[HealingResult]]"
+Preview: TypeAlias = "Callable[[], Awaitable[Sequence[HealedRun]]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowHealing:
+    """How a sweep heals workflows.
+
+    `heal` gets a function that tells whether the sweep is out of time. With `preview`, called at the start, the report
+    lists only runs that were stuck then.
     """
-    store = RecoveryStore(database)
-    fleet = await store.fleet()
-    work = SweepPass(
-        store=store,
-        options=options,
-        observer=observer,
-        fleet=fleet,
-        hooks=hooks,
-        budget_s=budget_s,
-        healing=healing,
-        record=record,
-        stop=stop,
-    )
-    return await work.run(steps)
+
+    heal: Heal
+    preview: Preview | None = None
+
+    @classmethod
+    def for_operator(cls, database: Database) -> Self:
+        """Heal stuck runs; runs that need user code to advance are left to the workers."""
+
+        async def heal(is_over: Callable[[], bool]) -> HealingResult:
+            return await heal_stuck(database, is_over=is_over)
+
+        return cls(heal=heal, preview=lambda: preview_healing(database))
+
+    @classmethod
+    def for_worker(cls, database: Database, *, wake: Callable[[], None]) -> Self:
+        """Release quarantined outbox entries and heal stuck runs, then `wake` the workflow service to advance them.
+
+        The sweep does not advance runs itself: that runs user code, which may hang.
+        """
+
+        async def heal(is_over: Callable[[], bool]) -> HealingResult:
+            await release_quarantined(database)
+            result = await heal_stuck(database, is_over=is_over)
+            wake()
+            return result
+
+        return cls(heal=heal)
 
 
-async def _busy_report(
-    store: RecoveryStore, options: SweepOptions, judge: Observer, hooks: HookCaller | None
-) -> SweepReport:
-    ruled = effective_policy(judge, options, await store.fleet())
-    return SweepReport(
-        status=SweepStatus.BUSY,
-        dry_run=False,
-        thresholds=ruled.thresholds,
-        hooks_loaded=hooks is not None,
-        warnings=ruled.warnings,
-    )
+def swept_workflows(healed: Sequence[HealedRun]) -> list[SweptWorkflow]:
+    return [
+        SweptWorkflow(id=run_id, case=run.case, task_id=run.task_id)
+        for run in healed
+        if (run_id := run.workflow_id or run.task_id)
+    ]

@@ -364,7 +364,7 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
         return leave
     if not policy.may_recover(task):
         return Leave(why="disabled")
-    return _StaleTask(task, evidence, policy, now).decide()
+    return _Decider(task, evidence, policy, now).decide()
 
 
 def asks_hooks(decision: Decision) -> bool:
@@ -387,7 +387,7 @@ def _not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: 
 
 
 @dataclass(frozen=True, slots=True)
-class _StaleTask:
+class _Decider:
     """A stale task with everything that its decision depends on."""
 
     task: LiveTask
