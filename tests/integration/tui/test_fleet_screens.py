@@ -24,7 +24,7 @@ NOW = datetime.now(UTC)
 async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_and_on_record(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
     async with running_tui(database_url, place=Place.QUEUES) as pilot:
-        await eventually(pilot, lambda: "✖ nobody" in screen_text(pilot))
+        await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
         await pilot.press("P")
         await until_plan_dialog(pilot)
         await pilot.press("tab", *"smtp is down", "enter", "y")
@@ -64,14 +64,14 @@ async def test_what_needs_attention_is_seen_from_the_database(database_url: str)
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
         await eventually(pilot, lambda: bool(screen.list.rows))
-        keys = [concern.key for concern in screen.list.rows]
-        assert keys == ["stale RUNNING", "queue orphans", f"gone {gone}", "failures"]
+        keys = [alert.key for alert in screen.list.rows]
+        assert keys == ["stale RUNNING", "queue orphans", f"dead {gone}", "failures"]
 
 
 async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
     async with running_tui(database_url, place=Place.QUEUES, read_only=True) as pilot:
-        await eventually(pilot, lambda: "✖ nobody" in screen_text(pilot))
+        await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
         await pilot.press("P")
         assert isinstance(pilot.app.screen, QueuesScreen)
     assert await fetch_rows(database_url, "SELECT FROM horsies_queues") == []

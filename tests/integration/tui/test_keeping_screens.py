@@ -42,7 +42,7 @@ async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_i
         await eventually(pilot, lambda: "? alive" in screen_text(pilot))
         await pilot.press("F")
         await until_plan_dialog(pilot)
-        assert "still at work" in screen_text(pilot)
+        assert "still running" in screen_text(pilot)
         await pilot.press("y")
         await pilot.press("1", "enter")
         await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
@@ -92,7 +92,7 @@ async def test_looking_at_maintenance_leaves_no_trace(database_url: str) -> None
 async def test_events_show_what_was_written_down_and_what_is_heard(database_url: str) -> None:
     worker = await insert_listening_worker(database_url)
     async with running_tui(database_url, place=Place.EVENTS) as pilot:
-        await eventually(pilot, lambda: "told as it happens" in screen_text(pilot))
+        await eventually(pilot, lambda: "listening" in screen_text(pilot))
         await fetch_rows(
             database_url,
             "INSERT INTO horsies_events (kind, worker_id, evidence) VALUES ('worker_lost', $1, '{\"silence_s\": 301}')",

@@ -10,7 +10,7 @@ from horsies_tui.screens.tasks.table import TASK_COLUMNS
 from horsies_tui.widgets.row_list import GAP, Cell, Column, place_columns
 
 
-def _nothing(_: object, __: datetime) -> Cell:
+def _empty_cell(_: object, __: datetime) -> Cell:
     return Cell("")
 
 
@@ -19,7 +19,7 @@ _columns = st.lists(
         Column[object],
         title=st.just("X"),
         width=st.integers(1, 30),
-        cell=st.just(_nothing),
+        cell=st.just(_empty_cell),
         drop_rank=st.integers(0, 5),
         grows=st.integers(0, 3),
     ),
@@ -29,23 +29,23 @@ _columns = st.lists(
 
 
 @given(_columns, st.integers(0, 200))
-def test_columns_never_overlap_and_never_shrink_below_their_minimum(columns: list[Column[object]], room: int) -> None:
-    placed = place_columns(columns, room, indent=3)
+def test_columns_neither_overlap_nor_shrink_below_minimum(columns: list[Column[object]], width: int) -> None:
+    placed = place_columns(columns, width, indent=3)
     assert placed[0].column is columns[0]
-    assert all(each.width >= each.column.width for each in placed)
-    assert all(one.x + one.width + GAP == other.x for one, other in pairwise(placed))
+    assert all(place.width >= place.column.width for place in placed)
+    assert all(left.x + left.width + GAP == right.x for left, right in pairwise(placed))
     if len(placed) > 1:
-        assert placed[-1].x + placed[-1].width <= room
+        assert placed[-1].x + placed[-1].width <= width
 
 
-def test_room_that_is_left_over_goes_to_the_columns_that_grow() -> None:
-    fixed = Column[object](title="A", width=5, cell=_nothing)
-    growing = Column[object](title="B", width=5, cell=_nothing, grows=1)
-    assert [each.width for each in place_columns([fixed, growing], 31)] == [5, 25]
+def test_spare_width_goes_to_growing_columns() -> None:
+    fixed = Column[object](title="A", width=5, cell=_empty_cell)
+    growing = Column[object](title="B", width=5, cell=_empty_cell, grows=1)
+    assert [place.width for place in place_columns([fixed, growing], 31)] == [5, 25]
 
 
-def test_eighty_columns_show_what_a_hundred_and_twenty_show_more_of() -> None:
-    narrow = {each.column.title for each in place_columns(TASK_COLUMNS, 80, indent=3)}
-    wide = {each.column.title for each in place_columns(TASK_COLUMNS, 120, indent=3)}
+def test_wider_terminal_shows_more_task_columns() -> None:
+    narrow = {place.column.title for place in place_columns(TASK_COLUMNS, 80, indent=3)}
+    wide = {place.column.title for place in place_columns(TASK_COLUMNS, 120, indent=3)}
     assert {"ID", "TASK", "QUEUE", "STATUS", "ATT", "WORKER", "AGE", "ERROR"} == narrow
     assert wide - narrow == {"HB", "WAIT", "PRIO"}

@@ -15,23 +15,23 @@ from tests.support.tui import eventually, frozen_system, running_app
 FAILED = TaskFilter(statuses=("FAILED",))
 
 
-class Faltering(DemoSource):
-    """Fails to list tasks as often as it is told to."""
+class FailingSource(DemoSource):
+    """Fails to list tasks `failures` times."""
 
     failures = 0
 
     async def list_tasks(self, *args: Any, **options: Any) -> TaskPage:
         if self.failures:
             self.failures -= 1
-            raise Busy("too slow today")
+            raise Busy("statement timeout")
         return await super().list_tasks(*args, **options)
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # an opener's
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # required by the protocol
         yield self
 
 
-async def _narrowed_while_failing(source: Faltering, *, is_paused: bool) -> None:
+async def _filter_while_failing(source: FailingSource, *, is_paused: bool) -> None:
     async with running_app(source) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
@@ -43,9 +43,9 @@ async def _narrowed_while_failing(source: Faltering, *, is_paused: bool) -> None
         assert {row.status for row in screen.list.rows} == {"FAILED"}
 
 
-async def test_a_filter_whose_first_read_fails_is_asked_for_again() -> None:
-    await _narrowed_while_failing(Faltering(frozen_system(), read_only=False, pace_s=None), is_paused=False)
+async def test_filter_is_read_again_after_failure() -> None:
+    await _filter_while_failing(FailingSource(frozen_system(), read_only=False, pace_s=None), is_paused=False)
 
 
-async def test_a_filter_whose_first_read_fails_is_asked_for_again_while_the_list_is_frozen() -> None:
-    await _narrowed_while_failing(Faltering(frozen_system(), read_only=False, pace_s=None), is_paused=True)
+async def test_filter_is_read_again_after_failure_while_paused() -> None:
+    await _filter_while_failing(FailingSource(frozen_system(), read_only=False, pace_s=None), is_paused=True)

@@ -13,7 +13,7 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.screens import SCREENS
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
 
-LOADED = """
+LIST_MODULES = """
 import sys
 from horsies_tui.keys import Place
 from horsies_tui.app import HorsiesApp
@@ -23,24 +23,24 @@ print(*sys.modules)
 """
 
 
-async def test_the_screen_is_there_before_the_database_answers() -> None:
-    may_answer = asyncio.Event()
+async def test_screen_is_drawn_before_database_answers() -> None:
+    may_connect = asyncio.Event()
     demo = DemoOpener(frozen_system(50), pace_s=None)
 
     @asynccontextmanager
     async def slow(*, read_only: bool) -> AsyncGenerator[DataSource]:
-        await may_answer.wait()
+        await may_connect.wait()
         async with demo(read_only=read_only) as source:
             yield source
 
     async with HorsiesApp(slow, TuiConfig(), database_name="db1/app").run_test() as pilot:
         await eventually(pilot, lambda: "CONNECTING" in screen_text(pilot))
         assert "[3Tasks]" in screen_text(pilot) or "[1Dash]" in screen_text(pilot)
-        may_answer.set()
+        may_connect.set()
         await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
 
 
-async def test_another_theme_is_drawn_at_once() -> None:
+async def test_theme_change_is_drawn_immediately() -> None:
     async with running_app(size=(80, 24)) as pilot:
         before = pilot.app.theme
         ground = pilot.app.screen.styles.background
@@ -48,8 +48,8 @@ async def test_another_theme_is_drawn_at_once() -> None:
         await eventually(pilot, lambda: pilot.app.theme != before and pilot.app.screen.styles.background != ground)
 
 
-def test_the_first_screen_waits_for_neither_the_driver_nor_the_other_screens() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+def test_first_screen_imports_neither_driver_nor_other_screens() -> None:
+    done = subprocess.run([sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(done.stdout.split())
     screens = {f"horsies_tui.screens.{name.rpartition('.')[0]}" for name in SCREENS.values()}
     assert loaded & screens == {"horsies_tui.screens.dashboard"}

@@ -1,4 +1,4 @@
-"""Whatever stands in a field of a task, the terminal gets no control of it."""
+"""Control sequences in any field of a task never reach the terminal."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ HOSTILE = (
     "e\u0301",
     "\U0001f468\u200d\U0001f469",
 )
-"""What terminals obey, and what the framework takes for markup."""
+"""Control sequences, bidi marks and text that looks like markup."""
 
 texts = st.lists(st.sampled_from(HOSTILE) | st.text(st.characters(), max_size=4), min_size=1, max_size=6).map("".join)
 
 
-class Hostile(DemoSource):
-    """A system with such tasks, whose attempts failed with such messages."""
+class HostileSource(DemoSource):
+    """A system whose tasks and attempts carry hostile text in every field."""
 
-    def __init__(self, given: list[str]) -> None:
+    def __init__(self, texts: list[str]) -> None:
         system = DemoSystem(lambda: NOON)
-        for text in given:
+        for text in texts:
             system.send(
                 KINDS[0],
                 name=text,
@@ -121,8 +121,8 @@ class Hostile(DemoSource):
         return replace(detail, attempts=(attempt,))
 
 
-async def _look_at(pilot: Pilot[None]) -> None:
-    """The list with its preview, then everything about the first task."""
+async def _open_first_task(pilot: Pilot[None]) -> None:
+    """Show the list with its preview, then open the first task."""
     await eventually(pilot, lambda: "FAILED" in screen_text(pilot))
     await until_stable(pilot)
     await pilot.press("enter")
@@ -133,14 +133,14 @@ async def _look_at(pilot: Pilot[None]) -> None:
 @settings(max_examples=10, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=10))
 @example([*HOSTILE])
-def test_no_control_of_a_value_reaches_the_terminal(given: list[str]) -> None:
+def test_control_sequences_in_values_never_reach_terminal(values: list[str]) -> None:
     @asynccontextmanager
     async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
-        yield Hostile(given)
+        yield HostileSource(values)
 
-    # As wide as it gets: with facets beside the list, an excerpt of the arguments and a preview.
+    # Wide enough for the facet sidebar, argument previews and the preview pane.
     app = HorsiesApp(opener, TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=frozen_clock())
-    sent = asyncio.run(record_output(app, (170, 40), _look_at))
+    sent = asyncio.run(record_output(app, (170, 40), _open_first_task))
     assert "FAILED" in sent
     assert re.findall(f".{{0,20}}(?:{CONTROLS.pattern}).{{0,20}}", without_own_sequences(sent)) == []
     assert "\x1b[31;5m" not in sent

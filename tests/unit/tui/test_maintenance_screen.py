@@ -13,15 +13,15 @@ from tests.support.tui import eventually, frozen_system, running_app, screen_tex
 
 
 def _screen(pilot: Pilot[None]) -> MaintenanceScreen:
-    return next(each for each in pilot.app.screen_stack if isinstance(each, MaintenanceScreen))
+    return next(screen for screen in pilot.app.screen_stack if isinstance(screen, MaintenanceScreen))
 
 
-def _go_to(pilot: Pilot[None], key: str) -> None:
+def _move_to(pilot: Pilot[None], key: str) -> None:
     rows = _screen(pilot).list
-    rows.move_to(next(index for index, each in enumerate(rows.selection.keys) if each == key))
+    rows.move_to(next(index for index, row_key in enumerate(rows.selection.keys) if row_key == key))
 
 
-async def test_rows_are_deleted_only_for_whoever_types_delete_and_the_database() -> None:
+async def test_cleanup_requires_typing_delete_and_database_name() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.MAINTENANCE) as pilot:
         await pilot.press("D")
@@ -40,38 +40,38 @@ async def test_rows_are_deleted_only_for_whoever_types_delete_and_the_database()
 @pytest.mark.parametrize(
     ("key", "title"), [("sweep RUNNING", "Sweep 7 tasks"), ("cleanup events", "Delete 563,711 old rows")]
 )
-async def test_a_dry_run_is_that_of_the_part_under_the_cursor(key: str, title: str) -> None:
+async def test_dry_run_depends_on_item_under_cursor(key: str, title: str) -> None:
     async with running_app(place=Place.MAINTENANCE, read_only=True) as pilot:
-        _go_to(pilot, key)
+        _move_to(pilot, key)
         await pilot.press("d")
         await until_plan_dialog(pilot)
         assert f"{title} — dry run" in screen_text(pilot)
 
 
-async def test_a_line_of_the_sweep_leads_to_the_stale_tasks() -> None:
+async def test_sweep_item_opens_stale_screen() -> None:
     async with running_app(place=Place.MAINTENANCE) as pilot:
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, StaleScreen))
 
 
-async def test_old_tasks_are_listed_as_tasks() -> None:
-    heard: list[Message] = []
-    async with running_app(place=Place.MAINTENANCE, hook=heard.append) as pilot:
-        _go_to(pilot, "cleanup terminal records")
+async def test_retention_item_opens_matching_tasks() -> None:
+    messages: list[Message] = []
+    async with running_app(place=Place.MAINTENANCE, hook=messages.append) as pilot:
+        _move_to(pilot, "cleanup terminal records")
         await pilot.press("enter")
-        await eventually(pilot, lambda: any(isinstance(each, ShowTasks) for each in heard))
+        await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in messages))
 
 
-async def test_the_whole_operator_log_is_a_key_away() -> None:
+async def test_operator_log_opens_in_dialog() -> None:
     async with running_app(place=Place.MAINTENANCE) as pilot:
         await pilot.press("l")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, OperatorLogDialog))
-        await eventually(pilot, lambda: "why  smtp is back" in screen_text(pilot))
+        await eventually(pilot, lambda: "reason smtp is back" in screen_text(pilot))
         await pilot.press("escape")
         assert pilot.app.screen is _screen(pilot)
 
 
-async def test_read_only_neither_sweeps_nor_deletes() -> None:
+async def test_read_only_disables_sweep_and_cleanup() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.MAINTENANCE, read_only=True) as pilot:
         await pilot.press("D", "S")

@@ -1,4 +1,4 @@
-"""Each screen beside its picture: two sizes, dark and light, and the states that are seldom seen."""
+"""Snapshots of each screen: two sizes, dark and light, and rare states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL, LARGE = (80, 24), (120, 36)
 
 
 @asynccontextmanager
-async def _nobody_there(*, read_only: bool) -> AsyncGenerator[DataSource]:
+async def _unreachable(*, read_only: bool) -> AsyncGenerator[DataSource]:
     raise DatabaseUnreachable("cannot reach db1: connection refused")
     yield
 
@@ -31,14 +31,14 @@ async def _nobody_there(*, read_only: bool) -> AsyncGenerator[DataSource]:
 @pytest.mark.parametrize("theme", ["horsies-dark", "horsies-light"])
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("place", SCREENS)
-async def test_a_screen_looks_as_in_its_picture(place: Place, size: tuple[int, int], theme: str) -> None:
+async def test_screen_matches_picture(place: Place, size: tuple[int, int], theme: str) -> None:
     async with running_app(place=place, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
         await eventually(pilot, lambda: "· " in lines(pilot)[-2])
         await until_stable(pilot)
         assert_matches_picture(pilot, f"{place}-{size[0]}-{theme.removeprefix('horsies-')}")
 
 
-async def test_a_preview_looks_as_in_its_picture() -> None:
+async def test_preview_matches_picture() -> None:
     async with running_app(size=SMALL) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
@@ -50,26 +50,26 @@ async def test_a_preview_looks_as_in_its_picture() -> None:
         assert_matches_picture(pilot, "preview-80")
 
 
-async def test_nothing_to_show_looks_as_in_its_picture() -> None:
+async def test_empty_list_matches_picture() -> None:
     async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), until="no tasks yet") as pilot:
         assert_matches_picture(pilot, "empty-80")
 
 
-async def test_read_only_looks_as_in_its_picture() -> None:
+async def test_read_only_matches_picture() -> None:
     async with running_app(read_only=True) as pilot:
         assert_matches_picture(pilot, "read-only-80")
 
 
-async def test_ascii_looks_as_in_its_picture() -> None:
+async def test_ascii_mode_matches_picture() -> None:
     async with running_app(settings=TuiConfig(ascii=True)) as pilot:
         assert_matches_picture(pilot, "ascii-80")
 
 
-async def test_too_small_a_terminal_is_told_so() -> None:
+async def test_too_small_terminal_matches_picture() -> None:
     async with running_app(size=(50, 12), until="needs 60 × 15") as pilot:
         assert_matches_picture(pilot, "too-small-50")
 
 
-async def test_a_database_that_is_away_looks_as_in_its_picture() -> None:
-    async with running_app(_nobody_there, until="Cannot connect") as pilot:
+async def test_unreachable_database_matches_picture() -> None:
+    async with running_app(_unreachable, until="Cannot connect") as pilot:
         assert "RECONNECTING" in screen_text(pilot)

@@ -15,16 +15,16 @@ from tests.support.tui import eventually, frozen_system, running_app, screen_tex
 
 
 def _screen(pilot: Pilot[None]) -> StaleScreen:
-    return next(each for each in pilot.app.screen_stack if isinstance(each, StaleScreen))
+    return next(screen for screen in pilot.app.screen_stack if isinstance(screen, StaleScreen))
 
 
-async def _type_limit(pilot: Pilot[None], text: str) -> None:
+async def _enter_threshold(pilot: Pilot[None], text: str) -> None:
     await pilot.press("comma")
     await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
     await pilot.press(*text, "enter")
 
 
-async def test_what_is_typed_while_the_question_for_the_limit_opens_goes_into_it() -> None:
+async def test_keys_typed_while_prompt_opens_go_into_it() -> None:
     async with running_app(place=Place.STALE) as pilot:
         for key in ("comma", *"90s"):
             pilot.app.simulate_key(key)
@@ -34,15 +34,15 @@ async def test_what_is_typed_while_the_question_for_the_limit_opens_goes_into_it
         await eventually(pilot, lambda: line.value == "90s")
 
 
-async def test_near_tasks_stand_apart_below_those_that_are_stale() -> None:
+async def test_tasks_near_limit_are_listed_below_stale_ones() -> None:
     async with running_app(place=Place.STALE) as pilot:
-        listed = [(each.task.task_name, each.is_near_threshold) for each in _screen(pilot).list.rows]
+        listed = [(row.task.task_name, row.is_near_threshold) for row in _screen(pilot).list.rows]
         assert sum(not is_near for _, is_near in listed) == 7
         assert listed[-1] == ("etl.load", True)
-        assert "1 task less than 30s from stale" in screen_text(pilot)
+        assert "1 task within 30s of the limit" in screen_text(pilot)
 
 
-async def test_a_sweep_needs_its_number_typed_while_some_owner_still_reports_and_leaves_nothing_stale() -> None:
+async def test_sweep_with_live_owners_requires_typed_count() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
         await pilot.press("S")
@@ -57,7 +57,7 @@ async def test_a_sweep_needs_its_number_typed_while_some_owner_still_reports_and
         assert [row.action for row in system.audit_log.rows][-1] == "sweep"
 
 
-async def test_a_dry_run_offers_no_way_to_go_on_and_is_there_when_read_only() -> None:
+async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE, read_only=True) as pilot:
         before = dict(system.tasks)
@@ -74,15 +74,15 @@ async def test_a_dry_run_offers_no_way_to_go_on_and_is_there_when_read_only() ->
         assert pilot.app.screen is _screen(pilot)
 
 
-async def test_requeueing_a_task_whose_worker_still_reports_warns_and_needs_the_number() -> None:
+async def test_requeue_with_live_owner_warns_and_requires_count() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
-        alive = next(index for index, each in enumerate(_screen(pilot).list.rows) if each.has_live_owner)
+        alive = next(index for index, row in enumerate(_screen(pilot).list.rows) if row.has_live_owner)
         _screen(pilot).list.move_to(alive)
         task_id = _screen(pilot).list.rows[alive].id
         await pilot.press("R")
         await until_plan_dialog(pilot)
-        assert "1 silent though the worker still reports" in screen_text(pilot)
+        assert "1 silent, but the worker still reports" in screen_text(pilot)
         await pilot.press("y")
         assert system.tasks[task_id].status == TaskStatus.RUNNING
         await pilot.press("1", "enter")
@@ -90,29 +90,29 @@ async def test_requeueing_a_task_whose_worker_still_reports_warns_and_needs_the_
         assert system.tasks[task_id].status == TaskStatus.PENDING
 
 
-async def test_a_dry_run_of_marked_rows_is_about_these_alone() -> None:
+async def test_dry_run_covers_only_marked_rows() -> None:
     async with running_app(place=Place.STALE) as pilot:
         await pilot.press("space", "space", "d")
         await until_plan_dialog(pilot)
         assert "Requeue 2 tasks — dry run" in screen_text(pilot)
 
 
-async def test_marked_rows_are_failed_together_and_marks_of_rows_that_are_gone_go() -> None:
+async def test_marked_rows_are_failed_together_and_unmarked() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
-        first, second = [each.id for each in _screen(pilot).list.rows[:2]]
+        first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "F")
         await until_plan_dialog(pilot)
         await pilot.press("y")
         await eventually(pilot, lambda: "changed 2" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: not _screen(pilot).list.selection.marks)
-        assert {system.tasks[each].status for each in (first, second)} == {TaskStatus.FAILED}
+        assert {system.tasks[task_id].status for task_id in (first, second)} == {TaskStatus.FAILED}
 
 
-async def test_another_limit_holds_for_this_session_and_for_its_sweep() -> None:
+async def test_session_threshold_applies_to_list_and_sweep() -> None:
     async with running_app(place=Place.STALE) as pilot:
-        await _type_limit(pilot, "10m")
+        await _enter_threshold(pilot, "10m")
         await eventually(pilot, lambda: "this session" in screen_text(pilot))
         assert _screen(pilot).options.sweep_threshold == timedelta(minutes=10)
         assert "1 stale" in screen_text(pilot)
@@ -122,24 +122,24 @@ async def test_another_limit_holds_for_this_session_and_for_its_sweep() -> None:
         assert "--threshold 600s" in screen_text(pilot)
 
 
-async def test_a_limit_that_makes_no_sense_is_said_and_changes_nothing() -> None:
+async def test_invalid_threshold_is_reported_and_ignored() -> None:
     async with running_app(place=Place.STALE, notifies=True) as pilot:
-        await _type_limit(pilot, "soon")
+        await _enter_threshold(pilot, "soon")
         await eventually(pilot, lambda: "invalid duration" in screen_text(pilot))
         assert _screen(pilot).options.sweep_threshold is None
 
 
-async def test_a_row_is_opened_with_the_others_of_its_list() -> None:
-    heard: list[Message] = []
-    async with running_app(place=Place.STALE, hook=heard.append) as pilot:
-        rows = tuple(each.id for each in _screen(pilot).list.rows)
+async def test_enter_opens_task_with_its_siblings() -> None:
+    messages: list[Message] = []
+    async with running_app(place=Place.STALE, hook=messages.append) as pilot:
+        rows = tuple(row.id for row in _screen(pilot).list.rows)
         await pilot.press("j", "enter")
-        await eventually(pilot, lambda: any(isinstance(each, OpenTask) for each in heard))
-        wanted = next(each for each in heard if isinstance(each, OpenTask))
-        assert (wanted.task_id, wanted.sibling_ids) == (rows[1], rows)
+        await eventually(pilot, lambda: any(isinstance(message, OpenTask) for message in messages))
+        opened = next(message for message in messages if isinstance(message, OpenTask))
+        assert (opened.task_id, opened.sibling_ids) == (rows[1], rows)
 
 
-async def test_the_evidence_follows_the_cursor() -> None:
+async def test_evidence_follows_cursor() -> None:
     async with running_app(place=Place.STALE) as pilot:
         rows = _screen(pilot).list.rows
         await pilot.press("j")

@@ -1,4 +1,4 @@
-"""The list of tasks as a table: facets beside it, columns, order, and what is copied from it."""
+"""The task table: facet sidebar, columns, sort order, copying."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _screen(pilot: Pilot[None]) -> TasksScreen:
     return screen
 
 
-async def test_facets_are_beside_the_list_where_there_is_room() -> None:
+async def test_wide_terminal_shows_facet_sidebar() -> None:
     async with running_app(size=LARGE) as pilot:
         await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
         assert _screen(pilot).query_one(FacetSidebar).display
 
 
-async def test_what_is_picked_beside_the_list_narrows_it_down_and_the_keyboard_stays_there() -> None:
+async def test_picking_facets_filters_list_and_keeps_focus() -> None:
     async with running_app(size=LARGE) as pilot:
         await eventually(pilot, lambda: "COMPLETED" in screen_text(pilot))
         await pilot.press("f", "space")
@@ -40,7 +40,7 @@ async def test_what_is_picked_beside_the_list_narrows_it_down_and_the_keyboard_s
         assert pilot.app.focused is _screen(pilot).list
 
 
-async def test_marks_of_the_list_are_not_touched_by_picks() -> None:
+async def test_picking_facets_keeps_marks() -> None:
     async with running_app(size=LARGE) as pilot:
         await pilot.press("space")
         marked = set(_screen(pilot).list.selection.marks)
@@ -49,26 +49,26 @@ async def test_marks_of_the_list_are_not_touched_by_picks() -> None:
         assert _screen(pilot).list.selection.marks == marked
 
 
-async def test_where_there_is_no_room_facets_open_over_the_list() -> None:
+async def test_narrow_terminal_opens_facet_popup() -> None:
     async with running_app() as pilot:
         await pilot.press("f")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup))
 
 
-async def test_the_arguments_of_the_rows_on_the_screen_are_excerpted_and_masked() -> None:
+async def test_argument_previews_are_redacted() -> None:
     async with running_app(size=(200, 36)) as pilot:
         _screen(pilot).apply_filter(TaskFilter(names=("mail.send",)))
         await eventually(pilot, lambda: screen_text(pilot).count('{"to": "ada@example.org"') > 5)
         assert "s3cret" not in screen_text(pilot)
 
 
-async def test_arguments_that_are_never_to_be_shown_are_not() -> None:
+async def test_argument_previews_are_hidden_by_setting() -> None:
     async with running_app(size=(200, 36), settings=TuiConfig(show_args="never")) as pilot:
         await eventually(pilot, lambda: "••••" in screen_text(pilot))
         assert "ada@example" not in screen_text(pilot)
 
 
-async def test_a_narrow_list_can_be_moved_sideways_and_its_ids_stay() -> None:
+async def test_columns_scroll_sideways_and_ids_stay() -> None:
     async with running_app() as pilot:
         assert "ARGS" not in _screen(pilot).list.titles
         await pilot.press("w", *["right"] * 12)
@@ -79,7 +79,7 @@ async def test_a_narrow_list_can_be_moved_sideways_and_its_ids_stay() -> None:
         assert _screen(pilot).list.titles[1] == "TASK"
 
 
-async def test_the_list_can_have_the_screen_to_itself() -> None:
+async def test_list_can_be_maximised() -> None:
     async with running_app(size=LARGE) as pilot:
         before = _screen(pilot).list.size
         await pilot.press("m")
@@ -89,7 +89,7 @@ async def test_the_list_can_have_the_screen_to_itself() -> None:
         await eventually(pilot, lambda: _screen(pilot).list.size == before)
 
 
-async def test_loaded_rows_are_sorted_by_a_column_and_the_other_way_round() -> None:
+async def test_loaded_rows_are_sorted_in_both_directions() -> None:
     async with running_app() as pilot:
         await pilot.press("s", "down", "enter")
         await eventually(pilot, lambda: "sorted by TASK" in screen_text(pilot))
@@ -100,7 +100,7 @@ async def test_loaded_rows_are_sorted_by_a_column_and_the_other_way_round() -> N
         assert [row.name for row in _screen(pilot).list.rows] == sorted(names)
 
 
-async def test_the_last_key_leads_to_the_oldest_task_of_all_and_the_first_one_back() -> None:
+async def test_end_and_home_keys_reach_oldest_and_newest_task() -> None:
     system = frozen_system(2000)
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await pilot.press("G")
@@ -109,7 +109,7 @@ async def test_the_last_key_leads_to_the_oldest_task_of_all_and_the_first_one_ba
         await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.task_ids[-1])
 
 
-async def test_rows_are_copied_as_json_without_secrets_and_shown() -> None:
+async def test_rows_are_copied_as_redacted_json() -> None:
     async with running_app(notifies=True) as pilot:
         _screen(pilot).apply_filter(TaskFilter(names=("mail.send",)))
         await eventually(pilot, lambda: {row.name for row in _screen(pilot).list.rows} == {"mail.send"})
@@ -120,20 +120,20 @@ async def test_rows_are_copied_as_json_without_secrets_and_shown() -> None:
         assert copied["arguments"]["api_token"] == "••••••"
 
 
-async def test_what_no_clipboard_of_a_terminal_takes_is_not_copied() -> None:
+async def test_text_too_large_for_clipboard_is_refused() -> None:
     async with running_app(notifies=True) as pilot:
         _screen(pilot).copy_text("x" * 100_000, "everything")
         await eventually(pilot, lambda: "cannot copy everything" in screen_text(pilot))
         assert pilot.app.clipboard == ""
 
 
-async def test_no_control_is_copied() -> None:
+async def test_control_characters_are_not_copied() -> None:
     async with running_app() as pilot:
         _screen(pilot).copy_text("one\ntwo\x1b[201~rm -rf\r", "lines")
         assert pilot.app.clipboard == "one\ntwo\\x1b[201~rm -rf⏎"
 
 
-async def test_the_cursor_of_the_facets_is_seen_only_with_the_keyboard_there() -> None:
+async def test_facet_cursor_is_visible_only_with_focus() -> None:
     async with running_app(size=LARGE) as pilot:
         await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
         assert sum(line.count("▌") for line in lines(pilot)) == 1
@@ -141,7 +141,7 @@ async def test_the_cursor_of_the_facets_is_seen_only_with_the_keyboard_there() -
         await eventually(pilot, lambda: sum(line.count("▌") for line in lines(pilot)) == 2)
 
 
-async def test_the_end_of_the_facets_is_not_the_end_of_the_list() -> None:
+async def test_end_of_facets_loads_no_tasks() -> None:
     async with running_app(DemoOpener(frozen_system(1000), pace_s=None), size=LARGE) as pilot:
         await eventually(pilot, lambda: "COMPLETED" in screen_text(pilot))
         before = _screen(pilot).window.ids

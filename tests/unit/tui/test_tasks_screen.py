@@ -35,22 +35,22 @@ from tests.support.tui import (
 
 MUTATING = [action for action in ACTIONS if action.mutates]
 FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))
-"""None of them is a step of a workflow, so each can be retried by itself."""
+"""Tasks without a workflow, so that each can be retried."""
 
 
 def _screen(pilot: Pilot[None]) -> TasksScreen:
-    screen = next(each for each in pilot.app.screen_stack if isinstance(each, TasksScreen))
+    screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, TasksScreen))
     assert isinstance(screen, TasksScreen)
     return screen
 
 
-async def _narrow(pilot: Pilot[None], wanted: TaskFilter) -> None:
-    _screen(pilot).apply_filter(wanted)
-    await eventually(pilot, lambda: _screen(pilot).window.filter == wanted)
+async def _apply_filter(pilot: Pilot[None], task_filter: TaskFilter) -> None:
+    _screen(pilot).apply_filter(task_filter)
+    await eventually(pilot, lambda: _screen(pilot).window.filter == task_filter)
     await until_stable(pilot)
 
 
-async def test_a_filter_is_read_as_it_is_typed() -> None:
+async def test_filter_applies_while_typing() -> None:
     async with running_app() as pilot:
         await pilot.press("slash", *"status:failed queue:mail")
         await eventually(pilot, lambda: list(_screen(pilot).filter.queues) == ["mail"])
@@ -60,7 +60,7 @@ async def test_a_filter_is_read_as_it_is_typed() -> None:
         assert {(row.status, row.queue) for row in rows} == {("FAILED", "mail")}
 
 
-async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> None:
+async def test_invalid_filter_is_reported_and_ignored() -> None:
     async with running_app() as pilot:
         before = _screen(pilot).list.rows
         await pilot.press("slash", *"colour:red", "enter")
@@ -68,10 +68,10 @@ async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> Non
         assert _screen(pilot).list.rows == before
 
 
-async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
+async def test_marked_rows_are_retried_and_unmarked() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, FAILED_MAIL)
+        await _apply_filter(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("space", "space", "R")
         await until_plan_dialog(pilot)
@@ -85,10 +85,10 @@ async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
         assert not _screen(pilot).list.selection.marks
 
 
-async def test_enter_in_a_preview_is_cancel() -> None:
+async def test_enter_in_preview_goes_back() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -97,10 +97,10 @@ async def test_enter_in_a_preview_is_cancel() -> None:
         assert system.tasks == before
 
 
-async def test_a_preview_that_has_just_appeared_is_deaf_to_keys_typed_for_what_was_there_before() -> None:
+async def test_new_preview_ignores_keys_typed_earlier() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
         preview = await until_plan_dialog(pilot)
@@ -110,14 +110,14 @@ async def test_a_preview_that_has_just_appeared_is_deaf_to_keys_typed_for_what_w
         assert system.tasks == before
 
 
-async def test_everything_that_matches_needs_its_number_typed() -> None:
+async def test_action_on_all_matching_requires_typed_count() -> None:
     system = frozen_system()
-    wanted = TaskFilter(statuses=("PENDING",), due_later=True)
+    task_filter = TaskFilter(statuses=("PENDING",), due_later=True)
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, wanted)
+        await _apply_filter(pilot, task_filter)
         count = len(_screen(pilot).list.rows)
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
+        await eventually(pilot, lambda: "all matching tasks selected" in screen_text(pilot))
         await pilot.press("C")
         await until_plan_dialog(pilot)
         await pilot.press("y")
@@ -127,13 +127,13 @@ async def test_everything_that_matches_needs_its_number_typed() -> None:
         assert len(system.in_state(TaskStatus.CANCELLED)) == count
 
 
-async def test_a_wrong_number_is_cancel() -> None:
+async def test_wrong_count_goes_back() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
+        await eventually(pilot, lambda: "all matching tasks selected" in screen_text(pilot))
         await pilot.press("R")
         await until_plan_dialog(pilot)
         await pilot.press("0", "enter")
@@ -141,10 +141,10 @@ async def test_a_wrong_number_is_cancel() -> None:
         assert system.tasks == before
 
 
-async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marked() -> None:
+async def test_row_changed_during_preview_is_skipped_and_stays_marked() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
+        await _apply_filter(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "C")
         await until_plan_dialog(pilot)
@@ -159,7 +159,7 @@ async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marke
         assert _screen(pilot).list.selection.marks == {first}
 
 
-async def test_marked_rows_hold_the_list_while_new_ones_arrive() -> None:
+async def test_list_holds_still_while_rows_are_marked() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         before = [row.id for row in _screen(pilot).list.rows]
@@ -172,9 +172,9 @@ async def test_marked_rows_hold_the_list_while_new_ones_arrive() -> None:
         await eventually(pilot, lambda: _screen(pilot).list.rows[1].id == before[0])
 
 
-async def test_esc_leaves_the_filter_then_clears_it_then_the_marks_and_never_quits() -> None:
+async def test_esc_leaves_filter_then_clears_filter_then_marks() -> None:
     async with running_app() as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("space", "slash", "escape")
         assert pilot.app.focused is _screen(pilot).list
         assert not _screen(pilot).filter.is_empty
@@ -187,7 +187,7 @@ async def test_esc_leaves_the_filter_then_clears_it_then_the_marks_and_never_qui
         assert pilot.app.is_running
 
 
-async def test_read_only_refuses_every_action_that_changes_something() -> None:
+async def test_read_only_refuses_every_mutating_action() -> None:
     system = frozen_system(50)
     async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
         before = dict(system.tasks)
@@ -199,7 +199,7 @@ async def test_read_only_refuses_every_action_that_changes_something() -> None:
         assert system.tasks == before
 
 
-async def test_read_only_is_left_by_typing_which_database_it_is() -> None:
+async def test_leaving_read_only_requires_database_name() -> None:
     async with running_app(read_only=True) as pilot:
         await pilot.press("exclamation_mark", *"db2", "enter")
         assert "RO" in screen_text(pilot)
@@ -207,7 +207,7 @@ async def test_read_only_is_left_by_typing_which_database_it_is() -> None:
         await eventually(pilot, lambda: "RW" in screen_text(pilot))
 
 
-async def test_read_only_of_the_settings_cannot_be_left() -> None:
+async def test_read_only_setting_cannot_be_left() -> None:
     async with running_app(settings=TuiConfig(read_only=True)) as pilot:
         await pilot.press("exclamation_mark")
         await pilot.pause()
@@ -215,10 +215,10 @@ async def test_read_only_of_the_settings_cannot_be_left() -> None:
         assert "RO" in screen_text(pilot)
 
 
-async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
+async def test_reason_is_required_by_setting() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
-        await _narrow(pilot, FAILED_MAIL)
+        await _apply_filter(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -229,40 +229,40 @@ async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
 
 
 @pytest.mark.parametrize("place", SCREENS)
-def test_every_action_of_a_screen_has_its_method(place: Place) -> None:
+def test_every_screen_action_has_a_method(place: Place) -> None:
     screen = screen_class(place)
     assert screen.place is place
     for action in actions_at(place):
         assert callable(getattr(screen, f"action_{action.method}", None)), action.id
 
 
-def test_every_action_of_a_list_has_its_method() -> None:
+def test_every_list_action_has_a_method() -> None:
     for action in actions_at(Place.LIST):
         assert callable(getattr(RowList, f"action_{action.method}", None)), action.id
 
 
-async def test_a_fault_stays_said_and_nothing_more_can_be_selected_by_it() -> None:
+async def test_invalid_filter_stays_reported_and_selects_nothing() -> None:
     async with running_app() as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("slash", *" colour:red", "enter", "escape")
         _screen(pilot).context.queries.refresh("count")
         await until_stable(pilot)
         assert "match " not in screen_text(pilot).splitlines()[2]
         await pilot.press("ctrl+a")
         await until_stable(pilot)
-        assert "everything that matches" not in screen_text(pilot)
+        assert "all matching tasks selected" not in screen_text(pilot)
 
 
-async def test_an_id_does_not_stand_for_everything_that_matches() -> None:
+async def test_copy_is_refused_for_all_matching() -> None:
     async with running_app() as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
+        await eventually(pilot, lambda: "all matching tasks selected" in screen_text(pilot))
         await pilot.press("y")
         assert pilot.app.clipboard == ""
 
 
-async def test_what_is_typed_behind_the_filter_key_is_text_however_fast_it_comes() -> None:
+async def test_keys_typed_after_slash_go_into_filter() -> None:
     async with running_app() as pilot:
         for key in ("slash", *"mail"):
             pilot.app.simulate_key(key)
@@ -270,16 +270,16 @@ async def test_what_is_typed_behind_the_filter_key_is_text_however_fast_it_comes
         assert not _screen(pilot).list.selection.marks
 
 
-async def test_the_filter_key_within_the_filter_is_a_character() -> None:
+async def test_slash_within_filter_is_text() -> None:
     async with running_app() as pilot:
         await pilot.press("slash", *"mail", "slash", "x")
         assert _screen(pilot).query_one(TaskFilterBar).text == "mail/x"
 
 
-async def test_a_dry_run_says_what_would_be_done_to_the_marked_rows_and_does_not_do_it() -> None:
+async def test_dry_run_of_marked_rows_changes_nothing() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
-        await _narrow(pilot, FAILED_MAIL)
+        await _apply_filter(pilot, FAILED_MAIL)
         before = dict(system.tasks)
         await pilot.press("space", "space", "d")
         await until_plan_dialog(pilot)
@@ -288,12 +288,12 @@ async def test_a_dry_run_says_what_would_be_done_to_the_marked_rows_and_does_not
         assert system.tasks == before
 
 
-class Stepping(TimeLimitedSource):
-    """Goes on with a search upwards only when it may."""
+class SteppingSource(TimeLimitedSource):
+    """Continues an upward search only when allowed."""
 
-    def __init__(self, system: DemoSystem, may_go_on: asyncio.Event) -> None:
+    def __init__(self, system: DemoSystem, may_continue: asyncio.Event) -> None:
         super().__init__(system, looks_at=300)
-        self._may_go_on = may_go_on
+        self._may_continue = may_continue
 
     async def list_tasks(
         self,
@@ -304,19 +304,19 @@ class Stepping(TimeLimitedSource):
         limit: int = 50,
     ) -> TaskPage:
         if order is TaskOrder.OLDEST_FIRST and after is not None:
-            await self._may_go_on.wait()
+            await self._may_continue.wait()
         return await super().list_tasks(filter, order=order, after=after, limit=limit)
 
 
-async def test_the_oldest_match_is_searched_for_as_long_as_it_takes() -> None:
-    system, may_go_on = frozen_system(1500), asyncio.Event()
+async def test_search_for_oldest_match_continues_until_found() -> None:
+    system, may_continue = frozen_system(1500), asyncio.Event()
     hits = make_hits(system, range(-400, 0))
-    async with running_app(Stepping(system, may_go_on), size=(120, 24)) as pilot:
-        await _narrow(pilot, HITS)
+    async with running_app(SteppingSource(system, may_continue), size=(120, 24)) as pilot:
+        await _apply_filter(pilot, HITS)
         await pilot.press("G")
         await eventually(pilot, lambda: "searched up to" in screen_text(pilot))
         assert "still searching" in screen_text(pilot)
         assert "nothing matches" not in screen_text(pilot)
-        may_go_on.set()
+        may_continue.set()
         await eventually(pilot, lambda: bool(_screen(pilot).window.rows))
         assert _screen(pilot).window.ids[-1] == hits[-1]

@@ -16,22 +16,22 @@ from tests.support.tui import NOON, frozen_system
 TEN_MINUTES = timedelta(minutes=10)
 
 
-def _told(system: DemoSystem, **fields: object) -> list[str]:
+def _descriptions(system: DemoSystem, **fields: object) -> list[str]:
     task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
     detail = source.task_detail(replace(task, **fields), NOON)
-    return [moment.description for moment in timeline_entries(detail)]
+    return [entry.description for entry in timeline_entries(detail)]
 
 
-def test_a_task_that_waits_was_sent_and_nothing_else() -> None:
-    assert _told(DemoSystem(lambda: NOON)) == ["sent"]
+def test_pending_task_was_only_sent() -> None:
+    assert _descriptions(DemoSystem(lambda: NOON)) == ["sent"]
 
 
-def test_a_task_that_is_to_run_later_says_when() -> None:
-    assert _told(DemoSystem(lambda: NOON), enqueued_at=NOON + TEN_MINUTES) == ["sent", "due"]
+def test_delayed_task_shows_when_due() -> None:
+    assert _descriptions(DemoSystem(lambda: NOON), enqueued_at=NOON + TEN_MINUTES) == ["sent", "due"]
 
 
-def test_a_failure_that_the_last_attempt_tells_is_told_once() -> None:
-    told = _told(
+def test_failure_of_last_attempt_is_shown_once() -> None:
+    descriptions = _descriptions(
         DemoSystem(lambda: NOON),
         status=TaskStatus.FAILED,
         started_at=NOON - timedelta(minutes=1),
@@ -39,22 +39,25 @@ def test_a_failure_that_the_last_attempt_tells_is_told_once() -> None:
         attempt_count=1,
         error_code="SMTP_TIMEOUT",
     )
-    assert told == ["sent", "#1 started", "#1 FAILED SMTP_TIMEOUT"]
+    assert descriptions == ["sent", "#1 started", "#1 FAILED SMTP_TIMEOUT"]
 
 
-def test_an_end_without_an_attempt_is_told() -> None:
-    assert _told(DemoSystem(lambda: NOON), status=TaskStatus.CANCELLED, finished_at=NOON) == ["sent", "CANCELLED"]
+def test_finish_without_attempt_is_shown() -> None:
+    assert _descriptions(DemoSystem(lambda: NOON), status=TaskStatus.CANCELLED, finished_at=NOON) == [
+        "sent",
+        "CANCELLED",
+    ]
 
 
-def test_what_happened_is_told_in_its_order() -> None:
+def test_entries_are_in_time_order() -> None:
     stale = next(task for task in frozen_system().in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
-    told = timeline_entries(source.task_detail(stale, NOON))
-    assert [moment.at for moment in told] == sorted(moment.at for moment in told)
-    assert [moment.description for moment in told if "started" in moment.description] == ["#1 started", "#2 started"]
+    entries = timeline_entries(source.task_detail(stale, NOON))
+    assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
+    assert [entry.description for entry in entries if "started" in entry.description] == ["#1 started", "#2 started"]
 
 
 @given(texts=st.lists(st.text(alphabet="abc ", min_size=1, max_size=40)), width=st.integers(20, 60))
-def test_no_text_is_broken_and_no_line_is_too_long(texts: list[str], width: int) -> None:
+def test_wrapping_breaks_no_part_and_respects_width(texts: list[str], width: int) -> None:
     lines = wrap_parts(texts, width)
     assert all(len(line) <= width for line in lines)
     if all(len(text) <= width for text in texts):

@@ -14,42 +14,42 @@ from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 ALIVE = WORKERS[0]
-GONE = next(member for member in WORKERS if member.is_lost)
+LOST = next(worker for worker in WORKERS if worker.is_lost)
 
 
 def _screen(pilot: Pilot[None]) -> WorkersScreen:
-    screen = next(each for each in pilot.app.screen_stack if isinstance(each, WorkersScreen))
+    screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, WorkersScreen))
     assert isinstance(screen, WorkersScreen)
     return screen
 
 
-async def _at(pilot: Pilot[None], worker_id: UUID) -> None:
-    """Put the cursor on a worker."""
+async def _move_to(pilot: Pilot[None], worker_id: UUID) -> None:
+    """Move the cursor to a worker."""
     await eventually(pilot, lambda: bool(_screen(pilot).list.rows))
     _screen(pilot).show_worker(worker_id)
     await until_stable(pilot)
 
 
-async def test_what_a_worker_that_is_gone_holds_is_swept_after_a_key() -> None:
+async def test_tasks_of_lost_worker_are_recovered() -> None:
     system = frozen_system()
-    held = [task.id for task in system.tasks.values() if task.worker_id == GONE.id and not _is_over(task.status)]
+    held = [task.id for task in system.tasks.values() if task.worker_id == LOST.id and not _is_finished(task.status)]
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKERS) as pilot:
-        await _at(pilot, GONE.id)
+        await _move_to(pilot, LOST.id)
         await pilot.press("R")
         await until_plan_dialog(pilot)
         assert f"Sweep {len(held)} tasks" in screen_text(pilot)
-        assert f"horsies sweep --worker {GONE.id}" in screen_text(pilot).replace("\n", "")
-        assert all(system.tasks[each].worker_id == GONE.id for each in held)
+        assert f"horsies sweep --worker {LOST.id}" in screen_text(pilot).replace("\n", "")
+        assert all(system.tasks[task_id].worker_id == LOST.id for task_id in held)
         await pilot.press("y")
         await eventually(pilot, lambda: "requeued 2" in screen_text(pilot))
-        assert not any(task.worker_id == GONE.id and not _is_over(task.status) for task in system.tasks.values())
+        assert not any(task.worker_id == LOST.id and not _is_finished(task.status) for task in system.tasks.values())
         assert (system.audit_log.rows[-1].action, system.audit_log.rows[-1].affected) == ("sweep", len(held))
 
 
-async def test_a_worker_that_is_well_leaves_a_sweep_nothing_to_do() -> None:
+async def test_healthy_worker_has_nothing_to_recover() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKERS) as pilot:
-        await _at(pilot, ALIVE.id)
+        await _move_to(pilot, ALIVE.id)
         before = dict(system.tasks)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -58,9 +58,9 @@ async def test_a_worker_that_is_well_leaves_a_sweep_nothing_to_do() -> None:
         assert system.tasks == before
 
 
-async def test_workers_that_are_gone_can_be_hidden_and_are_still_counted() -> None:
+async def test_hidden_lost_workers_are_still_counted() -> None:
     async with running_app(place=Place.WORKERS) as pilot:
-        await _at(pilot, GONE.id)
+        await _move_to(pilot, LOST.id)
         await pilot.press("x")
         await until_stable(pilot)
         assert [worker for worker in _screen(pilot).list.rows if not worker.is_alive] == []
@@ -70,31 +70,31 @@ async def test_workers_that_are_gone_can_be_hidden_and_are_still_counted() -> No
         assert len(_screen(pilot).list.rows) == len(WORKERS)
 
 
-async def test_the_charts_show_a_longer_or_shorter_stretch_of_time() -> None:
+async def test_brackets_change_chart_window() -> None:
     async with running_app(place=Place.WORKERS) as pilot:
-        await _at(pilot, ALIVE.id)
+        await _move_to(pilot, ALIVE.id)
         await pilot.press("right_square_bracket")
         await eventually(pilot, lambda: "window 1h" in screen_text(pilot))
         await pilot.press(*["left_square_bracket"] * len(CHART_WINDOWS))
         await eventually(pilot, lambda: "window 5m" in screen_text(pilot))
 
 
-async def test_a_worker_tells_what_it_holds() -> None:
+async def test_detail_pane_lists_held_tasks() -> None:
     async with running_app(place=Place.WORKERS) as pilot:
-        await _at(pilot, GONE.id)
+        await _move_to(pilot, LOST.id)
         await eventually(pilot, lambda: "holds 5 tasks" in screen_text(pilot))
         assert "report.build" in screen_text(pilot)
 
 
-async def test_a_worker_opens_its_tasks() -> None:
-    heard: list[Message] = []
-    async with running_app(place=Place.WORKERS, hook=heard.append) as pilot:
-        await _at(pilot, GONE.id)
+async def test_enter_opens_tasks_of_worker() -> None:
+    messages: list[Message] = []
+    async with running_app(place=Place.WORKERS, hook=messages.append) as pilot:
+        await _move_to(pilot, LOST.id)
         await pilot.press("enter")
-        await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in heard))
-        wanted = next(message.filter for message in heard if isinstance(message, ShowTasks))
-        assert wanted.worker_id == str(GONE.id)
+        await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in messages))
+        task_filter = next(message.filter for message in messages if isinstance(message, ShowTasks))
+        assert task_filter.worker_id == str(LOST.id)
 
 
-def _is_over(status: str) -> bool:
+def _is_finished(status: str) -> bool:
     return TaskStatus(status).is_terminal

@@ -1,18 +1,20 @@
-"""The screens, and how one is made.
+"""The screens of the TUI, loaded on demand.
 
-1. Subclass `MainScreen`, `ProposingScreen` where something can be changed, or `ActingScreen` where that is done to
-   tasks: name the `place`, set `BINDINGS` to `[*bindings(place)]`, compose the `body`. The base class brings header,
-   tabs, notice, status line and keys.
-2. Say what the screen `wants`: each a name, a coroutine function of the source, the topics that make it out of date,
-   and where it is costly a `rest_s`. The store asks while the screen is seen, once at a time, and again when touched.
-   A read that `DataSource` does not have yet is a line there, and an answer of the invented system in `demo/`.
-3. Show what comes in `take(name, value)`. Values are frozen; give rows to a `RowList`, which paints only what changed.
-   Set the status line by `say(…)`. Draw nothing that did not go through `safe`, `fit` or `clean`.
-4. Give each action of the place its method, `action_op_pause` for `op.pause`; take out of the table what a place does
-   not have after all. What changes the database goes through `propose` with a `Proposal`. Keys that mutate are off by
-   themselves when read-only or offline. `step_back` is for Esc.
-5. Ages are reckoned from `desk.clock.now()` when drawn, in a column that `ticks`; `tick()` is called once a second.
-6. Name the class in `SCREENS` below. It then has its tab, its number key and its place in palette and help.
+To add a screen:
+
+1. Subclass `MainScreen`, `ProposingScreen` if it can change anything, or `TaskActionScreen` if it acts on tasks. Set
+   `place`, set `BINDINGS` to `[*bindings(place)]` and compose the `body`. The base class adds header, tabs, connection
+   notice, status line and key line.
+2. Return its queries from `live_queries`: a name, a coroutine function taking the source, the topics that invalidate
+   the result, and a `min_interval_s` for expensive ones. They run while the screen is visible. A new read is added to
+   `DataSource` and to the simulated system in `demo/`.
+3. Draw each result in `show_result(name, value)`. Results are immutable; pass rows to a `RowList`, which repaints only
+   what changed. Set the status line with `set_status`. All text from the database goes through `safe`, `fit` or
+   `sanitize`.
+4. Write one method per action of the place (`action_op_pause` for `op.pause`). Changes to the database go through
+   `propose` with a `Proposal`; their keys are disabled in read-only sessions and while offline. Esc calls `step_back`.
+5. Compute ages from `context.clock.now()` when drawing, in a column that `ticks`; `tick()` runs once a second.
+6. Add the class to `SCREENS` below, which gives it a tab, a number key, and entries in the palette and the help.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ SCREENS: Final = {
     Place.EVENTS: "events.EventsScreen",
     Place.MAINTENANCE: "maintenance.MaintenanceScreen",
 }
-"""By name: nobody should wait for eight screens before the first is painted."""
+"""Module and class names: importing all screens would delay the first paint."""
 
 
 def screen_class(place: Place) -> type[MainScreen]:
-    """The screen of a place; its module is loaded when it is first asked for."""
+    """Return the screen class of a place, importing its module on first use."""
     module, _, name = SCREENS[place].rpartition(".")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def load_all() -> None:
-    """Load every screen, so that the first visit to one is as quick as the next."""
+    """Import every screen module ahead of its first visit."""
     for place in SCREENS:
         screen_class(place)
     importlib.import_module(f"{__name__}.tasks.detail")

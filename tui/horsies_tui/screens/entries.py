@@ -1,4 +1,4 @@
-"""What happened, line by line: changes that were heard, events and actions of operators that were written down."""
+"""Entries of the event stream (changes, recorded events, operator actions) and lines of the operator log."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from horsies_tui.data.queries import LoggedChange
 
 
-class EntryKind(StrEnum):
-    """What a line is about."""
+MAX_TASK_IDS: Final = 2
+"""How many task ids a log entry lists in full."""
 
+
+class EntryKind(StrEnum):
     TASK = "task"
     WORKER = "worker"
     WORKFLOW = "flow"
@@ -36,12 +38,12 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEntry:
-    """One line, or `count` that are alike."""
+    """One line of the event stream, standing for `count` similar events."""
 
     key: str
     at: datetime
     kind: EntryKind
-    what: str
+    summary: str
     subject: str = ""
     note: str = ""
     tone: Tone = Tone.PLAIN
@@ -56,14 +58,14 @@ class StreamEntry:
 
     @property
     def group_name(self) -> str:
-        """What it is about, whichever single thing that was."""
+        """The name shared by similar entries: actor and action, task name, or queue."""
         return self.subject if self.kind is EntryKind.OPERATOR else self.name or self.queue or ""
 
     @property
     def group_key(self) -> tuple[str, ...]:
-        """Shared with those that say the same; only tasks and what is done to them come in numbers."""
+        """Entries with the same key may be folded; only task changes and operator actions fold."""
         return (
-            (self.kind, self.group_name, self.what)
+            (self.kind, self.group_name, self.summary)
             if self.kind in (EntryKind.TASK, EntryKind.OPERATOR)
             else (self.key,)
         )
@@ -88,13 +90,25 @@ _TONES: Final[Mapping[str, Tone]] = {
     EventKind.LISTENER_DEGRADED: Tone.WARN,
     EventKind.FLEET_MISMATCH: Tone.WARN,
 }
-"""The others are plain."""
+"""Tones by status or kind; all others are PLAIN."""
+
+_FEED_TEXT: Final = {
+    FeedStatus.LIVE: "listening",
+    FeedStatus.RESTORED: "reconnected, resynced",
+    FeedStatus.POLLING: "polling",
+    FeedStatus.LOST: "connection lost",
+}
 
 
-def entry_from_change(heard: LoggedChange, known: Mapping[UUID, TaskSummary], *, offset: timedelta) -> StreamEntry:
-    """A change as a line; `known` are tasks that it may be about, `offset` how far the database's clock is ahead."""
-    change = heard.change
-    key, at = f"change {heard.number}", change.at + offset
+# Entries of the event stream
+
+
+def entry_from_change(
+    logged: LoggedChange, known_tasks: Mapping[UUID, TaskSummary], *, offset: timedelta
+) -> StreamEntry:
+    """Convert a change; `offset` is how far the database clock is ahead of the local one."""
+    change = logged.change
+    key, at = f"change {logged.number}", change.at + offset
     match change.topic:
         case Topic.FEED:
             return StreamEntry(
@@ -102,74 +116,64 @@ def entry_from_change(heard: LoggedChange, known: Mapping[UUID, TaskSummary], *,
                 at=at,
                 kind=EntryKind.FEED,
                 subject=change.kind,
-                what=_FEED_TEXT[FeedStatus(change.kind)],
+                summary=_FEED_TEXT[FeedStatus(change.kind)],
                 tone=_tone(change),
                 note=change.detail.splitlines()[0] if change.detail else "",
             )
         case Topic.WORKFLOW:
-            run = change.ids[0] if change.ids else None
+            run_id = change.ids[0] if change.ids else None
             return StreamEntry(
                 key=key,
                 at=at,
                 kind=EntryKind.WORKFLOW,
-                subject=short_id(run),
-                what="came to an end or was paused",
-                workflow_id=run,
+                subject=short_id(run_id),
+                summary="finished or paused",
+                workflow_id=run_id,
             )
         case _:
-            return _entry_from_task_change(key, at, change, known)
+            return _entry_from_task_change(key, at, change, known_tasks)
 
 
-_FEED_TEXT: Final = {
-    FeedStatus.LIVE: "told as it happens",
-    FeedStatus.RESTORED: "back, all read again",
-    FeedStatus.POLLING: "asked at intervals",
-    FeedStatus.LOST: "connection lost",
-}
-
-
-def _entry_from_task_change(key: str, at: datetime, change: Change, known: Mapping[UUID, TaskSummary]) -> StreamEntry:
-    tasks = [known[each] for each in change.ids if each in known]
+def _entry_from_task_change(
+    key: str, at: datetime, change: Change, known_tasks: Mapping[UUID, TaskSummary]
+) -> StreamEntry:
+    tasks = [known_tasks[task_id] for task_id in change.ids if task_id in known_tasks]
     names = {task.name for task in tasks}
     name = names.pop() if len(names) == 1 else None
     code = tasks[0].error_code if change.count == 1 and tasks and change.to_status == TaskStatus.FAILED else None
-    after = change.to_status or TaskStatus.PENDING
+    to_status = change.to_status or TaskStatus.PENDING
+    who = short_id(change.ids[0]) if change.count == 1 and change.ids else f"×{change.count:,}"
     return StreamEntry(
         key=key,
         at=at,
         kind=EntryKind.TASK,
-        subject=_subject(change.count, change.ids, name or change.queue),
-        what=f"{change.from_status or 'new'} → {after}",
-        note=code or _worker(change, tasks),
+        subject=f"{who} {name or change.queue or ''}".rstrip(),
+        summary=f"{change.from_status or 'new'} → {to_status}",
+        note=code or _worker_text(change, tasks),
         tone=_tone(change),
         count=change.count,
         ids=change.ids,
         name=name,
         queue=change.queue,
-        statuses=tuple(filter(None, (change.from_status, after))),
+        statuses=tuple(filter(None, (change.from_status, to_status))),
         error_code=code,
         worker_id=change.worker_id,
     )
 
 
-def _subject(count: int, ids: Sequence[UUID], name: str | None) -> str:
-    who = short_id(ids[0]) if count == 1 and ids else f"×{count:,}"
-    return f"{who} {name or ''}".rstrip()
-
-
-def _worker(change: Change, tasks: Sequence[TaskSummary]) -> str:
-    found = change.worker_id or (tasks[0].worker_id if len(tasks) == 1 else None)
-    return f"worker {short_id(found)}" if found is not None else ""
+def _worker_text(change: Change, tasks: Sequence[TaskSummary]) -> str:
+    worker_id = change.worker_id or (tasks[0].worker_id if len(tasks) == 1 else None)
+    return f"worker {short_id(worker_id)}" if worker_id is not None else ""
 
 
 def _tone(change: Change) -> Tone:
     return _TONES.get(change.to_status or change.kind, Tone.PLAIN)
 
 
-def entry_from_event(row: EventRow, known: Mapping[UUID, TaskSummary]) -> StreamEntry:
-    """An event that was written down, with its evidence."""
+def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> StreamEntry:
+    """Convert a row of `horsies_events`, with its evidence as the note."""
     evidence = " ".join(f"{name}={value}" for name, value in row.evidence.items() if value is not None)
-    task = None if row.task_id is None else known.get(row.task_id)
+    task = None if row.task_id is None else known_tasks.get(row.task_id)
     subject, kind = row.queue or "", EntryKind.EVENT
     if row.task_id is not None:
         subject, kind = f"{short_id(row.task_id)} {task.name if task else ''}".rstrip(), EntryKind.TASK
@@ -182,7 +186,7 @@ def entry_from_event(row: EventRow, known: Mapping[UUID, TaskSummary]) -> Stream
         at=row.at,
         kind=kind,
         subject=subject,
-        what=row.kind,
+        summary=row.kind,
         note=sanitize(evidence, limit=300),
         tone=_TONES.get(row.kind, Tone.PLAIN),
         ids=() if row.task_id is None else (row.task_id,),
@@ -194,23 +198,25 @@ def entry_from_event(row: EventRow, known: Mapping[UUID, TaskSummary]) -> Stream
 
 
 def entry_from_audit(row: AuditRow) -> StreamEntry:
-    """What an operator did."""
-    done = "dry run" if row.dry_run else f"{row.affected:,} changed, {row.skipped:,} skipped"
+    """Convert an operator action."""
     return StreamEntry(
         key=f"action {row.id}",
         at=row.at,
         kind=EntryKind.OPERATOR,
         subject=f"{sanitize(row.actor, limit=40)} {row.action}",
-        what=done,
+        summary="dry run" if row.dry_run else f"{row.affected:,} changed, {row.skipped:,} skipped",
         note=f'"{sanitize(row.reason, limit=200)}"' if row.reason else f"{row.matched:,} matched",
         ids=tuple(row.task_ids),
     )
 
 
+# Filtering
+
+
 def matches(entry: StreamEntry, task_filter: TaskFilter, now: datetime) -> bool:
-    """Whether an entry fits a filter of tasks; a part that it knows nothing of does not fit."""
+    """Whether an entry matches a task filter; conditions on data that entries lack never match."""
     return all(_conditions(entry, task_filter, now)) and not any(
-        matches(entry, each, now) for each in task_filter.excluded
+        matches(entry, excluded, now) for excluded in task_filter.excluded
     )
 
 
@@ -221,52 +227,56 @@ def _conditions(entry: StreamEntry, task_filter: TaskFilter, now: datetime) -> I
     yield not task_filter.error_codes or any(
         fnmatchcase(entry.error_code or "", glob) for glob in task_filter.error_codes
     )
-    yield not task_filter.ids or any(_id_matches(each, named) for each in entry.ids for named in task_filter.ids)
+    yield not task_filter.ids or any(
+        _id_matches(task_id, pattern) for task_id in entry.ids for pattern in task_filter.ids
+    )
     yield task_filter.worker_id is None or _id_matches(entry.worker_id, task_filter.worker_id)
     yield task_filter.workflow_id is None or _id_matches(entry.workflow_id, task_filter.workflow_id)
-    yield task_filter.text is None or task_filter.text.lower() in f"{entry.subject} {entry.what} {entry.note}".lower()
+    yield (
+        task_filter.text is None or task_filter.text.lower() in f"{entry.subject} {entry.summary} {entry.note}".lower()
+    )
     yield task_filter.newer_than is None or now - entry.at < task_filter.newer_than
     yield task_filter.older_than is None or now - entry.at > task_filter.older_than
-    foreign = (
+    task_only_conditions = (
         task_filter.min_wait,
         task_filter.min_run,
         task_filter.min_silence,
         task_filter.min_attempts,
         task_filter.due_later,
         task_filter.flag,
+        task_filter.retried,
     )
-    yield all(part is None for part in (*foreign, task_filter.retried))
+    yield all(condition is None for condition in task_only_conditions)
 
 
-def _id_matches(identity: UUID | None, named: str) -> bool:
-    return identity is not None and str(identity).endswith(named.lower())
+def _id_matches(entry_id: UUID | None, pattern: str) -> bool:
+    # A short id is the end of the full one.
+    return entry_id is not None and str(entry_id).endswith(pattern.lower())
 
 
-# What operators did, line by line.
-
-MAX_TASK_IDS: Final = 2
-"""So many tasks are named by their ids."""
+# Operator log
 
 
 def log_line(row: AuditRow) -> str:
     """`12:01:08 ana        retry           41 matched         changed 41 skipped 0  "smtp is back"`."""
-    why = f'  "{sanitize(row.reason, limit=200)}"' if row.reason else ""
-    done = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
-    return f"{format_time(row.at)} {fit(row.actor, 10)} {fit(row.action, 15)} {fit(target_text(row), 18)} {done}{why}"
+    reason = f'  "{sanitize(row.reason, limit=200)}"' if row.reason else ""
+    result = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
+    who = f"{format_time(row.at)} {fit(row.actor, 10)} {fit(row.action, 15)}"
+    return f"{who} {fit(target_text(row), 18)} {result}{reason}"
 
 
 def entry_lines(row: AuditRow) -> list[str]:
-    """Everything that is on record about one action."""
-    named, more = " ".join(map(str, row.task_ids[:MAX_TASK_IDS])), len(row.task_ids) - MAX_TASK_IDS
+    """Return the full record of one operator action."""
+    ids, more = " ".join(map(str, row.task_ids[:MAX_TASK_IDS])), len(row.task_ids) - MAX_TASK_IDS
     return [
         (
             f"{row.id}  {row.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z  "
-            f"{row.actor} on {row.host} by {row.via}  {action_text(row)}"
+            f"{row.actor} on {row.host} via {row.via}  {action_text(row)}"
         ),
         f"matched {row.matched:,}  changed {row.affected:,}  skipped {row.skipped:,}",
-        *([f"asked for {row.filter_json}"] if row.filter_json else []),
-        *([f"tasks {named}{f' and {more:,} more' if more > 0 else ''}"] if named else []),
-        f"why  {row.reason or '-'}",
+        *([f"selector {row.filter_json}"] if row.filter_json else []),
+        *([f"tasks {ids}{f' and {more:,} more' if more > 0 else ''}"] if ids else []),
+        f"reason {row.reason or '-'}",
     ]
 
 
@@ -275,22 +285,18 @@ def action_text(row: AuditRow) -> str:
 
 
 def target_text(row: AuditRow) -> str:
-    """What it was done to, as far as a few words say it."""
-    asked = cast("dict[str, Any]", row.filter or {})
-    if "queue" in asked:
-        return f"queue {asked['queue']}"
+    """Return what the action was applied to, in a few words."""
+    selector = cast("dict[str, Any]", row.filter or {})
+    if "queue" in selector:
+        return f"queue {selector['queue']}"
     for kind in ("workflow", "worker"):
-        if f"{kind}_id" in asked:
-            return f"{kind} {short_id(str(asked[f'{kind}_id']))}"
-    if terms := asked.get("filter"):
-        return _filter_values(terms[0])
+        if f"{kind}_id" in selector:
+            return f"{kind} {short_id(str(selector[f'{kind}_id']))}"
+    if terms := selector.get("filter"):
+        # The values alone are clear enough in a narrow column.
+        return " ".join(_value_text(value) for name, value in terms[0].items() if name != "is_wanted")
     return f"task {short_id(row.task_ids[0])}" if len(row.task_ids) == 1 else f"{row.matched:,} matched"
 
 
-def _filter_values(term: dict[str, Any]) -> str:
-    """The values of a filter, which say enough without their names."""
-    return " ".join(_value(value) for name, value in term.items() if name != "is_wanted")
-
-
-def _value(value: object) -> str:
+def _value_text(value: object) -> str:
     return ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)

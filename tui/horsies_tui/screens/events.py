@@ -1,4 +1,4 @@
-"""Events: the stream of what happens, folded where it is much, followed until somebody looks closer."""
+"""Events: a live stream of changes, recorded events and operator actions, with bursts folded."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from horsies_tui.widgets.facets import FacetPopup
 from horsies_tui.widgets.filter_bar import TaskFilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
-# What happened, in columns.
+MAX_LINES_PER_SECOND: Final = 12
+"""Further lines of the same second become a single one."""
 
+MAX_EVENTS: Final = 300
+"""How many recorded events are read, and how many operator actions."""
 
-def _time(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
-
+MAX_TASK_LOOKUPS: Final = 500
+"""How many tasks are looked up by id to show their names; newest first."""
 
 EVENT_COLUMNS: Final[tuple[Column[StreamEntry], ...]] = (
-    Column(title="TIME", width=12, cell=lambda entry, _: Cell(_time(entry.at), Tone.DIM)),
-    Column(title="ABOUT", width=6, cell=lambda entry, _: Cell(entry.kind)),
-    Column(title="WHICH", width=20, grows=2, cell=lambda entry, _: Cell(entry.subject)),
-    Column(title="WHAT", width=20, grows=1, cell=lambda entry, _: Cell(entry.what, entry.tone)),
-    Column(title="MORE", width=15, grows=3, drop_rank=1, cell=lambda entry, _: Cell(entry.note, Tone.DIM)),
+    Column(title="TIME", width=12, cell=lambda entry, _: Cell(_time_with_milliseconds(entry.at), Tone.DIM)),
+    Column(title="KIND", width=6, cell=lambda entry, _: Cell(entry.kind)),
+    Column(title="SUBJECT", width=20, grows=2, cell=lambda entry, _: Cell(entry.subject)),
+    Column(title="EVENT", width=20, grows=1, cell=lambda entry, _: Cell(entry.summary, entry.tone)),
+    Column(title="DETAILS", width=15, grows=3, drop_rank=1, cell=lambda entry, _: Cell(entry.note, Tone.DIM)),
 )
 
 
-# Bursts folded into a line or two, so that what is rare can still be seen among what is many.
+def _time_with_milliseconds(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
 
-MAX_LINES_PER_SECOND: Final = 12
-"""Of one second; what is more becomes a single line."""
+
+# Folding, so that a burst does not push rare events off the screen
 
 
 def fold_entries(entries: Iterable[StreamEntry]) -> list[StreamEntry | Heading]:
-    """The entries, the newest first; those of one second that say the same are one line."""
-    return [line for _, second in groupby(entries, key=_second) for line in _fold_second(list(second))]
-
-
-def _second(entry: StreamEntry) -> int:
-    return int(entry.at.timestamp())
+    """Merge similar entries of the same second; `entries` are sorted newest first."""
+    by_second = groupby(entries, key=lambda entry: int(entry.at.timestamp()))
+    return [line for _, second in by_second for line in _fold_second(list(second))]
 
 
 def _fold_second(second: Sequence[StreamEntry]) -> Iterator[StreamEntry | Heading]:
@@ -77,10 +77,10 @@ def _merge_entries(group: Sequence[StreamEntry]) -> StreamEntry:
     if len(group) == 1:
         return group[0]
     count = sum(entry.count for entry in group)
-    ids = tuple(dict.fromkeys(each for entry in group for each in entry.ids))
-    # The first that came is always among them: the line keeps its key while others join it.
+    ids = tuple(dict.fromkeys(task_id for entry in group for task_id in entry.ids))
     return replace(
         group[0],
+        # The key of the oldest entry, so that the line keeps its key while newer ones join it.
         key=group[-1].key,
         subject=f"×{count:,} {group[0].group_name}".rstrip(),
         note=", ".join(dict.fromkeys(entry.note for entry in group if entry.note)),
@@ -89,62 +89,58 @@ def _merge_entries(group: Sequence[StreamEntry]) -> StreamEntry:
     )
 
 
-# The whole stream of one moment: what was heard, what was written down, and what operators did.
-
-MAX_EVENTS: Final = 300
-"""So many events that were written down are read, and so many actions at most."""
-
-MAX_TASK_LOOKUPS: Final = 500
-"""Of the tasks, so many of the newest are looked up by their ids."""
+# Loading the stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStream:
-    """Entries, the newest first."""
+    """The loaded entries, newest first."""
 
     entries: tuple[StreamEntry, ...]
     known_tasks: Mapping[UUID, TaskSummary]
-    """The tasks that they are about, as they were when first looked up."""
+    """The tasks behind the entries, as first looked up."""
     per_minute: int
 
     def facets(self) -> Facets:
-        """What the entries can be narrowed down by."""
         return Facets(
-            statuses=_counted(status for entry in self.entries for status in entry.statuses),
-            queues=_counted(entry.queue for entry in self.entries if entry.queue),
-            names=_counted(entry.name for entry in self.entries if entry.name),
-            error_codes=_counted(entry.error_code for entry in self.entries if entry.error_code),
+            statuses=_count_values(status for entry in self.entries for status in entry.statuses),
+            queues=_count_values(entry.queue for entry in self.entries if entry.queue),
+            names=_count_values(entry.name for entry in self.entries if entry.name),
+            error_codes=_count_values(entry.error_code for entry in self.entries if entry.error_code),
         )
+
+
+def _count_values(values: Iterable[str]) -> tuple[Facet, ...]:
+    return tuple(Facet(value=value, count=count) for value, count in Counter(values).most_common())
 
 
 async def load_event_stream(
     source: DataSource, change_log: ChangeLog, clock: DatabaseClock, known_tasks: Mapping[UUID, TaskSummary]
 ) -> EventStream:
-    """The newest of everything; tasks that are `known` are not asked for again."""
-    written, actions = await source.events(limit=MAX_EVENTS), await source.audit(limit=MAX_EVENTS)
-    # The newest first, here and below: of what shares an instant, the later comes before.
-    heard = tuple(reversed(change_log.changes))
-    ids = dict.fromkeys(each for one in heard for each in one.change.ids)
-    ids |= dict.fromkeys(row.task_id for row in reversed(written) if row.task_id is not None)
-    wanted = list(ids)[:MAX_TASK_LOOKUPS]
-    looked_up = await source.tasks_by_id([each for each in wanted if each not in known_tasks])
-    tasks = {each: known_tasks[each] for each in wanted if each in known_tasks} | {task.id: task for task in looked_up}
+    """Load the newest entries of all kinds; tasks in `known_tasks` are not looked up again."""
+    recorded, actions = await source.events(limit=MAX_EVENTS), await source.audit(limit=MAX_EVENTS)
+    # Reversed to newest first, here and below; the stable sort keeps this order within one instant.
+    changes = tuple(reversed(change_log.changes))
+    task_ids = dict.fromkeys(task_id for logged in changes for task_id in logged.change.ids)
+    task_ids |= dict.fromkeys(row.task_id for row in reversed(recorded) if row.task_id is not None)
+    newest_ids = list(task_ids)[:MAX_TASK_LOOKUPS]
+    looked_up = await source.tasks_by_id([task_id for task_id in newest_ids if task_id not in known_tasks])
+    tasks = {task_id: known_tasks[task_id] for task_id in newest_ids if task_id in known_tasks}
+    tasks |= {task.id: task for task in looked_up}
     entries = [
-        *(entry_from_change(each, tasks, offset=clock.offset) for each in heard),
-        *(entry_from_event(row, tasks) for row in reversed(written)),
+        *(entry_from_change(logged, tasks, offset=clock.offset) for logged in changes),
+        *(entry_from_event(row, tasks) for row in reversed(recorded)),
         *map(entry_from_audit, reversed(actions)),
     ]
     entries.sort(key=lambda entry: entry.at, reverse=True)
-    here = clock.now() - clock.offset
-    return EventStream(entries=tuple(entries[:MAX_CHANGES]), known_tasks=tasks, per_minute=change_log.per_minute(here))
-
-
-def _counted(values: Iterable[str]) -> tuple[Facet, ...]:
-    return tuple(Facet(value=value, count=count) for value, count in Counter(values).most_common())
+    local_now = clock.now() - clock.offset
+    return EventStream(
+        entries=tuple(entries[:MAX_CHANGES]), known_tasks=tasks, per_minute=change_log.per_minute(local_now)
+    )
 
 
 class EventsScreen(MainScreen):
-    """The newest on top. While the cursor is there the list follows; further down it stands still and counts."""
+    """The list, newest first. It follows while the cursor is on top; below, it stands still and counts new entries."""
 
     place = Place.EVENTS
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.EVENTS)]
@@ -157,7 +153,7 @@ class EventsScreen(MainScreen):
         )
         self._is_folded = True
         self._frozen_at: datetime | None = None
-        """What is newer is not shown; None while following."""
+        """Newer entries are not shown; None while following."""
 
     def body(self) -> ComposeResult:
         yield TaskFilterBar(prompt=self.context.glyphs.prompt)
@@ -172,8 +168,8 @@ class EventsScreen(MainScreen):
         return self._frozen_at is None
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        touched_by = TASK_TOPICS | {Topic.EVENT, Topic.WORKFLOW}
-        return (LiveQuery(name="events", fetch=self._fetch, invalidated_by=touched_by, min_interval_s=0.5, poll_s=5.0),)
+        topics = TASK_TOPICS | {Topic.EVENT, Topic.WORKFLOW}
+        return (LiveQuery(name="events", fetch=self._fetch, invalidated_by=topics, min_interval_s=0.5, poll_s=5.0),)
 
     async def _fetch(self, source: DataSource) -> EventStream:
         return await load_event_stream(
@@ -188,26 +184,25 @@ class EventsScreen(MainScreen):
 
     def _show(self) -> None:
         now = self.context.clock.now()
-        fitting = [entry for entry in self.stream.entries if matches(entry, self.filter, now)]
-        shown = [entry for entry in fitting if self._frozen_at is None or entry.at <= self._frozen_at]
+        matching = [entry for entry in self.stream.entries if matches(entry, self.filter, now)]
+        shown = [entry for entry in matching if self._frozen_at is None or entry.at <= self._frozen_at]
         self.list.show(fold_entries(shown) if self._is_folded else shown)
         if self.is_following:
             self.list.move_to(0)
-        self._say(waiting=sum(entry.count for entry in fitting) - sum(entry.count for entry in shown))
+        self._update_status(new_count=sum(entry.count for entry in matching) - sum(entry.count for entry in shown))
 
-    def _say(self, *, waiting: int) -> None:
+    def _update_status(self, *, new_count: int) -> None:
         following = f"{self.context.glyphs.running} following"
-        state = following if self.is_following else f"{self.context.glyphs.warn} {waiting:,} new, g follows"
+        state = following if self.is_following else f"{self.context.glyphs.warn} {new_count:,} new, g follows"
         self.query_one(TaskFilterBar).set_status(f"{state}   {self.stream.per_minute:,} ev/min ")
         self.set_status(
-            f"{plural(len(self.stream.entries), 'event')} in memory",
-            "nothing is written to disk",
+            f"last {plural(len(self.stream.entries), 'event')}, kept in memory",
             "" if self._is_folded else "unfolded",
             "p stops following",
         )
 
     def on_row_list_cursor_moved(self) -> None:
-        """Going down stops the list; going back to the top lets it follow again."""
+        """Stop following when the cursor leaves the top row; follow again when it returns."""
         is_on_top = self.list.selection.cursor_index == 0
         if is_on_top == self.is_following or not self.list.rows:
             return
@@ -220,12 +215,12 @@ class EventsScreen(MainScreen):
                 self.post_message(OpenTask(task_id))
             case StreamEntry(ids=ids) if ids:
                 self.post_message(ShowTasks(TaskFilter(ids=tuple(map(str, ids)))))
-            case StreamEntry(workflow_id=run) if run is not None:
-                self.post_message(ShowRun(run))
-            case StreamEntry(worker_id=worker) if worker is not None:
-                self.post_message(ShowWorker(worker))
+            case StreamEntry(workflow_id=run_id) if run_id is not None:
+                self.post_message(ShowRun(run_id))
+            case StreamEntry(worker_id=worker_id) if worker_id is not None:
+                self.post_message(ShowWorker(worker_id))
             case _:
-                self.notify("there is nothing behind this line")
+                self.notify("nothing to open for this event")
 
     def on_task_filter_bar_changed(self) -> None:
         self._show()
@@ -234,12 +229,12 @@ class EventsScreen(MainScreen):
         self.list.focus()
 
     def step_back(self) -> bool:
-        """Out of the filter; then the filter itself; then back to the top."""
-        line = self.query_one(TaskFilterBar)
-        if line.has_focus_within:
+        """Leave the filter bar, then clear the filter, then return to the top."""
+        filter_bar = self.query_one(TaskFilterBar)
+        if filter_bar.has_focus_within:
             self.list.focus()
-        elif not line.filter.is_empty or line.text:
-            line.set_filter(TaskFilter())
+        elif not filter_bar.filter.is_empty or filter_bar.text:
+            filter_bar.set_filter(TaskFilter())
         elif not self.is_following:
             self.list.move_to(0)
         else:
@@ -253,12 +248,12 @@ class EventsScreen(MainScreen):
         self.query_one(TaskFilterBar).set_filter(TaskFilter())
 
     def action_filter_facets(self) -> None:
-        self.app.push_screen(FacetPopup(self.context, self._facets(), self.filter), self._picked)
+        self.app.push_screen(FacetPopup(self.context, self._facets(), self.filter), self._on_facets_picked)
 
     async def _facets(self) -> Facets:
         return self.stream.facets()
 
-    def _picked(self, task_filter: TaskFilter | None) -> None:
+    def _on_facets_picked(self, task_filter: TaskFilter | None) -> None:
         if task_filter is not None:
             self.query_one(TaskFilterBar).set_filter(task_filter)
 
@@ -268,5 +263,5 @@ class EventsScreen(MainScreen):
 
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
-        """Write everything that is in memory into a file."""
+        """Save all loaded entries to a file."""
         await save_rows(self, "events", self.stream.entries, self.context.clock.now())

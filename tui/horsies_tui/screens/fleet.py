@@ -1,4 +1,4 @@
-"""The workers that are there, and the last half hour in parts."""
+"""Health rules of queues and workers, and reads that several screens share."""
 
 from __future__ import annotations
 
@@ -11,66 +11,45 @@ from typing import TYPE_CHECKING, Final
 from horsies_ops.reads.queues import QueueRow
 from horsies_tui.data.source import DataSource
 
+# Only for type checking: they import the database driver, which the first screen must not wait for.
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import QueueBucket
     from horsies_ops.reads.workers import WorkerRow
-
 
 THROUGHPUT_WINDOW: Final = timedelta(minutes=30)
 BUCKET_COUNT: Final = 30
 HOUR: Final = timedelta(hours=1)
 
-
-async def load_workers(source: DataSource) -> tuple[WorkerRow, ...]:
-    """Those that have not stopped; silent ones are stale by the settings of this side."""
-    limit_ms = source.settings.recovery.worker_stale_threshold_ms
-    return await source.list_active_workers(timedelta(milliseconds=limit_ms))
-
-
-def count_not_alive(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
-    """How many of them are silent, stale or lost; what there is none of is left out."""
-    return sorted(Counter(worker.display_state for worker in workers if not worker.is_alive).items())
-
-
-def align_buckets(buckets: Sequence[QueueBucket], now: datetime) -> list[QueueBucket | None]:
-    """The buckets of one queue from the oldest part of the window to the newest; None where nothing ended."""
-    found: list[QueueBucket | None] = [None] * BUCKET_COUNT
-    for bucket in buckets:
-        back = int((now - bucket.at) / (THROUGHPUT_WINDOW / BUCKET_COUNT))
-        if 0 <= back < BUCKET_COUNT:
-            found[BUCKET_COUNT - 1 - back] = bucket
-    return found
-
-
-# How queues and workers are: the rules behind the last column of their lists, and behind what needs attention.
-
 TARGET_WAIT: Final = timedelta(seconds=60)
-"""A task that is due should not have to wait longer than this."""
+"""A queue whose oldest due task waits longer than this has a backlog."""
 
 HOT_PERCENT: Final = 85.0
+"""CPU or memory use from which a worker is shown as hot."""
+
+
+# Health of queues and workers
 
 
 class QueueHealth(StrEnum):
     OK = "ok"
     BACKLOG = "backlog"
-    """What is due waits for longer than it should."""
+    """Due tasks wait longer than TARGET_WAIT."""
     PAUSED = "paused"
-    UNSERVED = "nobody"
-    """No live worker takes from it: whatever is sent there stays."""
+    UNSERVED = "unserved"
+    """No live worker serves the queue; its tasks will wait."""
 
 
 class WorkerHealth(StrEnum):
-    """How a worker stands, in the words of `workers list`; one that runs may be hot besides."""
+    """The states of `horsies workers list`, plus HOT for a running worker short of CPU or memory."""
 
     RUNNING = "running"
     STARTING = "starting"
     HOT = "hot"
-    """Its processor or its memory is nearly used up."""
     DRAINING = "draining"
     SILENT = "silent"
-    """Several of its beats are missing: it may be dead."""
+    """Several heartbeats are missing: it may be dead."""
     STALE = "stale"
-    """Silent for so long that it will be declared lost."""
+    """Silent for so long that it is about to be declared lost."""
     LOST = "lost"
     STOPPED = "stopped"
 
@@ -85,13 +64,43 @@ def queue_health(queue: QueueRow) -> QueueHealth:
 
 
 def worker_health(worker: WorkerRow) -> WorkerHealth:
-    standing = WorkerHealth(worker.display_state)
+    health = WorkerHealth(worker.display_state)
     is_hot = max(worker.cpu_percent or 0.0, worker.memory_percent or 0.0) >= HOT_PERCENT
-    return WorkerHealth.HOT if is_hot and standing is WorkerHealth.RUNNING else standing
+    return WorkerHealth.HOT if is_hot and health is WorkerHealth.RUNNING else health
+
+
+def worker_warnings(worker: WorkerRow) -> list[str]:
+    """Return the problems that a worker reports about itself."""
+    failing = [f"{operation} keeps failing and is retried rarely" for operation in worker.disabled_operations]
+    return [*failing, *worker.warnings]
 
 
 def drain_time(queue: QueueRow) -> timedelta | None:
-    """How long what is due would take at the rate of the last minute; None where nothing is going to be done."""
+    """Return how long the due tasks take at the last minute's rate; None if the queue makes no progress."""
     if not queue.finished_last_minute or queue_health(queue) in (QueueHealth.PAUSED, QueueHealth.UNSERVED):
         return None
     return timedelta(minutes=queue.pending / queue.finished_last_minute)
+
+
+def count_not_alive(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
+    """Count silent, stale and lost workers by state."""
+    return sorted(Counter(worker.display_state for worker in workers if not worker.is_alive).items())
+
+
+# Reads
+
+
+async def load_workers(source: DataSource) -> tuple[WorkerRow, ...]:
+    """Return all workers that have not stopped; local settings decide which silent ones are stale."""
+    threshold_ms = source.settings.recovery.worker_stale_threshold_ms
+    return await source.list_active_workers(timedelta(milliseconds=threshold_ms))
+
+
+def align_buckets(buckets: Sequence[QueueBucket], now: datetime) -> list[QueueBucket | None]:
+    """Return one queue's buckets for the whole window, oldest first; None where no task finished."""
+    aligned: list[QueueBucket | None] = [None] * BUCKET_COUNT
+    for bucket in buckets:
+        steps_back = int((now - bucket.at) / (THROUGHPUT_WINDOW / BUCKET_COUNT))
+        if 0 <= steps_back < BUCKET_COUNT:
+            aligned[BUCKET_COUNT - 1 - steps_back] = bucket
+    return aligned

@@ -1,9 +1,9 @@
-"""Screens with one short list that can be sorted: everything is loaded, and the cursor stays on its row."""
+"""Base classes of screens with a list: searching, sorting, previewing changes, marking tasks and acting on them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.errors import HorsiesError
@@ -24,12 +24,13 @@ from horsies_tui.widgets.row_list import Column, RowList
 if TYPE_CHECKING:
     from horsies_ops.actions.plan import Selector
 
+T = TypeVar("T")
 
-# Screens with a short list that a few words narrow down.
+ProposalFactory: TypeAlias = Callable[[DataSource], Awaitable[Proposal]]
 
 
 class FilteredListScreen(MainScreen):
-    """A subclass puts `self.narrowing` above its list, shows what `narrowed` leaves, and does so again in `narrow`."""
+    """A list with a search bar. A subclass yields `search_bar`, shows `matching_rows` and redraws in `apply_search`."""
 
     list: RowList[Any]
 
@@ -38,15 +39,15 @@ class FilteredListScreen(MainScreen):
         self.search_bar = SearchBar(prompt=context.glyphs.prompt)
 
     def apply_search(self) -> None:
-        """Show the rows anew: other words are meant."""
+        """Redraw the rows after the search words changed."""
         raise NotImplementedError
 
     def matching_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """The rows in which every word is to be read, whichever the column."""
+        """Return the rows that contain every search word, in any column."""
         return [row for row in rows if all(word in self._row_text(row) for word in self.search_bar.words)]
 
     def _row_text(self, row: object) -> str:
-        # An age that ticks is no word: rows would come and go with it.
+        # Ages are not searched: rows would appear and vanish as they tick.
         now = self.context.clock.now()
         return " ".join(column.cell(row, now).text for column in self.list.columns if not column.ticks).lower()
 
@@ -67,73 +68,69 @@ class FilteredListScreen(MainScreen):
         self.search_bar.clear()
 
 
-# Screens from which something can be changed: one way from the key to the preview, and to what came of it.
-
-
 class ProposingScreen(MainScreen):
-    """A subclass hands a proposal over; nothing is changed by any other way."""
+    """A screen that can change the database, always through the preview of a `Proposal`."""
 
     _is_previewing = False
 
     def after_apply(self, changed: Sequence[UUID]) -> None:
-        """A change was carried out, to these tasks among others: show what is there now."""
+        """Refresh after a change was applied; `changed` are the tasks among the changed rows."""
         del changed
         self.context.queries.refresh()
 
-    def propose(self, make_proposal: Callable[[DataSource], Awaitable[Proposal]]) -> None:
-        """Show a proposal, have it decided and carried out."""
+    def propose(self, make_proposal: ProposalFactory) -> None:
+        """Preview a change; apply it if the operator confirms."""
         if self.context.can_act:
             self._start_preview(make_proposal, is_dry_run=False)
         else:
-            self.notify("actions are off", severity="warning")
+            self.notify("actions are disabled", severity="warning")
 
-    def dry_run(self, make_proposal: Callable[[DataSource], Awaitable[Proposal]]) -> None:
-        """Show what would be done, and leave it at that; for read-only sessions too."""
+    def dry_run(self, make_proposal: ProposalFactory) -> None:
+        """Preview a change without the option to apply it; allowed in read-only sessions."""
         self._start_preview(make_proposal, is_dry_run=True)
 
-    def _start_preview(self, proposal: Callable[[DataSource], Awaitable[Proposal]], *, is_dry_run: bool) -> None:
-        """One at a time, from the key to the closed preview: a key that is typed twice does not do a thing twice."""
-        # What was typed before the preview stood is heard here after it does.
+    def _start_preview(self, make_proposal: ProposalFactory, *, is_dry_run: bool) -> None:
+        """Open one preview at a time, so that a key pressed twice does not act twice."""
+        # Keys typed while a dialog opens still reach this screen, which is no longer current by then.
         if not self._is_previewing and self.is_current:
             self._is_previewing = True
-            self.run_worker(self._preview(proposal, is_dry_run=is_dry_run), group="act", exit_on_error=False)
+            self.run_worker(self._preview(make_proposal, is_dry_run=is_dry_run), group="act", exit_on_error=False)
 
-    async def _preview(self, proposal: Callable[[DataSource], Awaitable[Proposal]], *, is_dry_run: bool) -> None:
+    async def _preview(self, make_proposal: ProposalFactory, *, is_dry_run: bool) -> None:
         try:
-            shown = await self._make_proposal(proposal)
-            if shown is not None:
-                must_give_reason = self.context.settings.require_reason and not is_dry_run
+            proposal = await self._make_proposal(make_proposal)
+            if proposal is not None:
                 dialog = ProposalDialog(
-                    shown,
+                    proposal,
                     database_name=self.context.database_name,
-                    requires_reason=must_give_reason,
+                    requires_reason=self.context.settings.require_reason and not is_dry_run,
                     is_dry_run=is_dry_run,
                 )
                 self.app.push_screen(dialog, self._on_dialog_closed)
         finally:
             self._is_previewing = False
 
-    def _on_dialog_closed(self, outcome: ProposalReport | None) -> None:
-        if outcome is not None:
-            self.after_apply(outcome.changed_ids)
-
-    async def _make_proposal(self, proposal: Callable[[DataSource], Awaitable[Proposal]]) -> Proposal | None:
+    async def _make_proposal(self, make_proposal: ProposalFactory) -> Proposal | None:
         source = self.context.source
         if source is None:
-            self.notify("there is no connection", severity="warning")
+            self.notify("not connected", severity="warning")
             return None
         try:
-            return await proposal(source)
+            return await make_proposal(source)
         except HorsiesError as error:
             self.notify(sanitize(error.message), severity="error", markup=False)
             return None
 
-
-T = TypeVar("T")
+    def _on_dialog_closed(self, report: ProposalReport | None) -> None:
+        if report is not None:
+            self.after_apply(report.changed_ids)
 
 
 class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
-    """A subclass names its columns and the orders; `detail` is what it wants about the row under the cursor."""
+    """A short list, loaded completely, with a detail pane for the row under the cursor.
+
+    A subclass defines columns and sort keys, and a live query named `detail` that reads the current row.
+    """
 
     sort_keys: ClassVar[Mapping[str, Callable[[Any], Any]]]
 
@@ -147,7 +144,7 @@ class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
         self._cursor: Hashable = None
 
     def show_rows(self, rows: Sequence[T]) -> None:
-        """Take these rows as all there are."""
+        """Show these rows, replacing all others."""
         self._rows = tuple(rows)
         self.list.show(self.order.sort(self.matching_rows(self.visible_rows(self._rows)), self.sort_keys))
 
@@ -156,11 +153,11 @@ class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
         self.show_detail()
 
     def visible_rows(self, rows: Sequence[T]) -> Sequence[T]:
-        """Those of all rows that are to be seen."""
+        """Return the rows that are not hidden by a toggle; all by default."""
         return rows
 
     def show_detail(self) -> None:
-        """Say more about the row under the cursor, as far as it is known."""
+        """Draw the detail pane of the row under the cursor from what has been read so far."""
         raise NotImplementedError
 
     def on_row_list_cursor_moved(self) -> None:
@@ -175,54 +172,46 @@ class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
     def action_view_sort(self) -> None:
         self.app.push_screen(SortPicker(tuple(self.sort_keys), self.order.column), self._on_sort_picked)
 
-    def _on_sort_picked(self, by: str | None) -> None:
-        if by is not None:
-            self.order = self.order.with_column(by)
+    def _on_sort_picked(self, column: str | None) -> None:
+        if column is not None:
+            self.order = self.order.with_column(column)
             self.show_rows(self._rows)
 
 
-# Screens with tasks that can be acted on.
-
-
 class TaskActionScreen(ProposingScreen):
-    """A subclass says what is selected, which of requeue and retry fits it, and tidies up afterwards."""
+    """A screen whose tasks can be requeued, retried, failed, expired and cancelled."""
 
     def selector(self) -> Selector | None:
-        """What an action is about now."""
+        """Return the tasks an action applies to now, or None."""
         raise NotImplementedError
 
     def requeue_or_retry(self) -> Action:
-        """Requeue or retry."""
-        raise NotImplementedError
-
-    def after_apply(self, changed: Sequence[UUID]) -> None:
-        """These were changed: marks that have done their duty go, those of rows that were skipped stay."""
+        """Return what `R` does to the selected tasks: REQUEUE or RETRY."""
         raise NotImplementedError
 
     def propose_action(self, action: Action) -> None:
-        """Preview the action; the selection is frozen here, whatever the list does meanwhile."""
+        """Preview the action on the tasks selected now, even if the list changes meanwhile."""
         selector = self.selector()
         if selector is None:
-            self.notify("no row to act on")
+            self.notify("no row selected")
         else:
             self.propose(self.proposal_factory(action, selector))
 
-    def proposal_factory(self, action: Action, selector: Selector) -> Callable[[DataSource], Awaitable[Proposal]]:
-        """The action on what is selected, to be looked at first."""
+    def proposal_factory(self, action: Action, selector: Selector) -> ProposalFactory:
         return lambda source: model.propose_task_action(source, action, selector)
 
     def open_task(self, task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> None:
-        """Show everything about a task; whoever looks at it may go on through the list that it stands in."""
+        """Open the detail screen of a task; its next/previous keys walk through `sibling_ids`."""
         self.post_message(OpenTask(task_id, sibling_ids))
 
     def action_op_requeue(self) -> None:
         self.propose_action(self.requeue_or_retry())
 
     def action_plan_dry(self) -> None:
-        """What `R` would do, and no more."""
+        """Preview what `R` would do."""
         selector = self.selector()
         if selector is None:
-            self.notify("no row to look at")
+            self.notify("no row selected")
         else:
             self.dry_run(self.proposal_factory(self.requeue_or_retry(), selector))
 
@@ -236,20 +225,18 @@ class TaskActionScreen(ProposingScreen):
         self.propose_action(Action.CANCEL)
 
 
-# Screens with a list of tasks in which rows can be marked.
-
-
 class MarkableTaskScreen(TaskActionScreen):
-    """Keys of the list are the ids of tasks. Marked rows are meant; where there are none, the row under the cursor."""
+    """A list of tasks, keyed by id, in which rows can be marked."""
 
     list: RowList[Any]
 
     @property
     def selected_ids(self) -> tuple[UUID, ...]:
-        """What an action would be about."""
+        """The marked tasks or, if there are none, the one under the cursor."""
         return tuple(key for key in self.list.selection.selected if isinstance(key, UUID))
 
     def after_apply(self, changed: Sequence[UUID]) -> None:
+        """Unmark the changed rows; skipped ones stay marked."""
         self.list.selection.unmark(changed)
         self.list.refresh_marks()
         self.context.queries.refresh()

@@ -1,4 +1,4 @@
-"""Maintenance: what sweep and retention have to do, what the tables take up, and what operators did."""
+"""Maintenance: pending sweep and retention work, table sizes, and the operator log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retention import CleanupSummary, RetentionCategory
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.recovery.report import SweepReport, SweptTask
+from horsies.recovery.report import SweepReport
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.events import AuditRow
 from horsies_ops.reads.filters import TaskFilter, format_duration
@@ -30,7 +30,7 @@ from horsies_ops.reads.workers import MaintenanceStatus
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.data.source import DataSource
-from horsies_tui.format import format_age, format_count, format_short_age, format_time, safe, sanitize
+from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, safe, sanitize
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import Proposal
@@ -41,11 +41,23 @@ from horsies_tui.screens.lists import ProposingScreen
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
-# What has to be done to keep the house in order: how much of it there is, who does it, and when it was last done.
+MAX_TABLES: Final = 4
+"""The storage pane shows this many of the largest tables."""
+
+LOG_ROWS: Final = 30
+"""Operator actions read for the log pane."""
+
+FULL_LOG_ROWS: Final = 1_000
+"""Operator actions in the log dialog and in an exported file."""
+
+_NO_TOPICS: Final = frozenset[Topic]()
+
+
+# Sweep and retention items
 
 
 class MaintenanceCommand(StrEnum):
-    """By which command it is done."""
+    """The `horsies` command that does the work of an item."""
 
     SWEEP = "sweep"
     CLEANUP = "cleanup"
@@ -53,7 +65,7 @@ class MaintenanceCommand(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceItem:
-    """One line. What is not known yet is None."""
+    """One kind of maintenance work; None means not known yet."""
 
     key: str
     command: MaintenanceCommand
@@ -63,12 +75,12 @@ class MaintenanceItem:
     last_at: datetime | None = None
     is_automatic: bool | None = None
     task_filter: TaskFilter | None = None
-    """The rows it would take, where they are tasks that a filter can name."""
+    """Matches the affected rows, if they are tasks that a filter can describe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceData:
-    """What has been read so far."""
+    """Results of the live queries so far."""
 
     sweep: SweepReport | None = None
     cleanup: CleanupSummary | None = None
@@ -84,155 +96,144 @@ _RETENTION_GROUPS: Final = {
 }
 
 
-def maintenance_items(known: MaintenanceData, now: datetime) -> list[MaintenanceItem | Heading]:
-    """Every line, in the order of the screen."""
-    return [*_sweep_chores(known), Heading("Retention, as horsies cleanup"), *_retention_items(known, now)]
+def maintenance_items(data: MaintenanceData, now: datetime) -> list[MaintenanceItem | Heading]:
+    """Return all lines of the list, in order."""
+    return [*_sweep_items(data), Heading("Retention (same as: horsies cleanup)"), *_retention_items(data, now)]
 
 
-def _sweep_chores(known: MaintenanceData) -> Iterator[MaintenanceItem]:
-    report, upkeep = known.sweep, known.maintenance_status
-    config = upkeep.config if upkeep else None
-    limits = report.thresholds if report else None
-    last_at = upkeep.last_pass_at if upkeep else None
+def _sweep_items(data: MaintenanceData) -> Iterator[MaintenanceItem]:
+    report, status = data.sweep, data.maintenance_status
+    config = status.config if status else None
+    thresholds = report.thresholds if report else None
+    last_at = status.last_pass_at if status else None
     lines = (
         (
-            f"requeue stale CLAIMED  > {format_age(limits and limits.claimed)}",
+            f"requeue stale CLAIMED  > {format_age(thresholds and thresholds.claimed)}",
             TaskStatus.CLAIMED,
             "auto_requeue_stale_claimed",
         ),
         (
-            f"recover stale RUNNING  > {format_age(limits and limits.running)}",
+            f"recover stale RUNNING  > {format_age(thresholds and thresholds.running)}",
             TaskStatus.RUNNING,
             "auto_fail_stale_running",
         ),
         ("expire PENDING past good_until", TaskStatus.PENDING, None),
     )
-    for what, state, switch in lines:
+    for description, state, setting in lines:
         due = [task for task in report.tasks if task.changes_state and task.state is state] if report else None
+        ages = [task.heartbeat_age or task.overdue_by or timedelta(0) for task in due or ()]
         yield MaintenanceItem(
             key=f"sweep {state}",
             command=MaintenanceCommand.SWEEP,
-            description=what,
+            description=description,
             matches=None if due is None else len(due),
-            oldest=max(map(_silence, due or ()), default=None),
+            oldest=max(ages, default=None),
             last_at=last_at,
-            is_automatic=config is not None and (switch is None or getattr(config, switch)) if upkeep else None,
+            is_automatic=config is not None and (setting is None or getattr(config, setting)) if status else None,
         )
     yield MaintenanceItem(
         key="sweep workflows",
         command=MaintenanceCommand.SWEEP,
-        description="repair workflows out of step",
+        description="repair stuck workflow runs",
         matches=len(report.workflows) if report else None,
         last_at=last_at,
-        is_automatic=config is not None if upkeep else None,
+        is_automatic=config is not None if status else None,
     )
 
 
-def _silence(task: SweptTask) -> timedelta:
-    return task.heartbeat_age or task.overdue_by or timedelta(0)
-
-
-def _retention_items(known: MaintenanceData, now: datetime) -> Iterator[MaintenanceItem]:
-    upkeep = known.maintenance_status
+def _retention_items(data: MaintenanceData, now: datetime) -> Iterator[MaintenanceItem]:
+    status = data.maintenance_status
     for name, categories in _RETENTION_GROUPS.items():
-        portions = [each for each in known.cleanup.categories if each.category in categories] if known.cleanup else []
-        window = portions[0].window if portions else None
-        oldest_at = min((each.oldest_at for each in portions if each.oldest_at is not None), default=None)
-        # Beats go at each pass of a worker, the rest once an hour, and that only shows where something went.
-        last_at = upkeep and (upkeep.last_pass_at if name == "heartbeats" else upkeep.last_retention_at)
+        counts = [count for count in data.cleanup.categories if count.category in categories] if data.cleanup else []
+        window = counts[0].window if counts else None
+        oldest_at = min((count.oldest_at for count in counts if count.oldest_at is not None), default=None)
+        # Heartbeats are deleted on every pass; the rest hourly, which is recorded only when rows were deleted.
+        last_at = status and (status.last_pass_at if name == "heartbeats" else status.last_retention_at)
+        task_filter = None
+        if window and RetentionCategory.TASKS in categories:
+            task_filter = TaskFilter(statuses=tuple(sorted(TASK_TERMINAL_STATES)), older_than=window)
         yield MaintenanceItem(
             key=f"cleanup {name}",
             command=MaintenanceCommand.CLEANUP,
             description=f"delete {name} older than {format_duration(window)}" if window else f"keep {name}",
-            matches=sum(each.rows for each in portions) if window else None,
+            matches=sum(count.rows for count in counts) if window else None,
             oldest=None if oldest_at is None else now - oldest_at,
             last_at=last_at if window else None,
-            is_automatic=upkeep.config is not None and window is not None if upkeep else None,
-            task_filter=_finished_filter(window) if window and RetentionCategory.TASKS in categories else None,
+            is_automatic=status.config is not None and window is not None if status else None,
+            task_filter=task_filter,
         )
 
 
-def _finished_filter(window: timedelta) -> TaskFilter:
-    return TaskFilter(statuses=tuple(sorted(TASK_TERMINAL_STATES)), older_than=window)
-
-
-def _matches(chore: MaintenanceItem) -> Cell:
-    if chore.matches is None:
+def _matches_cell(item: MaintenanceItem) -> Cell:
+    if item.matches is None:
         return Cell("-", Tone.DIM)
-    return Cell(
-        format_count(chore.matches),
-        Tone.WARN if chore.matches and chore.command is MaintenanceCommand.SWEEP else Tone.PLAIN,
-    )
+    is_overdue = bool(item.matches) and item.command is MaintenanceCommand.SWEEP
+    return Cell(format_count(item.matches), Tone.WARN if is_overdue else Tone.PLAIN)
 
 
-def _last(chore: MaintenanceItem, now: datetime) -> Cell:
-    return Cell("-" if chore.last_at is None else f"{format_short_age(now - chore.last_at)} ago", Tone.DIM)
+def _last_run_cell(item: MaintenanceItem, now: datetime) -> Cell:
+    return Cell("-" if item.last_at is None else f"{format_short_age(now - item.last_at)} ago", Tone.DIM)
 
 
-def _policy(chore: MaintenanceItem) -> Cell:
-    if chore.is_automatic is None:
+def _policy_cell(item: MaintenanceItem) -> Cell:
+    if item.is_automatic is None:
         return Cell("")
-    return Cell("auto", Tone.GOOD) if chore.is_automatic else Cell("by hand", Tone.WARN)
+    return Cell("auto", Tone.GOOD) if item.is_automatic else Cell("manual", Tone.WARN)
 
 
 MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
-    Column(title="SWEEP, as horsies sweep", width=38, grows=1, cell=lambda chore, _: Cell(chore.description)),
-    Column(title="MATCHES", width=9, right=True, cell=lambda chore, _: _matches(chore)),
-    Column(title="OLDEST", width=7, right=True, cell=lambda chore, _: Cell(format_age(chore.oldest))),
-    Column(title="LAST RUN", width=8, right=True, ticks=True, cell=_last),
-    Column(title="POLICY", width=8, cell=lambda chore, _: _policy(chore)),
+    Column(title="SWEEP (same as: horsies sweep)", width=38, grows=1, cell=lambda item, _: Cell(item.description)),
+    Column(title="MATCHES", width=9, right=True, cell=lambda item, _: _matches_cell(item)),
+    Column(title="OLDEST", width=7, right=True, cell=lambda item, _: Cell(format_age(item.oldest))),
+    Column(title="LAST RUN", width=8, right=True, ticks=True, cell=_last_run_cell),
+    Column(title="POLICY", width=8, cell=lambda item, _: _policy_cell(item)),
 )
 
 
-# The few lines on what our tables take up, and what keeps the server from tidying them.
-
-MAX_TABLES: Final = 4
-"""Of the tables, so many of the largest."""
+# Storage pane
 
 
 class StoragePane(Static):
-    """Sizes on the first line, what holds up the vacuum on the second."""
+    """First line: sizes of the largest tables. Second line: what may delay vacuum."""
 
     def on_mount(self) -> None:
         self.border_title = " Storage "
 
     def show(self, storage: Storage, now: datetime) -> None:
-        tables = "   ".join(_table(table, now) for table in storage.tables[:MAX_TABLES])
-        self.update(Content("\n").join([safe(tables), safe(_server(storage))]))
+        tables = "   ".join(_table_text(table, now) for table in storage.tables[:MAX_TABLES])
+        self.update(Content("\n").join([safe(tables), safe(_server_text(storage))]))
 
 
-def _table(table: TableStorage, now: datetime) -> str:
+def _table_text(table: TableStorage, now: datetime) -> str:
     name = table.name.removeprefix("horsies_")
     vacuum = "" if table.last_vacuum_at is None else f", vacuumed {format_short_age(now - table.last_vacuum_at)}"
     return f"{name} {humanize.naturalsize(table.bytes, gnu=True)}, {table.dead_share:.0%} dead{vacuum}"
 
 
-def _server(storage: Storage) -> str:
-    open_one = storage.longest_transaction
-    longest = (
-        "none" if open_one is None else f"{format_age(open_one.age)} (pid {open_one.pid} {open_one.application_name})"
-    )
+def _server_text(storage: Storage) -> str:
+    oldest = storage.longest_transaction
+    longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
     return f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"
 
 
-# The whole operator log, as far back as it is worth scrolling.
+# Operator log dialog
 
 LOG_COLUMNS: Final = (
-    Column[AuditRow](title="AT", width=11, cell=lambda row, _: Cell(f"{row.at:%m-%d %H:%M}", Tone.DIM)),
-    Column[AuditRow](title="WHO", width=8, grows=1, cell=lambda row, _: Cell(row.actor)),
-    Column[AuditRow](title="DID", width=8, grows=2, cell=lambda row, _: Cell(action_text(row))),
-    Column[AuditRow](title="TO", width=12, grows=2, cell=lambda row, _: Cell(target_text(row))),
+    Column[AuditRow](title="TIME", width=11, cell=lambda row, _: Cell(f"{row.at:%m-%d %H:%M}", Tone.DIM)),
+    Column[AuditRow](title="ACTOR", width=8, grows=1, cell=lambda row, _: Cell(row.actor)),
+    Column[AuditRow](title="ACTION", width=8, grows=2, cell=lambda row, _: Cell(action_text(row))),
+    Column[AuditRow](title="TARGET", width=12, grows=2, cell=lambda row, _: Cell(target_text(row))),
     Column[AuditRow](title="CHANGED", width=7, right=True, cell=lambda row, _: Cell(format_count(row.affected))),
     Column[AuditRow](
         title="SKIPPED", width=7, drop_rank=2, right=True, cell=lambda row, _: Cell(format_count(row.skipped))
     ),
     Column[AuditRow](title="VIA", width=7, drop_rank=3, cell=lambda row, _: Cell(row.via, Tone.DIM)),
-    Column[AuditRow](title="WHY", width=12, grows=3, drop_rank=1, cell=lambda row, _: Cell(row.reason or "")),
+    Column[AuditRow](title="REASON", width=12, grows=3, drop_rank=1, cell=lambda row, _: Cell(row.reason or "")),
 )
 
 
 class OperatorLogDialog(ModalScreen[None]):
-    """The newest first."""
+    """The operator log, newest first, with the full entry under the cursor below it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,l,enter", "leave", "close")]
 
@@ -249,11 +250,11 @@ class OperatorLogDialog(ModalScreen[None]):
             yield Static(id="log-entry")
 
     def on_mount(self) -> None:
-        self.query_one("#log-dialog").border_title = f"Operator log, the last {len(self._rows):,}"
+        self.query_one("#log-dialog").border_title = f"Operator log, last {plural(len(self._rows), 'action')}"
         self.list.show(self._rows)
 
     def on_row_list_cursor_moved(self) -> None:
-        """Say all about the row under the cursor: the columns have no room for it."""
+        """Show the full entry: the columns have no room for it."""
         row = self.list.current
         self.query_one("#log-entry", Static).update(
             Content("\n").join([safe(line) for line in entry_lines(row)] if row is not None else [])
@@ -266,17 +267,8 @@ class OperatorLogDialog(ModalScreen[None]):
         self.dismiss(None)
 
 
-LOG_ROWS: Final = 30
-"""Actions of operators on this screen, where there is room for so many."""
-
-FULL_LOG_ROWS: Final = 1_000
-"""As many as the whole log shows and the file has."""
-
-_NO_TOPICS: Final = frozenset[Topic]()
-
-
 class MaintenanceScreen(ProposingScreen):
-    """Numbers are those of dry runs: what a sweep and a cleanup would do now."""
+    """Sweep and retention work counted by dry runs, storage, and the operator log."""
 
     place = Place.MAINTENANCE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.MAINTENANCE)]
@@ -285,7 +277,7 @@ class MaintenanceScreen(ProposingScreen):
         super().__init__(context, tabs)
         self.data = MaintenanceData()
         self.list: RowList[MaintenanceItem] = RowList(
-            MAINTENANCE_COLUMNS, key=lambda chore: chore.key, now=context.clock.now, glyphs=context.glyphs
+            MAINTENANCE_COLUMNS, key=lambda item: item.key, now=context.clock.now, glyphs=context.glyphs
         )
         self._counted_at: datetime | None = None
 
@@ -299,17 +291,32 @@ class MaintenanceScreen(ProposingScreen):
 
     def live_queries(self) -> Sequence[LiveQuery]:
         return (
-            LiveQuery(name="sweep", fetch=_fetch_sweep, invalidated_by=TASK_TOPICS, min_interval_s=5.0),
             LiveQuery(
-                name="upkeep",
-                fetch=_fetch_maintenance_status,
+                name="sweep",
+                fetch=lambda source: source.stale_candidates(),
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=5.0,
+            ),
+            LiveQuery(
+                name="maintenance status",
+                fetch=lambda source: source.maintenance_status(),
                 invalidated_by=frozenset({Topic.EVENT}),
                 min_interval_s=5.0,
             ),
-            # Counting what is old takes long in a large table.
-            LiveQuery(name="cleanup", fetch=_fetch_cleanup, invalidated_by=_NO_TOPICS, poll_s=60.0),
-            LiveQuery(name="storage", fetch=_fetch_storage, invalidated_by=_NO_TOPICS, poll_s=30.0),
-            LiveQuery(name="log", fetch=_fetch_log, invalidated_by=TASK_TOPICS | {Topic.EVENT}, min_interval_s=2.0),
+            # Polled rarely: counting old rows is slow in a large table.
+            LiveQuery(
+                name="cleanup",
+                fetch=lambda source: source.cleanup_candidates(),
+                invalidated_by=_NO_TOPICS,
+                poll_s=60.0,
+            ),
+            LiveQuery(name="storage", fetch=lambda source: source.storage(), invalidated_by=_NO_TOPICS, poll_s=30.0),
+            LiveQuery(
+                name="log",
+                fetch=lambda source: source.audit(limit=LOG_ROWS),
+                invalidated_by=TASK_TOPICS | {Topic.EVENT},
+                min_interval_s=2.0,
+            ),
         )
 
     def show_result(self, name: str, value: object) -> None:
@@ -328,51 +335,52 @@ class MaintenanceScreen(ProposingScreen):
             case _:
                 return
         self.list.show(maintenance_items(self.data, now))
-        counted = "" if self._counted_at is None else f"those of retention as of {format_time(self._counted_at)}"
-        self.set_status("numbers are those of dry runs", counted, *self._warnings())
+        counted = "" if self._counted_at is None else f"retention counted at {format_time(self._counted_at)}"
+        self.set_status("dry-run numbers", counted, *self._warnings())
 
     def _warnings(self) -> tuple[str, ...]:
-        upkeep, sweep = self.data.maintenance_status, self.data.sweep
-        alone = ("no worker lives to do this by itself",) if upkeep is not None and upkeep.config is None else ()
-        return (*alone, *(sweep.warnings if sweep is not None else ()))
+        status, sweep = self.data.maintenance_status, self.data.sweep
+        no_worker = ("no live worker runs maintenance",) if status is not None and status.config is None else ()
+        return (*no_worker, *(sweep.warnings if sweep is not None else ()))
 
     def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
         lines = [safe(log_line(row)) for row in reversed(rows)]
-        self.query_one("#operator-log", Static).update(Content("\n").join(lines) if lines else "nothing yet")
+        self.query_one("#operator-log", Static).update(Content("\n").join(lines) if lines else "no actions yet")
 
     def tick(self) -> None:
         self.list.tick()
 
     @property
     def _selected_command(self) -> MaintenanceCommand:
-        """Which of the two the cursor is in."""
+        """The command of the item under the cursor."""
         current = self.list.current
         return MaintenanceCommand.SWEEP if current is None else current.command
 
     def on_row_list_opened(self) -> None:
-        """The rows that the line would take, where some screen lists them."""
-        chore = self.list.current
-        if chore is None:
+        """Go to the screen that lists the affected rows, if there is one."""
+        item = self.list.current
+        if item is None:
             return
-        if chore.task_filter is not None:
-            self.post_message(ShowTasks(chore.task_filter))
-        elif chore.key == "sweep workflows":
+        if item.task_filter is not None:
+            self.post_message(ShowTasks(item.task_filter))
+        elif item.key == "sweep workflows":
             self.app.call_later(self.app.run_action, f"go('{Place.WORKFLOWS}')")
-        elif chore.command is MaintenanceCommand.SWEEP:
+        elif item.command is MaintenanceCommand.SWEEP:
             self.app.call_later(self.app.run_action, f"go('{Place.STALE}')")
         else:
-            self.notify("these rows have no list; d tells how many there are, and how large")
+            self.notify("no screen lists these rows; d shows their number and size")
 
     def action_plan_dry(self) -> None:
-        self.dry_run(self._propose_cleanup if self._selected_command is MaintenanceCommand.CLEANUP else self._sweeping)
+        is_cleanup = self._selected_command is MaintenanceCommand.CLEANUP
+        self.dry_run(self._propose_cleanup if is_cleanup else self._propose_sweep)
 
     def action_op_sweep(self) -> None:
-        self.propose(self._sweeping)
+        self.propose(self._propose_sweep)
 
     def action_op_cleanup(self) -> None:
         self.propose(self._propose_cleanup)
 
-    async def _sweeping(self, source: DataSource) -> Proposal:
+    async def _propose_sweep(self, source: DataSource) -> Proposal:
         return await propose_sweep(source, SweepOptions())
 
     async def _propose_cleanup(self, source: DataSource) -> Proposal:
@@ -380,13 +388,13 @@ class MaintenanceScreen(ProposingScreen):
 
     @work(group="log", exclusive=True, exit_on_error=False)
     async def action_nav_events(self) -> None:
-        """The whole operator log."""
+        """Open the operator log."""
         if (rows := await self._fetch_full_log()) is not None:
             self.app.push_screen(OperatorLogDialog(self.context, rows))
 
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
-        """Write the operator log into a file."""
+        """Save the operator log to a file."""
         if (rows := await self._fetch_full_log()) is not None:
             await save_rows(self, "log", rows, self.context.clock.now())
 
@@ -400,23 +408,3 @@ class MaintenanceScreen(ProposingScreen):
 
     def action_copy_cli(self) -> None:
         self.copy_text(f"horsies {self._selected_command} --dry-run", "the command")
-
-
-async def _fetch_sweep(source: DataSource) -> SweepReport:
-    return await source.stale_candidates()
-
-
-async def _fetch_maintenance_status(source: DataSource) -> MaintenanceStatus:
-    return await source.maintenance_status()
-
-
-async def _fetch_cleanup(source: DataSource) -> CleanupSummary:
-    return await source.cleanup_candidates()
-
-
-async def _fetch_storage(source: DataSource) -> Storage:
-    return await source.storage()
-
-
-async def _fetch_log(source: DataSource) -> tuple[AuditRow, ...]:
-    return await source.audit(limit=LOG_ROWS)

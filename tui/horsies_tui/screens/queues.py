@@ -1,8 +1,9 @@
-"""Queues: what waits, what runs, who serves it; and the switch that stops the claiming."""
+"""Queues: backlog, throughput and workers of each queue; pausing and resuming them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, cast
@@ -15,6 +16,7 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.overview import QueueBucket
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.search import Facet
 from horsies_ops.reads.workers import WorkerRow
@@ -24,16 +26,27 @@ from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.model import Proposal
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, align_buckets, drain_time, queue_health
-from horsies_tui.screens.fleet_details import QueueDetail, load_queue_detail
+from horsies_tui.screens.fleet import (
+    BUCKET_COUNT,
+    HOUR,
+    TARGET_WAIT,
+    THROUGHPUT_WINDOW,
+    QueueHealth,
+    align_buckets,
+    drain_time,
+    load_workers,
+    queue_health,
+)
 from horsies_tui.screens.lists import SortedListScreen
 from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
-# Queues in columns, and the orders that they can be put in.
+MAX_FACETS: Final = 5
+CHART_WIDTH: Final = 20
+
+# Columns and sort orders
 
 _TONES = {
     QueueHealth.OK: Tone.GOOD,
@@ -46,23 +59,22 @@ _OLDEST_STEP = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """A queue, and since when its oldest task has been due, by the database's clock."""
-
     row: QueueRow
     due_since: datetime | None
+    """When the oldest due task became due, by the database clock."""
 
     @classmethod
     def of(cls, row: QueueRow, now: datetime) -> QueueLine:
         return cls(row=row, due_since=None if row.oldest_due_age is None else now - row.oldest_due_age)
 
 
-def _oldest(line: QueueLine) -> int:
-    """In steps: queues that are well would change places every second."""
+def _oldest_sort_key(line: QueueLine) -> int:
+    # Rounded, so that healthy queues do not swap places every second.
     return 0 if line.row.oldest_due_age is None else line.row.oldest_due_age // _OLDEST_STEP
 
 
 QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
-    "OLDEST": _oldest,
+    "OLDEST": _oldest_sort_key,
     "QUEUE": lambda line: line.row.name,
     "PRI": lambda line: -1 if line.row.priority is None else line.row.priority,
     "PEND": lambda line: line.row.pending,
@@ -80,55 +92,82 @@ def queue_columns(glyphs: Glyphs) -> tuple[Column[QueueLine], ...]:
         return Cell(f"{signs[health]} {health}" if health in signs else health, _TONES[health])
 
     return (
-        Column(title="QUEUE", width=13, grows=1, cell=lambda line, _: Cell(line.row.name)),
+        Column(title="QUEUE", width=12, grows=1, cell=lambda line, _: Cell(line.row.name)),
         Column(title="PRI", width=3, right=True, drop_rank=4, cell=lambda line, _: Cell(_or_dash(line.row.priority))),
-        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count_health(line.row.pending)),
-        Column(title="DUE+", width=5, right=True, drop_rank=3, cell=lambda line, _: _count_health(line.row.delayed)),
-        Column(title="CLAIM", width=5, right=True, drop_rank=2, cell=lambda line, _: _count_health(line.row.claimed)),
-        Column(title="RUN/CAP", width=8, right=True, cell=lambda line, _: Cell(_of_cap(line.row))),
-        Column(title="OLDEST", width=7, right=True, ticks=True, cell=_waiting),
-        Column(title="DONE/m", width=6, right=True, drop_rank=1, cell=lambda line, _: _count_health(_done(line.row))),
+        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count_cell(line.row.pending)),
+        Column(title="DUE+", width=5, right=True, drop_rank=3, cell=lambda line, _: _count_cell(line.row.delayed)),
+        Column(title="CLAIM", width=5, right=True, drop_rank=2, cell=lambda line, _: _count_cell(line.row.claimed)),
+        Column(
+            title="RUN/CAP",
+            width=8,
+            right=True,
+            cell=lambda line, _: Cell(f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}"),
+        ),
+        Column(title="OLDEST", width=7, right=True, ticks=True, cell=_oldest_cell),
+        Column(
+            title="DONE/m",
+            width=6,
+            right=True,
+            drop_rank=1,
+            cell=lambda line, _: _count_cell(line.row.finished_last_minute - line.row.failed_last_minute),
+        ),
         Column(
             title="FAIL/m",
             width=6,
             right=True,
             drop_rank=1,
-            cell=lambda line, _: _count_health(line.row.failed_last_minute, tone=Tone.BAD),
+            cell=lambda line, _: _count_cell(line.row.failed_last_minute, tone=Tone.BAD),
         ),
-        Column(title="STATE", width=9, cell=state),
+        Column(title="STATE", width=10, cell=state),
     )
 
 
-def _waiting(line: QueueLine, now: datetime) -> Cell:
+def _oldest_cell(line: QueueLine, now: datetime) -> Cell:
     is_late = queue_health(line.row) is QueueHealth.BACKLOG
-    waited = None if line.due_since is None else now - line.due_since
-    return Cell(format_age(waited), Tone.WARN if is_late else Tone.PLAIN)
+    age = None if line.due_since is None else now - line.due_since
+    return Cell(format_age(age), Tone.WARN if is_late else Tone.PLAIN)
 
 
-def _count_health(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
+def _count_cell(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
     return Cell(f"{number:,}", tone if number else Tone.DIM)
-
-
-def _of_cap(queue: QueueRow) -> str:
-    return f"{queue.running:,}/{_or_dash(queue.max_concurrency)}"
 
 
 def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _done(queue: QueueRow) -> int:
-    return queue.finished_last_minute - queue.failed_last_minute
+# Detail pane
 
 
-# The lines below the list that say more about the queue under the cursor.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDetail:
+    """What the detail pane shows besides the row itself."""
 
-MAX_FACETS: Final = 5
-CHART_WIDTH: Final = 20
+    name: str
+    buckets: tuple[QueueBucket, ...]
+    pending_names: tuple[Facet, ...]
+    """Task names among the newest pending tasks."""
+    error_codes: tuple[Facet, ...]
+    """Error codes of tasks sent within the last hour."""
+    workers: tuple[WorkerRow, ...]
+
+
+async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
+    buckets = await source.queue_throughput(THROUGHPUT_WINDOW, BUCKET_COUNT)
+    pending = await source.facets(TaskFilter(queues=(name,), statuses=(TaskStatus.PENDING,)))
+    failed = await source.facets(TaskFilter(queues=(name,), statuses=(TaskStatus.FAILED,), newer_than=HOUR))
+    workers = await load_workers(source)
+    return QueueDetail(
+        name=name,
+        buckets=tuple(bucket for bucket in buckets if bucket.queue == name),
+        pending_names=pending.names,
+        error_codes=failed.error_codes,
+        workers=tuple(worker for worker in workers if worker.is_alive and name in worker.queues),
+    )
 
 
 class QueueView(Static):
-    """How long was waited, for what, who serves it and what goes wrong."""
+    """Wait times, pending tasks, workers and errors of one queue."""
 
     def show(self, queue: QueueRow | None, detail: QueueDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
         self.border_title = safe("" if queue is None else f" {queue.name} ", cells=60)
@@ -136,20 +175,20 @@ class QueueView(Static):
             self.update("")
             return
         lines = [
-            _wait(queue, detail, now, glyphs),
+            _wait_line(queue, detail, now, glyphs),
             f"tasks      {_facet_text(detail.pending_names) or 'none waiting'}",
-            f"served by  {_served_by(detail.workers)}",
+            f"served by  {_workers_text(detail.workers)}",
             f"failing    {_facet_text(detail.error_codes) or 'nothing in the last hour'}",
-            _pause(queue, now),
+            _pause_line(queue, now),
         ]
         self.update(Content("\n").join([safe(line) for line in lines if line]))
 
 
-def _wait(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
-    waits = [each and each.longest_wait for each in align_buckets(detail.buckets, now)]
+def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
+    waits = [bucket and bucket.longest_wait for bucket in align_buckets(detail.buckets, now)]
     chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH), glyphs)
-    drained = drain_time(queue)
-    drain = f"  drains in ~{format_short_age(drained)}" if queue.pending and drained else ""
+    drains_in = drain_time(queue)
+    drain = f"  drains in ~{format_short_age(drains_in)}" if queue.pending and drains_in else ""
     return f"wait       {chart}  oldest {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)}){drain}"
 
 
@@ -158,23 +197,23 @@ def _facet_text(facets: Sequence[Facet]) -> str:
     return " · ".join(f"{sanitize(facet.value, limit=40)} {facet.count:,}" for facet in facets[:MAX_FACETS]) + more
 
 
-def _served_by(servers: Sequence[WorkerRow]) -> str:
-    if not servers:
-        return "nobody: what is sent here stays here"
-    named = [f"{short_id(each.worker_id)} {each.hostname}:{each.pid} ({each.processes} slots)" for each in servers]
-    more = f"   and {len(named) - 2} more" if len(named) > 2 else ""
-    return "   ".join(named[:2]) + more
+def _workers_text(workers: Sequence[WorkerRow]) -> str:
+    if not workers:
+        return "no worker serves this queue; tasks will wait"
+    labels = [f"{short_id(row.worker_id)} {row.hostname}:{row.pid} ({row.processes} slots)" for row in workers]
+    more = f"   and {len(labels) - 2} more" if len(labels) > 2 else ""
+    return "   ".join(labels[:2]) + more
 
 
-def _pause(queue: QueueRow, now: datetime) -> str:
+def _pause_line(queue: QueueRow, now: datetime) -> str:
     if queue.paused_at is None:
         return ""
-    why = f": {queue.pause_reason}" if queue.pause_reason else ""
-    return f"paused     {format_age(now - queue.paused_at)} ago by {queue.paused_by}{why}"
+    reason = f": {queue.pause_reason}" if queue.pause_reason else ""
+    return f"paused     {format_age(now - queue.paused_at)} ago by {queue.paused_by}{reason}"
 
 
 class QueuesScreen(SortedListScreen[QueueLine]):
-    """The list, and below it more about the queue under the cursor."""
+    """List of queues with a detail pane for the queue under the cursor."""
 
     place = Place.QUEUES
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.QUEUES)]
@@ -190,9 +229,9 @@ class QueuesScreen(SortedListScreen[QueueLine]):
         yield QueueView(classes="detail")
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        moves = TASK_TOPICS | {Topic.EVENT}
+        topics = TASK_TOPICS | {Topic.EVENT}
         return (
-            LiveQuery(name="queues", fetch=self._fetch, invalidated_by=moves, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery(name="queues", fetch=self._fetch, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
             LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=3.0),
         )
 
@@ -208,7 +247,7 @@ class QueuesScreen(SortedListScreen[QueueLine]):
     def show_result(self, name: str, value: object) -> None:
         if name == "queues":
             self.show_rows(cast("tuple[QueueLine, ...]", value))
-            self._say()
+            self._update_status()
         elif isinstance(value, QueueDetail):
             self._detail = value
         self.show_detail()
@@ -219,35 +258,23 @@ class QueuesScreen(SortedListScreen[QueueLine]):
             line and line.row, self._detail, now=self.context.clock.now(), glyphs=self.context.glyphs
         )
 
-    def _say(self) -> None:
-        rows = [line.row for line in self.list.rows]
-        ill = [
-            f"{format_count(count)} {health}"
-            for health in QueueHealth
-            if (count := _count_with_health(self.list.rows, health))
-        ]
-        self.set_status(plural(len(rows), "queue"), str(self.order), *ill)
+    def _update_status(self) -> None:
+        counts = Counter(queue_health(line.row) for line in self.list.rows)
+        by_health = [f"{format_count(counts[health])} {health}" for health in QueueHealth if counts[health]]
+        self.set_status(plural(len(self.list.rows), "queue"), str(self.order), *by_health)
 
     def on_row_list_opened(self) -> None:
         if (line := self.list.current) is not None:
-            live = tuple(status for status in TaskStatus if not status.is_terminal)
-            self.post_message(ShowTasks(TaskFilter(queues=(line.row.name,), statuses=live)))
+            unfinished = tuple(status for status in TaskStatus if not status.is_terminal)
+            self.post_message(ShowTasks(TaskFilter(queues=(line.row.name,), statuses=unfinished)))
 
     def action_op_pause(self) -> None:
         if (line := self.list.current) is None:
-            self.notify("no queue to pause")
+            self.notify("no queue selected")
             return
         name = line.row.name
-
-        def proposal(source: DataSource) -> Awaitable[Proposal]:
-            return propose_queue_pause_toggle(source, name, self.context.clock.now())
-
-        self.propose(proposal)
+        self.propose(lambda source: propose_queue_pause_toggle(source, name, self.context.clock.now()))
 
     def action_copy_id(self) -> None:
         if (line := self.list.current) is not None:
             self.copy_text(line.row.name, "the name")
-
-
-def _count_with_health(lines: Sequence[QueueLine], health: QueueHealth) -> int:
-    return sum(queue_health(line.row) is health for line in lines)

@@ -1,4 +1,4 @@
-"""Schedules, to look at: what starts by the clock, when next, and how it went."""
+"""Schedules: next and last runs of each schedule. View only."""
 
 from __future__ import annotations
 
@@ -28,71 +28,70 @@ from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
-# Schedules in columns.
+RECENT_LIMIT: Final = 20
+NOT_CONFIGURED: Final = "not in local settings"
+NO_SCHEDULES_TEXT: Final = """There are no schedules.
 
-NOT_CONFIGURED: Final = "not in these settings"
+Define them in horsies.toml under [[schedule.entries]] or in the app.
+This screen lists them with the runs recorded in the database.
+No command runs them yet."""
+
+
+# Columns
 
 
 def schedule_text(schedule: ScheduleRow) -> str:
-    """Its pattern, and the zone where that is not UTC."""
+    """Return the pattern, with the time zone unless it is UTC."""
     if schedule.pattern is None:
         return NOT_CONFIGURED
     zone = "" if schedule.timezone in (None, "UTC") else f" {schedule.timezone}"
     return f"{schedule.pattern}{zone}"
 
 
-def _next(schedule: ScheduleRow, now: datetime) -> Cell:
+def _next_run_cell(schedule: ScheduleRow, now: datetime) -> Cell:
     if schedule.is_enabled is False:
         return Cell("disabled", Tone.DIM)
     if schedule.next_run_at is None:
         return Cell("-", Tone.DIM)
-    left = schedule.next_run_at - now
-    is_late = left.total_seconds() < 0
-    return Cell(f"late {format_age(-left)}", Tone.WARN) if is_late else Cell(f"in {format_age(left)}")
+    due_in = schedule.next_run_at - now
+    is_late = due_in.total_seconds() < 0
+    return Cell(f"late {format_age(-due_in)}", Tone.WARN) if is_late else Cell(f"in {format_age(due_in)}")
 
 
-def _last(schedule: ScheduleRow, now: datetime) -> Cell:
+def _last_run_cell(schedule: ScheduleRow, now: datetime) -> Cell:
     return Cell("never" if schedule.last_run_at is None else f"{format_short_age(now - schedule.last_run_at)} ago")
 
 
-def _result(schedule: ScheduleRow) -> Cell:
+def _result_cell(schedule: ScheduleRow) -> Cell:
     if schedule.last_status is None:
         return Cell("-", Tone.DIM)
     return Cell(schedule.last_error_code or schedule.last_status, status_tone(schedule.last_status))
 
 
 def status_glyphs(tasks: Sequence[TaskSummary], glyphs: Glyphs) -> str:
-    """A sign for each task, the oldest first."""
-    known = {
+    """Return one glyph per task, oldest first; `tasks` are sorted newest first."""
+    by_status = {
         TaskStatus.COMPLETED: glyphs.done,
         TaskStatus.FAILED: glyphs.failed,
         TaskStatus.RUNNING: glyphs.running,
         TaskStatus.CANCELLED: glyphs.skipped,
         TaskStatus.EXPIRED: glyphs.skipped,
     }
-    return "".join(known.get(TaskStatus(task.status), glyphs.waiting) for task in reversed(tasks))
+    return "".join(by_status.get(TaskStatus(task.status), glyphs.waiting) for task in reversed(tasks))
 
 
 SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
     Column(title="SCHEDULE", width=14, grows=2, cell=lambda row, _: Cell(row.name)),
     Column(title="WHEN", width=20, grows=2, drop_rank=1, cell=lambda row, _: Cell(schedule_text(row))),
-    Column(title="NEXT RUN", width=11, ticks=True, cell=_next),
-    Column(title="LAST RUN", width=8, drop_rank=2, ticks=True, cell=_last),
-    Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result(row)),
+    Column(title="NEXT RUN", width=11, ticks=True, cell=_next_run_cell),
+    Column(title="LAST RUN", width=8, drop_rank=2, ticks=True, cell=_last_run_cell),
+    Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result_cell(row)),
     Column(title="RUNS", width=6, right=True, drop_rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
 )
 
 
-RECENT_LIMIT = 20
-NO_SCHEDULES_TEXT = """There are no schedules.
-
-They are written in horsies.toml, as [[schedule.entries]], or given to the app,
-and listed here with what the database remembers of them.
-No command runs them yet."""
-
-
 class SchedulesScreen(FilteredListScreen):
-    """The soonest first. Nothing can be changed here: schedules belong to the settings."""
+    """List of schedules, next run first; they are changed in the settings, not here."""
 
     place = Place.SCHEDULES
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCHEDULES)]
@@ -105,7 +104,6 @@ class SchedulesScreen(FilteredListScreen):
         self._schedules: tuple[ScheduleRow, ...] = ()
         self._recent = ""
         self._hides_disabled = False
-        """Whether those that are switched off are left out."""
 
     def body(self) -> ComposeResult:
         yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
@@ -128,7 +126,7 @@ class SchedulesScreen(FilteredListScreen):
         )
 
     async def _fetch_recent(self, source: DataSource) -> TaskPage:
-        """The newest tasks of the name that the schedule sends; others may send it too."""
+        """Read the newest tasks with the schedule's task name, including those sent by other code."""
         current = self.list.current
         if current is None or current.task_name is None:
             return TaskPage(tasks=(), next=None)
@@ -137,9 +135,9 @@ class SchedulesScreen(FilteredListScreen):
     def show_result(self, name: str, value: object) -> None:
         if isinstance(value, TaskPage):
             self._recent = status_glyphs(value.tasks, self.context.glyphs)
-            self._describe()
+            self._show_detail()
         elif name == "schedules" and isinstance(value, tuple):
-            # How long it is until the next run is reckoned when it is drawn.
+            # `due_in` changes with every read; the column computes it, so equal rows are not repainted.
             self._schedules = tuple(replace(row, due_in=timedelta(0)) for row in cast("tuple[ScheduleRow, ...]", value))
             self._show()
 
@@ -147,23 +145,20 @@ class SchedulesScreen(FilteredListScreen):
         listed = [row for row in self._schedules if not (self._hides_disabled and row.is_enabled is False)]
         shown = self.matching_rows(listed)
         self.list.show(shown)
-        self.set_class(not self._schedules, "-none")
-        self._describe()
+        self.set_class(not self._schedules, "-no-schedules")
+        self._show_detail()
         hidden = len(self._schedules) - len(listed)
         self.set_status(
             plural(len(shown), "schedule"),
             f"{hidden} disabled hidden" if hidden else "",
             "view only",
-            self._offset(),
+            f"clock offset {self.context.clock.offset.total_seconds():+.1f}s",
         )
 
     def apply_search(self) -> None:
         self._show()
 
-    def _offset(self) -> str:
-        return f"clock offset {self.context.clock.offset.total_seconds():+.1f}s"
-
-    def _describe(self) -> None:
+    def _show_detail(self) -> None:
         section, row = self.query_one("#schedule", Section), self.list.current
         if row is None:
             section.show([], title="")
@@ -173,12 +168,12 @@ class SchedulesScreen(FilteredListScreen):
             if row.last_run_at is None
             else f"last {format_time(row.last_run_at)} task {short_id(row.last_task_id)}"
         )
-        upcoming = f"next {format_time(row.next_run_at)}" if row.next_run_at is not None else "no next run"
+        following = f"next {format_time(row.next_run_at)}" if row.next_run_at is not None else "no next run"
         section.show(
             [
                 f"sends  {row.task_name or NOT_CONFIGURED}   {schedule_text(row)}",
-                f"{upcoming}   {last}   {plural(row.run_count, 'run')}",
-                f"newest {RECENT_LIMIT} of that task  {self._recent}" if self._recent else "",
+                f"{following}   {last}   {plural(row.run_count, 'run')}",
+                f"last {RECENT_LIMIT} tasks of this name  {self._recent}" if self._recent else "",
             ],
             title=row.name,
         )
@@ -187,11 +182,11 @@ class SchedulesScreen(FilteredListScreen):
         self.list.tick()
 
     def on_row_list_cursor_moved(self) -> None:
-        self._describe()
+        self._show_detail()
         self.context.queries.refresh("recent")
 
     def on_row_list_opened(self) -> None:
-        """The tasks of the name that it sends."""
+        """List the tasks with the schedule's task name."""
         if (row := self.list.current) is not None and row.task_name is not None:
             self.post_message(ShowTasks(TaskFilter(names=(row.task_name,))))
 

@@ -1,8 +1,8 @@
-"""Stale candidates: what a sweep would take and why, what it soon may, and the means to do it or something else."""
+"""Stale tasks: what a sweep would do with each and why, tasks near their limit, and actions on them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
@@ -39,12 +39,10 @@ from horsies_tui.proposals.sweep import (
     sweep_command,
 )
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import MarkableTaskScreen
+from horsies_tui.screens.lists import MarkableTaskScreen, ProposalFactory
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.dialogs import PromptDialog
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
-
-# Stale tasks in columns.
 
 _TONES = {
     DecisionKind.REQUEUE: Tone.GOOD,
@@ -71,17 +69,17 @@ def _decision_cell(candidate: StaleCandidate, now: datetime) -> Cell:
 
 
 STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
-    Column(title="ID", width=8, cell=lambda each, _: Cell(short_id(each.id))),
-    Column(title="TASK", width=11, grows=3, cell=lambda each, _: Cell(each.task.task_name)),
-    Column(title="QUEUE", width=8, grows=1, drop_rank=3, cell=lambda each, _: Cell(each.task.queue_name)),
-    Column(title="STATE", width=7, cell=lambda each, _: Cell(each.task.state, status_tone(each.task.state))),
-    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda each, now: Cell(format_age(each.silence(now)))),
+    Column(title="ID", width=8, cell=lambda row, _: Cell(short_id(row.id))),
+    Column(title="TASK", width=11, grows=3, cell=lambda row, _: Cell(row.task.task_name)),
+    Column(title="QUEUE", width=8, grows=1, drop_rank=3, cell=lambda row, _: Cell(row.task.queue_name)),
+    Column(title="STATE", width=7, cell=lambda row, _: Cell(row.task.state, status_tone(row.task.state))),
+    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda row, now: Cell(format_age(row.silence(now)))),
     Column(title="OVER", width=7, right=True, ticks=True, cell=_over_threshold_cell),
     Column(
-        title="WORKER", width=17, drop_rank=1, ticks=True, cell=lambda each, now: Cell(owner_text(each, now), Tone.DIM)
+        title="WORKER", width=17, drop_rank=1, ticks=True, cell=lambda row, now: Cell(owner_text(row, now), Tone.DIM)
     ),
-    Column(title="VERDICT", width=13, grows=1, ticks=True, cell=_decision_cell),
-    Column(title="REASON", width=14, drop_rank=4, cell=lambda each, _: Cell(each.task.reason, Tone.DIM)),
+    Column(title="DECISION", width=13, grows=1, ticks=True, cell=_decision_cell),
+    Column(title="REASON", width=14, drop_rank=4, cell=lambda row, _: Cell(row.task.reason, Tone.DIM)),
 )
 
 
@@ -92,13 +90,11 @@ THRESHOLD_SOURCES: Final = {
     ThresholdSource.WORKER: "worker's",
 }
 
-THRESHOLD_PROMPT: Final = (
-    "How long may a task be silent, as 90s or 5m? For this session; empty leaves it to the workers."
-)
+THRESHOLD_PROMPT: Final = "Stale threshold for this session, such as 90s or 5m (empty: the workers' setting)"
 
 
 class StaleScreen(MarkableTaskScreen):
-    """The list is the dry run of a sweep; below it the evidence for the row under the cursor."""
+    """The dry run of a sweep as a list, with the evidence for the row under the cursor below it."""
 
     place = Place.STALE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.STALE)]
@@ -108,19 +104,19 @@ class StaleScreen(MarkableTaskScreen):
         self.options = SweepOptions()
         self.candidates: StaleCandidates | None = None
         self.list: RowList[StaleCandidate] = RowList(
-            STALE_COLUMNS, key=lambda each: each.id, now=context.clock.now, glyphs=context.glyphs
+            STALE_COLUMNS, key=lambda candidate: candidate.id, now=context.clock.now, glyphs=context.glyphs
         )
         self._detail: TaskDetail | None = None
 
     def body(self) -> ComposeResult:
-        yield Static("", id="limits")
+        yield Static("", id="thresholds")
         yield self.list
-        yield Static("", id="why")
+        yield Static("", id="evidence")
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        alive = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
+        topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            LiveQuery(name="stale", fetch=self._fetch, invalidated_by=alive, min_interval_s=1.0, poll_s=5.0),
+            LiveQuery(name="stale", fetch=self._fetch, invalidated_by=topics, min_interval_s=1.0, poll_s=5.0),
             LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=1.0),
         )
 
@@ -137,67 +133,68 @@ class StaleScreen(MarkableTaskScreen):
                 self._show(value)
             case TaskDetail() | None if name == "detail":
                 self._detail = value
-                self._explain()
+                self._show_evidence()
             case _:
                 return
 
-    def _show(self, found: StaleCandidates) -> None:
-        self.candidates = found
-        listed = {each.id for each in (*found.stale, *found.near_threshold)}
-        if gone := [key for key in self.list.selection.marks if key not in listed]:
-            self.list.selection.unmark(gone)
-            # Below a preview, it is most likely what was decided there.
+    def _show(self, candidates: StaleCandidates) -> None:
+        self.candidates = candidates
+        stale, near = candidates.stale, candidates.near_threshold
+        listed_ids = {candidate.id for candidate in (*stale, *near)}
+        if vanished := [key for key in self.list.selection.marks if key not in listed_ids]:
+            self.list.selection.unmark(vanished)
+            # While a preview is open, its own action is the likely cause: no notice then.
             if self.is_current:
-                self.notify(f"{plural(len(gone), 'marked row')} no longer stale")
-        near = Heading(f"{plural(len(found.near_threshold), 'task')} less than {format_age(NEAR_MARGIN)} from stale")
-        self.list.show([*found.stale, *([near, *found.near_threshold] if found.near_threshold else [])])
-        limits = found.thresholds
+                self.notify(f"{plural(len(vanished), 'marked row')} no longer stale")
+        heading = Heading(f"{plural(len(near), 'task')} within {format_age(NEAR_MARGIN)} of the limit")
+        self.list.show([*stale, *([heading, *near] if near else [])])
+        limits = candidates.thresholds
         source = THRESHOLD_SOURCES[limits.source]
         text = f" Limits ({source}): claimed {format_age(limits.claimed)} · running {format_age(limits.running)}"
-        self.query_one("#limits", Static).update(safe(f"{text} · pending past good_until"))
-        self._explain()
-        self._say()
+        self.query_one("#thresholds", Static).update(safe(f"{text} · pending past good_until"))
+        self._show_evidence()
+        self._update_status()
 
-    def _explain(self) -> None:
-        """Say what speaks for the verdict on the row under the cursor."""
-        current, found, pane = self.list.current, self.candidates, self.query_one("#why", Static)
-        if current is None or found is None:
+    def _show_evidence(self) -> None:
+        """Show why a sweep would decide as it does for the row under the cursor."""
+        current, candidates, pane = self.list.current, self.candidates, self.query_one("#evidence", Static)
+        if current is None or candidates is None:
             pane.border_title = ""
-            pane.update(safe(_empty_text(found)))
+            pane.update("" if candidates is None else " no stale tasks, none near its limit")
             return
-        facts = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
-        lines = evidence_lines(current, facts, found.maintenance_status, self.context.clock.now())
+        record = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
+        lines = evidence_lines(current, record, candidates.maintenance_status, self.context.clock.now())
         pane.border_title = safe(f" Why {short_id(current.id)} {current.task.task_name} ", cells=60)
         pane.update(Content("\n").join([safe(line) for line in lines]))
 
-    def _say(self) -> None:
-        found, marks = self.candidates, self.list.selection.marks
-        if found is None:
+    def _update_status(self) -> None:
+        candidates, marks = self.candidates, self.list.selection.marks
+        if candidates is None:
             return
-        runs = len(found.report.workflows)
+        runs = len(candidates.report.workflows)
         self.set_status(
             f"{len(marks)} marked" if marks else "",
-            f"{len(found.stale):,} stale",
-            f"{len(found.near_threshold):,} near limit",
-            f"{plural(runs, 'workflow')} to heal" if runs else "",
-            *found.report.warnings,
-            f"ages by the database's clock (offset {self.context.clock.offset.total_seconds():+.1f}s)",
+            f"{len(candidates.stale):,} stale",
+            f"{len(candidates.near_threshold):,} near limit",
+            f"{plural(runs, 'workflow run')} to heal" if runs else "",
+            *candidates.report.warnings,
+            f"ages use the database clock (offset {self.context.clock.offset.total_seconds():+.1f}s)",
         )
 
     def tick(self) -> None:
         self.list.tick()
-        self._explain()
+        self._show_evidence()
 
     def on_row_list_cursor_moved(self) -> None:
-        self._explain()
+        self._show_evidence()
         self.context.queries.refresh("detail")
 
     def on_row_list_marks_changed(self) -> None:
-        self._say()
+        self._update_status()
 
     def on_row_list_opened(self) -> None:
         if (candidate := self.list.current) is not None:
-            self.open_task(candidate.id, [each.id for each in self.list.rows])
+            self.open_task(candidate.id, [row.id for row in self.list.rows])
 
     def step_back(self) -> bool:
         if not self.list.selection.marks:
@@ -211,26 +208,27 @@ class StaleScreen(MarkableTaskScreen):
     def requeue_or_retry(self) -> Action:
         return Action.REQUEUE
 
-    def proposal_factory(self, action: Action, selector: Selector) -> Callable[[DataSource], Awaitable[Proposal]]:
-        """As elsewhere, but running tasks are meant too, and those that may not be dead are pointed out."""
+    def proposal_factory(self, action: Action, selector: Selector) -> ProposalFactory:
+        """Include running tasks, and warn about those that may still be alive."""
         options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
         return lambda source: model.propose_task_action(source, action, selector, options, cautions=cautions)
 
     def _cautions(self) -> tuple[str, ...]:
-        chosen = set(self.list.selection.selected)
-        meant = [each for each in self.list.rows if each.id in chosen]
-        alive, near = sum(each.has_live_owner for each in meant), sum(each.is_near_threshold for each in meant)
-        said = {
-            "silent though the worker still reports: perhaps blocked, and still at work": alive,
-            "not stale yet": near,
+        selected_ids = set(self.list.selection.selected)
+        selected = [candidate for candidate in self.list.rows if candidate.id in selected_ids]
+        counts = {
+            "silent, but the worker still reports: may be blocked and still running": sum(
+                candidate.has_live_owner for candidate in selected
+            ),
+            "not stale yet": sum(candidate.is_near_threshold for candidate in selected),
         }
-        return tuple(f"{count} {what}" for what, count in said.items() if count)
+        return tuple(f"{count} {caution}" for caution, count in counts.items() if count)
 
     def action_op_sweep(self) -> None:
         self.propose(self._propose_sweep)
 
     def action_plan_dry(self) -> None:
-        """What requeue would do to the marked rows; where none are marked, what a sweep would do."""
+        """Preview a requeue of the marked rows or, without marks, a sweep."""
         if self.list.selection.marks:
             super().action_plan_dry()
         else:
@@ -240,11 +238,12 @@ class StaleScreen(MarkableTaskScreen):
         return await propose_sweep(source, self.options)
 
     async def action_view_limits(self) -> None:
-        """Ask by which limit to judge; the next key is not looked at before there is a line that it can go to."""
-        now = self.options.sweep_threshold
-        asked = PromptDialog(THRESHOLD_PROMPT, "" if now is None else format_duration(now))
-        await self.app.push_screen(asked, self._on_threshold_entered)
-        asked.set_focus(asked.query_one(Input))
+        """Ask for a threshold to use in this session."""
+        threshold = self.options.sweep_threshold
+        dialog = PromptDialog(THRESHOLD_PROMPT, "" if threshold is None else format_duration(threshold))
+        # Awaited, so that keys typed next go into the input and not to this screen.
+        await self.app.push_screen(dialog, self._on_threshold_entered)
+        dialog.set_focus(dialog.query_one(Input))
 
     def _on_threshold_entered(self, text: str | None) -> None:
         source = self.context.source
@@ -253,20 +252,17 @@ class StaleScreen(MarkableTaskScreen):
 
     @work(group="limits", exclusive=True, exit_on_error=False)
     async def _set_threshold(self, text: str, source: DataSource) -> None:
-        """Judge by another limit from now on, unless it would condemn tasks that are well."""
+        """Use another threshold, unless it is too short for healthy tasks."""
         try:
             options = SweepOptions(sweep_threshold=parse_duration(text) if text else None)
+            # A trial read: thresholds shorter than two heartbeats are rejected.
             await source.stale_candidates(options)
         except (ValueError, HorsiesError) as error:
-            why = error.message if isinstance(error, HorsiesError) else error
-            self.notify(sanitize(why), severity="error", markup=False)
+            message = error.message if isinstance(error, HorsiesError) else error
+            self.notify(sanitize(message), severity="error", markup=False)
             return
         self.options = options
         self.context.queries.refresh("stale")
 
     def action_copy_cli(self) -> None:
         self.copy_text(f"{sweep_command(self.options)} --dry-run", "the command")
-
-
-def _empty_text(found: StaleCandidates | None) -> str:
-    return "" if found is None else " nothing is stale, and nothing is near its limit"

@@ -1,8 +1,9 @@
-"""Workers: how loaded they are, what they hold, and which of them are no more."""
+"""Workers: load, held tasks and state of each worker; recovering the tasks of lost ones."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, cast
 from uuid import UUID
@@ -13,27 +14,41 @@ from textual.content import Content
 from textual.widgets import Static
 
 from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import TaskSummary
-from horsies_ops.reads.workers import WorkerRow
+from horsies_ops.reads.tasks import TaskOrder, TaskSummary
+from horsies_ops.reads.workers import SnapshotRow, WorkerRow
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.data.source import DataSource
-from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, safe, short_id
+from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.model import Proposal
 from horsies_tui.proposals.sweep import propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.fleet import HOT_PERCENT, WorkerHealth, count_not_alive, load_workers, worker_health
-from horsies_tui.screens.fleet_details import WorkerDetail, load_worker_detail
+from horsies_tui.screens.fleet import (
+    HOT_PERCENT,
+    WorkerHealth,
+    count_not_alive,
+    load_workers,
+    worker_health,
+    worker_warnings,
+)
 from horsies_tui.screens.lists import SortedListScreen
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
-# Workers in columns, and the orders that they can be put in.
+CHART_WIDTH: Final = 30
+MAX_HELD_TASKS: Final = 40
+TASK_WIDTH: Final = 38
+"""Width of one held task in the detail pane."""
+
+CHART_WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 30, 60, 360, 1440))
+"""The time windows of the charts, from which `[` and `]` choose."""
+
+# Columns and sort orders
 
 _TONES = {
     WorkerHealth.RUNNING: Tone.GOOD,
@@ -75,7 +90,7 @@ def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
         Column(title="HOST:PID", width=12, grows=2, cell=lambda worker, _: Cell(f"{worker.hostname}:{worker.pid}")),
         Column(title="QUEUES", width=9, grows=3, drop_rank=3, cell=lambda worker, _: Cell(",".join(worker.queues))),
         Column(
-            # Tasks and processes: one that runs coroutines has several tasks.
+            # Tasks per processes: a process that runs coroutines has several tasks.
             title="RUN/PROC",
             width=8,
             right=True,
@@ -107,62 +122,77 @@ def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
     return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)
 
 
-# The lines below the list that say more about the worker under the cursor.
+# Detail pane
 
-CHART_WIDTH: Final = 30
-TASK_WIDTH: Final = 38
-"""A task that is held takes so many columns."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDetail:
+    """What the detail pane shows besides the row itself."""
+
+    worker_id: UUID
+    window: timedelta
+    snapshots: tuple[SnapshotRow, ...]
+    tasks: tuple[TaskSummary, ...]
+    """Oldest first, at most MAX_HELD_TASKS."""
+
+
+async def load_worker_detail(source: DataSource, worker_id: UUID, window: timedelta) -> WorkerDetail:
+    held = TaskFilter(worker_id=str(worker_id), statuses=(TaskStatus.CLAIMED, TaskStatus.RUNNING))
+    page = await source.list_tasks(held, order=TaskOrder.OLDEST_FIRST, limit=MAX_HELD_TASKS)
+    snapshots = await source.worker_history(worker_id, window)
+    return WorkerDetail(worker_id=worker_id, window=window, snapshots=snapshots, tasks=page.tasks)
 
 
 class WorkerView(Static):
-    """Charts of its load, and the tasks that it holds."""
+    """Warnings, load charts and held tasks of one worker."""
 
     def show(self, worker: WorkerRow | None, detail: WorkerDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
-        self.border_title = safe("" if worker is None else _title(worker), cells=max(self.size.width - 4, 20))
+        title = "" if worker is None else _pane_title(worker)
+        self.border_title = safe(title, cells=max(self.size.width - 4, 20))
         if worker is None or detail is None or detail.worker_id != worker.worker_id:
             self.update("")
             return
-        lines = [*_warning_lines(worker, now), *_charts(detail, glyphs), *self._task_lines(worker, detail.tasks, now)]
+        lines = [
+            *_warning_lines(worker, now),
+            *_chart_lines(detail, glyphs),
+            *self._task_lines(worker, detail.tasks, now),
+        ]
         self.update(Content("\n").join([safe(line) for line in lines]))
 
-    def _task_lines(self, worker: WorkerRow, held: Sequence[TaskSummary], now: datetime) -> list[str]:
-        """As many tasks side by side as there is room for."""
+    def _task_lines(self, worker: WorkerRow, tasks: Sequence[TaskSummary], now: datetime) -> list[str]:
+        """List the held tasks, as many side by side as fit."""
         count = worker.tasks_running + worker.tasks_claimed
-        beside = max((self.size.width - 2) // TASK_WIDTH, 1)
-        tasks = [_task(task, now) for task in held]
-        rows = ["  ".join(tasks[start : start + beside]) for start in range(0, len(tasks), beside)]
-        return [f"holds {count:,}" + (" tasks:" if count != 1 else " task:") if count else "holds nothing", *rows]
+        per_line = max((self.size.width - 2) // TASK_WIDTH, 1)
+        texts = [_task_text(task, now) for task in tasks]
+        lines = ["  ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
+        return [f"holds {plural(count, 'task')}:" if count else "holds no tasks", *lines]
 
 
-def _title(worker: WorkerRow) -> str:
+def _pane_title(worker: WorkerRow) -> str:
     who = f"{short_id(worker.worker_id)}  {worker.hostname}:{worker.pid}"
     started = format_day_time(worker.started_at)
     return f" {who}   horsies {worker.version}   started {started}   queues {', '.join(worker.queues)} "
 
 
 def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
-    """What it says about itself, or no longer says, where that is worth a line."""
-    lines = [f"! {operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations]
-    lines += [f"! {warning}" for warning in worker.warnings]
+    lines = [f"! {warning}" for warning in worker_warnings(worker)]
     if worker.is_silent and not worker.is_presumed_dead:
         lines.append(f"! silent since {format_time(worker.last_heartbeat_at)}: it may be dead")
     if worker.outage_grace_until is not None and worker.outage_grace_until > now:
-        lines.append(
-            f"outage grace until {format_time(worker.outage_grace_until)}: not connected long enough to judge others"
-        )
+        lines.append(f"outage grace until {format_time(worker.outage_grace_until)}: no recovery decisions before then")
     return lines
 
 
-def _charts(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
+def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     if not detail.snapshots:
         return [f"no snapshot in the last {format_age(detail.window)}"]
     newest = detail.snapshots[-1]
-    running = [float(each.tasks_running) for each in detail.snapshots]
-    cpu = [each.cpu_percent or 0.0 for each in detail.snapshots]
-    memory = [each.memory_percent or 0.0 for each in detail.snapshots]
-    slots = float(max(each.processes for each in detail.snapshots))
+    running = [float(snapshot.tasks_running) for snapshot in detail.snapshots]
+    cpu = [snapshot.cpu_percent or 0.0 for snapshot in detail.snapshots]
+    memory = [snapshot.memory_percent or 0.0 for snapshot in detail.snapshots]
+    slots = float(max(snapshot.processes for snapshot in detail.snapshots))
     last = f"{newest.tasks_running}/{newest.processes}   last snapshot {format_time(newest.at)}"
-    megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in all"
+    megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in total"
     return [
         f"running  {sparkline(downsample(running, CHART_WIDTH), glyphs, top=slots)}  {last}",
         f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), glyphs, top=100.0)}  {cpu[-1]:.0f}%",
@@ -170,17 +200,13 @@ def _charts(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     ]
 
 
-def _task(task: TaskSummary, now: datetime) -> str:
+def _task_text(task: TaskSummary, now: datetime) -> str:
     silent = format_age(silence(task, now))
     return f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} {fit(silent, 6, right=True)}"
 
 
-CHART_WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 30, 60, 360, 1440))
-"""The stretches of time that the charts can show."""
-
-
 class WorkersScreen(SortedListScreen[WorkerRow]):
-    """The list, and below it the load of the worker under the cursor and the tasks that it holds."""
+    """List of workers with a detail pane for the worker under the cursor."""
 
     place = Place.WORKERS
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.WORKERS)]
@@ -188,7 +214,8 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
 
     def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
         super().__init__(context, tabs, worker_columns(context.glyphs), key=lambda worker: worker.worker_id)
-        self.order = self.order.with_column(self.order.column)  # hosts by their names
+        # Picking the same column again reverses the order: hosts are sorted A to Z.
+        self.order = self.order.with_column(self.order.column)
         self.window = CHART_WINDOWS[2]
         self._detail: WorkerDetail | None = None
         self._hides_dead = False
@@ -200,10 +227,10 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
         yield WorkerView(classes="detail")
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        moves = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
+        topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            LiveQuery(name="workers", fetch=load_workers, invalidated_by=moves, poll_s=5.0, min_interval_s=1.0),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=moves, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery(name="workers", fetch=load_workers, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
         )
 
     async def _fetch_detail(self, source: DataSource) -> WorkerDetail | None:
@@ -214,7 +241,7 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
         if name == "workers":
             self.show_rows(cast("tuple[WorkerRow, ...]", value))
             self._move_to_pending()
-            self._say()
+            self._update_status()
         elif isinstance(value, WorkerDetail):
             self._detail = value
         self.show_detail()
@@ -223,29 +250,29 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
         return [worker for worker in rows if worker.is_alive] if self._hides_dead else rows
 
     def show_worker(self, worker_id: UUID) -> None:
-        """Put the cursor on this worker, as soon as it is there."""
+        """Move the cursor to this worker, as soon as it is loaded."""
         self._pending_worker_id, self._hides_dead = worker_id, False
         self.show_rows(self._rows)
         self._move_to_pending()
 
     def _move_to_pending(self) -> None:
-        line = None if self._pending_worker_id is None else self.list.selection.index_of(self._pending_worker_id)
-        if line is not None:
+        index = None if self._pending_worker_id is None else self.list.selection.index_of(self._pending_worker_id)
+        if index is not None:
             self._pending_worker_id = None
-            self.list.move_to(line)
+            self.list.move_to(index)
 
     def show_detail(self) -> None:
         self.query_one(WorkerView).show(
             self.list.current, self._detail, now=self.context.clock.now(), glyphs=self.context.glyphs
         )
 
-    def _say(self) -> None:
+    def _update_status(self) -> None:
         alive = [worker for worker in self._rows if worker.is_alive]
-        busy, slots = sum(each.children_busy for each in alive), sum(each.processes for each in alive)
+        busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
         hidden = " (hidden)" if self._hides_dead else ""
         self.set_status(
             f"{len(alive)} up",
-            *(f"{count} {standing}{hidden}" for standing, count in count_not_alive(self._rows)),
+            *(f"{count} {state}{hidden}" for state, count in count_not_alive(self._rows)),
             f"{busy:,} of {slots:,} slots busy",
             f"[ ] window {format_short_age(self.window)}",
             str(self.order),
@@ -256,31 +283,27 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
             self.post_message(ShowTasks(TaskFilter(worker_id=str(worker.worker_id))))
 
     def action_op_requeue(self) -> None:
-        """The sweep, limited to what this worker holds."""
+        """Recover the tasks of this worker: a sweep limited to them."""
         if (worker := self.list.current) is None:
-            self.notify("no worker to sweep after")
+            self.notify("no worker selected")
             return
         options = SweepOptions(worker_id=worker.worker_id)
-
-        def proposal(source: DataSource) -> Awaitable[Proposal]:
-            return propose_sweep(source, options)
-
-        self.propose(proposal)
+        self.propose(lambda source: propose_sweep(source, options))
 
     def action_view_exclude(self) -> None:
         self._hides_dead = not self._hides_dead
         self.show_rows(self._rows)
-        self._say()
+        self._update_status()
 
     def action_nav_prev(self) -> None:
-        self._set_window(max((each for each in CHART_WINDOWS if each < self.window), default=CHART_WINDOWS[0]))
+        self._set_window(max((window for window in CHART_WINDOWS if window < self.window), default=CHART_WINDOWS[0]))
 
     def action_nav_next(self) -> None:
-        self._set_window(min((each for each in CHART_WINDOWS if each > self.window), default=CHART_WINDOWS[-1]))
+        self._set_window(min((window for window in CHART_WINDOWS if window > self.window), default=CHART_WINDOWS[-1]))
 
     def _set_window(self, window: timedelta) -> None:
         self.window = window
-        self._say()
+        self._update_status()
         self.context.queries.refresh("detail")
 
     def action_copy_id(self) -> None:

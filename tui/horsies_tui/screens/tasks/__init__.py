@@ -1,1 +1,1 @@
-"""Tasks: their list, their details and their attempts."""
+"""Task list, task detail and the attempt chart."""

@@ -1,4 +1,4 @@
-"""One task: its state, attempts and beats, what happened to it, what it was given and what came of it."""
+"""Task detail: state, attempts and heartbeats, timeline, arguments and result of one task."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence
 from horsies_tui.system import show_in_pager
 from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.filter_bar import SearchBar
-from horsies_tui.widgets.page import Page, Section, compact_json, indented_json, task_arguments, truncated_json
-from horsies_tui.widgets.page import redact as allowed
-
-# What happened to a task, in the order in which it did.
+from horsies_tui.widgets.page import Page, Section, compact_json, indented_json, redact, task_arguments, truncated_json
 
 GAP = "  "
 IMMEDIATE = timedelta(seconds=1)
-"""What is due so soon after it was sent was not sent for later."""
+"""A task due this soon after it was sent counts as not delayed."""
+
+
+# Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +60,31 @@ class TimelineEntry:
 
 
 def timeline_entries(detail: TaskDetail) -> tuple[TimelineEntry, ...]:
-    """From the sending on; what is still to come, as a retry, at the end."""
-    found = [
+    """Return everything that happened to the task in order, with future events such as a retry last."""
+    entries = [
         *_sent_entries(detail.task),
-        *(moment for attempt in detail.attempts for moment in _attempt_entries(attempt)),
+        *(entry for attempt in detail.attempts for entry in _attempt_entries(attempt)),
         *(TimelineEntry(event.at, event.kind) for event in detail.events),
         *_current_entries(detail),
     ]
-    return tuple(sorted(found, key=lambda moment: moment.at))
+    return tuple(sorted(entries, key=lambda entry: entry.at))
 
 
 def _sent_entries(task: TaskRecord) -> Iterator[TimelineEntry]:
-    yield TimelineEntry(task.sent_at, f"sent again for {short_id(task.retry_of)}" if task.retry_of else "sent")
+    yield TimelineEntry(task.sent_at, f"sent as a retry of {short_id(task.retry_of)}" if task.retry_of else "sent")
     if task.enqueued_at - task.sent_at > IMMEDIATE and task.retry_count == 0:
         yield TimelineEntry(task.enqueued_at, "due")
 
 
 def _attempt_entries(attempt: AttemptRow) -> Iterator[TimelineEntry]:
     yield TimelineEntry(attempt.started_at, f"#{attempt.attempt} started")
-    how = f"{attempt.outcome} {attempt.error_code or ''}".rstrip()
-    yield TimelineEntry(
-        attempt.finished_at, f"#{attempt.attempt} {how}{', to be retried' if attempt.will_retry else ''}"
-    )
+    outcome = f"{attempt.outcome} {attempt.error_code or ''}".rstrip()
+    retry = ", will retry" if attempt.will_retry else ""
+    yield TimelineEntry(attempt.finished_at, f"#{attempt.attempt} {outcome}{retry}")
 
 
 def _current_entries(detail: TaskDetail) -> Iterator[TimelineEntry]:
-    """What the row itself says of the present."""
+    """Return the entries that come from the task row itself."""
     task = detail.task
     if task.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING):
         if task.claimed_at is not None:
@@ -96,22 +95,26 @@ def _current_entries(detail: TaskDetail) -> Iterator[TimelineEntry]:
         if task.started_at is not None:
             yield TimelineEntry(task.started_at, f"#{task.attempt_count + 1} started")
         if detail.last_heartbeat is not None:
-            yield TimelineEntry(detail.last_heartbeat.at, "last beat")
-    # Where the last attempt says it, it is said.
-    if task.finished_at is not None and not any(each.outcome == task.status for each in detail.attempts[:1]):
+            yield TimelineEntry(detail.last_heartbeat.at, "last heartbeat")
+    # Skipped if the last attempt already shows this outcome.
+    if task.finished_at is not None and not any(attempt.outcome == task.status for attempt in detail.attempts[:1]):
         yield TimelineEntry(task.finished_at, task.status)
     if task.status == TaskStatus.PENDING and task.retry_count:
-        yield TimelineEntry(task.enqueued_at, "next try")
+        yield TimelineEntry(task.enqueued_at, "next attempt")
     if task.good_until is not None and task.finished_at is None:
-        yield TimelineEntry(task.good_until, "not to be started after this")
+        yield TimelineEntry(task.good_until, "good_until")
     if task.recovery_hold_until is not None:
-        yield TimelineEntry(task.recovery_hold_until, "left alone by sweeps until then")
+        yield TimelineEntry(task.recovery_hold_until, "recovery hold ends")
 
 
-def wrap_parts(texts: Sequence[str], width: int) -> list[str]:
-    """The texts beside one another, as many as fit into a line; none is broken, one that is too long is cut."""
+# Sections of the page
+
+
+def wrap_parts(parts: Sequence[str], width: int) -> list[str]:
+    """Join the parts into lines without breaking any; a part longer than a line is truncated."""
     lines: list[str] = []
-    for text in (truncate(each, width) for each in texts):
+    for part in parts:
+        text = truncate(part, width)
         joined = f"{lines[-1]}{GAP}{text}" if lines else text
         if lines and len(joined) <= width:
             lines[-1] = joined
@@ -120,15 +123,12 @@ def wrap_parts(texts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-# What the page of a task says, part by part.
-
-
 def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int, glyphs: Glyphs) -> Content:
-    """The way back, the whole id, the name, and on the right how it stands."""
+    """Return the title line: the list it came from, full id and name on the left, status on the right."""
     name = "" if detail is None else detail.task.name
-    standing = _status_content(detail, glyphs)
-    left = truncate(sanitize(f" {glyphs.back} {back}   {task_id}   {name}"), max(width - standing.cell_length - 2, 0))
-    return safe(left, "bold").pad_right(max(width - len(left) - standing.cell_length - 1, 1)) + standing
+    status = _status_content(detail, glyphs)
+    left = truncate(sanitize(f" {glyphs.back} {back}   {task_id}   {name}"), max(width - status.cell_length - 2, 0))
+    return safe(left, "bold").pad_right(max(width - len(left) - status.cell_length - 1, 1)) + status
 
 
 def _status_content(detail: TaskDetail | None, glyphs: Glyphs) -> Content:
@@ -140,12 +140,12 @@ def _status_content(detail: TaskDetail | None, glyphs: Glyphs) -> Content:
 
 
 def is_stale(detail: TaskDetail) -> bool:
-    """Whether a sweep would do something about it."""
+    """Whether a sweep would change the task."""
     return detail.recovery_decision is not None and detail.recovery_decision.changes_state
 
 
 def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
-    """How it stands, who has it, and what a sweep would make of it."""
+    """Return the status, the owner, and what a sweep would do."""
     task = detail.task
     attempt = task.attempt_count + (task.status == TaskStatus.RUNNING)
     parts = [
@@ -156,67 +156,55 @@ def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
         f"att {attempt} of {task.max_retries + 1}",
         f"crashes {task.crash_count}" if task.crash_count else "",
     ]
+    recovery, is_live = detail.recovery_decision, TaskStatus(task.status) in LIVE_STATUSES
     return [
         *wrap_parts([part for part in parts if part], width),
         *_owner_lines(detail, width),
-        *_decision_lines(detail),
+        *([recovery.description] if recovery is not None and is_live else []),
     ]
 
 
 def _age_text(detail: TaskDetail, now: datetime) -> str:
-    task, verdict = detail.task, detail.recovery_decision
+    task, recovery = detail.task, detail.recovery_decision
     if task.status in LIVE_STATUSES:
-        limit = f" (limit {format_age(verdict.threshold)})" if verdict is not None and verdict.threshold else ""
+        limit = f" (limit {format_age(recovery.threshold)})" if recovery is not None and recovery.threshold else ""
         return f"silent {format_age(silence(task, now))}{limit}"
     if task.finished_at is not None:
-        return f"ended {format_age(now - task.finished_at)} ago"
+        return f"finished {format_age(now - task.finished_at)} ago"
     if task.enqueued_at > now:
         return f"due in {format_age(task.enqueued_at - now)}"
     return f"waiting {format_age(now - task.enqueued_at)}"
 
 
 def _owner_lines(detail: TaskDetail, width: int) -> list[str]:
-    task, verdict = detail.task, detail.recovery_decision
-    where = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    is_odd = verdict is not None and verdict.owner_state not in (None, "running")
-    gone = f", {(verdict.owner_state or '').upper()}" if verdict is not None and is_odd else ""
+    task, recovery = detail.task, detail.recovery_decision
+    host = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
+    owner_state = None if recovery is None else recovery.owner_state
+    state = "" if owner_state in (None, "running") else f", {owner_state.upper()}"
+    flags = [name for name, is_set in task.flags.items() if is_set]
     parts = [
-        f"worker {short_id(task.worker_id)}{where}{gone}" if task.worker_id else "",
+        f"worker {short_id(task.worker_id)}{host}{state}" if task.worker_id else "",
         f"claim token {task.claim_token}" if task.claim_token else "",
         f"workflow {short_id(task.workflow_id)}" if task.workflow_id else "",
         f"retry of {short_id(task.retry_of)}" if task.retry_of else "",
-        f"flags {' '.join(_flags(task))}" if _flags(task) else "",
+        f"flags {' '.join(flags)}" if flags else "",
         "may have overlapped with a later attempt" if task.overlap_possible else "",
-        f"does not start again: {task.no_restart}" if task.no_restart else "",
+        f"no restart: {task.no_restart}" if task.no_restart else "",
     ]
     return wrap_parts([sanitize(part) for part in parts if part], width)
 
 
-def _flags(task: TaskRecord) -> list[str]:
-    return [name for name, is_set in task.flags.items() if is_set]
-
-
-def _decision_lines(detail: TaskDetail) -> list[str]:
-    if detail.recovery_decision is None or TaskStatus(detail.task.status) not in LIVE_STATUSES:
-        return []
-    return [detail.recovery_decision.description]
-
-
-def timeline_lines(detail: TaskDetail, width: int) -> list[str]:
-    return wrap_parts([moment.text for moment in timeline_entries(detail)], width)
-
-
 def event_lines(detail: TaskDetail, settings: TuiConfig) -> list[str]:
-    """The oldest first, each with its evidence."""
-    found = [
-        f"{format_time(each.at)} {each.kind} {compact_json(each.evidence, settings)}"
-        for each in reversed(detail.events)
+    """Return the recorded events with their evidence, oldest first."""
+    lines = [
+        f"{format_time(event.at)} {event.kind} {compact_json(event.evidence, settings)}"
+        for event in reversed(detail.events)
     ]
-    return found or ["no events of this task are kept"]
+    return lines or ["no recorded events for this task"]
 
 
 def result_lines(detail: TaskDetail, text: str) -> list[str]:
-    """What came of it; else what went wrong last."""
+    """Return the result or, if there is none, the last error."""
     if text:
         return text.split("\n")
     task = detail.task
@@ -233,27 +221,27 @@ def payload_size(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTask:
-    """Which task is looked at, among which, and whence."""
+    """The task to show and the list it was opened from."""
 
     task_id: UUID
     sibling_ids: tuple[UUID, ...] = ()
-    """The list as it was when the task was opened; keys go through it."""
+    """The ids of that list at the time; `[` and `]` walk through them."""
     tab: Place = Place.TASKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTask:
-    """A task, and its documents as text, made ready beside the loop."""
+    """A task with its arguments and result as text, formatted in a thread."""
 
     task_id: UUID
     detail: TaskDetail | None = None
-    """None where there is no such task."""
+    """None if the task does not exist."""
     arguments: str = ""
     result: str = ""
 
 
 class TaskDetailScreen(TaskActionScreen):
-    """Opened over the list that the task was found in; `[` and `]` go through that list."""
+    """Opened from a list of tasks; `[` and `]` walk through that list."""
 
     place = Place.TASK
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASK)]
@@ -272,73 +260,74 @@ class TaskDetailScreen(TaskActionScreen):
         return self._opened.tab
 
     def body(self) -> ComposeResult:
-        yield Static("", id="task-head")
+        yield Static("", id="task-header")
         yield self._search_bar
         with Page():
             yield Section("State", name="task-state")
-            yield Section("Attempts and heartbeats", name="task-strip")
+            yield Section("Attempts and heartbeats", name="task-attempts")
             yield Section("Timeline", name="task-timeline")
-            yield Section("Arguments", name="task-given")
+            yield Section("Arguments", name="task-arguments")
             yield Section("Result", name="task-result")
 
     def on_mount(self) -> None:
         self.query_one(Page).focus()
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        touched_by = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
-        # Without a word from its worker a task is looked at all the same: silence is what is waited for here.
-        return (LiveQuery(name="task", fetch=self._fetch, invalidated_by=touched_by, poll_s=5.0),)
+        topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
+        # Polled as well: a task going stale sends no notification.
+        return (LiveQuery(name="task", fetch=self._fetch, invalidated_by=topics, poll_s=5.0),)
 
     async def _fetch(self, source: DataSource) -> RenderedTask:
         task_id = self.task_id
         detail = await source.task(task_id)
-        return RenderedTask(task_id=task_id) if detail is None else await asyncio.to_thread(self._rendered_task, detail)
+        return RenderedTask(task_id=task_id) if detail is None else await asyncio.to_thread(self._render_task, detail)
 
-    def _rendered_task(self, detail: TaskDetail) -> RenderedTask:
+    def _render_task(self, detail: TaskDetail) -> RenderedTask:
         settings, task = self.context.settings, detail.task
         result = truncated_json(task.result, settings) if task.result_json is not None else ""
         return RenderedTask(
             task_id=task.id, detail=detail, arguments=truncated_json(task_arguments(task), settings), result=result
         )
 
-    def show_result(self, name: str, value: object) -> None:  # noqa: ARG002  # there is one
+    def show_result(self, name: str, value: object) -> None:
+        del name
         if isinstance(value, RenderedTask) and value.task_id == self.task_id:
             self._rendered = value
             self._draw(value)
 
     @property
     def detail(self) -> TaskDetail | None:
-        """The task as it was last read; None until it has been, so that no key can hit one that is not yet seen."""
+        """The task as last read; None until then, so that no key acts on a task not yet on screen."""
         return self._rendered.detail if self._rendered is not None and self._rendered.task_id == self.task_id else None
 
-    def _draw(self, shown: RenderedTask) -> None:
-        detail, desk = shown.detail, self.context
-        self.query_one("#task-head", Static).update(
-            header_content(self.task_id, detail, back=TABS[self.tab], width=self.size.width, glyphs=desk.glyphs)
+    def _draw(self, rendered: RenderedTask) -> None:
+        detail, glyphs = rendered.detail, self.context.glyphs
+        self.query_one("#task-header", Static).update(
+            header_content(self.task_id, detail, back=TABS[self.tab], width=self.size.width, glyphs=glyphs)
         )
         self.query_one(Page).display = detail is not None
-        self._say(is_gone=detail is None)
+        self._update_status(is_missing=detail is None)
         if detail is None:
             return
         self._draw_live_sections(detail)
         self._draw_timeline(detail)
         size = len(detail.task.args_json) + len(detail.task.kwargs_json)
         title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
-        self._section("given").show(shown.arguments.split("\n"), title=title)
-        self._section("result").show(result_lines(detail, shown.result))
+        self._section("arguments").show(rendered.arguments.split("\n"), title=title)
+        self._section("result").show(result_lines(detail, rendered.result))
 
     def _draw_live_sections(self, detail: TaskDetail) -> None:
-        """What changes with time alone."""
-        now, room = self.context.clock.now(), self._content_width
-        self._section("state").show(state_lines(detail, now, room))
-        self._section("strip").show(attempt_chart(detail, now, width=room, glyphs=self.context.glyphs))
+        """Draw the sections that show ages."""
+        now, width = self.context.clock.now(), self._content_width
+        self._section("state").show(state_lines(detail, now, width))
+        self._section("attempts").show(attempt_chart(detail, now, width=width, glyphs=self.context.glyphs))
 
     def _draw_timeline(self, detail: TaskDetail) -> None:
         if self._shows_events:
             lines = event_lines(detail, self.context.settings)
             self._section("timeline").show(lines, title="Events (l shows the timeline)")
         else:
-            lines = timeline_lines(detail, self._content_width)
+            lines = wrap_parts([entry.text for entry in timeline_entries(detail)], self._content_width)
             self._section("timeline").show(lines, title="Timeline (l shows the events)")
 
     def _section(self, name: str) -> Section:
@@ -349,11 +338,11 @@ class TaskDetailScreen(TaskActionScreen):
         """Columns between the margins."""
         return max(self.size.width - 3, 20)
 
-    def _say(self, *, is_gone: bool) -> None:
+    def _update_status(self, *, is_missing: bool) -> None:
         count = len(self._sibling_ids)
-        place = f"{self._sibling_ids.index(self.task_id) + 1} of {count} in {TABS[self.tab]}" if count > 1 else ""
-        gone = "there is no such task: retention deletes what is old" if is_gone else ""
-        self.set_status(gone, "[ ] previous and next" if place else "", place)
+        position = f"{self._sibling_ids.index(self.task_id) + 1} of {count} in {TABS[self.tab]}" if count > 1 else ""
+        missing = "task not found, perhaps deleted by retention" if is_missing else ""
+        self.set_status(missing, "[ ] previous and next" if position else "", position)
 
     def tick(self) -> None:
         if self.detail is not None:
@@ -388,8 +377,8 @@ class TaskDetailScreen(TaskActionScreen):
 
     def _show_hit(self, step: int = 0) -> None:
         if self._search_bar.search_text:
-            at, count = self.query_one(Page).show_hit(step)
-            self._search_bar.set_status(f"{at} of {count}, n next" if count else "not here")
+            position, count = self.query_one(Page).show_hit(step)
+            self._search_bar.set_status(f"{position} of {count}, n next" if count else "no matches")
 
     def action_nav_prev(self) -> None:
         self._open_sibling(-1)
@@ -398,9 +387,9 @@ class TaskDetailScreen(TaskActionScreen):
         self._open_sibling(1)
 
     def _open_sibling(self, step: int) -> None:
-        at = self._sibling_ids.index(self.task_id) + step
-        if 0 <= at < len(self._sibling_ids):
-            self.task_id = self._sibling_ids[at]
+        index = self._sibling_ids.index(self.task_id) + step
+        if 0 <= index < len(self._sibling_ids):
+            self.task_id = self._sibling_ids[index]
             self.query_one(Page).scroll_home(animate=False)
             self.context.queries.refresh("task")
 
@@ -408,14 +397,11 @@ class TaskDetailScreen(TaskActionScreen):
         return Selector.of_ids([self.task_id]) if self.detail is not None else None
 
     def requeue_or_retry(self) -> Action:
-        is_over = self.detail is not None and TaskStatus(self.detail.task.status).is_terminal
-        return Action.RETRY if is_over else Action.REQUEUE
-
-    def after_apply(self, changed: Sequence[UUID]) -> None:  # noqa: ARG002  # there are no marks
-        self.context.queries.refresh()
+        is_finished = self.detail is not None and TaskStatus(self.detail.task.status).is_terminal
+        return Action.RETRY if is_finished else Action.REQUEUE
 
     def action_view_pager(self) -> None:
-        """Arguments and result whole, but for what is masked."""
+        """Open the full arguments and result, redacted, in the pager."""
         if (detail := self.detail) is not None:
             result = {"result": detail.task.result} if detail.task.result_json is not None else {}
             text = indented_json({"arguments": task_arguments(detail.task), **result}, self.context.settings)
@@ -427,7 +413,7 @@ class TaskDetailScreen(TaskActionScreen):
             self._draw_timeline(self.detail)
 
     def action_nav_owner(self) -> None:
-        """What it belongs to: its run, else all tasks of its worker, else those of its queue."""
+        """Go to its workflow run, else list the tasks of its worker, else those of its queue."""
         if (detail := self.detail) is None:
             return
         task = detail.task
@@ -443,14 +429,10 @@ class TaskDetailScreen(TaskActionScreen):
 
     def action_copy_json(self) -> None:
         if (detail := self.detail) is not None:
-            document = to_json(detail.task)
-            masked = {key: allowed(value, self.context.settings) for key, value in _payloads(detail).items()}
-            self.copy_text(json.dumps({**document, **masked}, ensure_ascii=False, default=str), "as JSON")
+            task, settings = detail.task, self.context.settings
+            payloads = {"args_json": task.args, "kwargs_json": task.kwargs, "result_json": task.result}
+            redacted = {key: redact(value, settings) for key, value in payloads.items()}
+            self.copy_text(json.dumps({**to_json(task), **redacted}, ensure_ascii=False, default=str), "as JSON")
 
     def action_copy_cli(self) -> None:
         self.copy_text(shlex.join(["horsies", "task", "show", str(self.task_id)]), "the command")
-
-
-def _payloads(detail: TaskDetail) -> dict[str, object]:
-    task = detail.task
-    return {"args_json": task.args, "kwargs_json": task.kwargs, "result_json": task.result}

@@ -1,9 +1,9 @@
-"""Tasks: every row within reach, narrowed down by a filter, and acted on one by one, marked, or all that match."""
+"""Tasks: a filtered, paged list of all tasks; actions on one, the marked ones, or all that match the filter."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -32,7 +32,7 @@ from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model
 from horsies_tui.proposals.model import Proposal
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import MarkableTaskScreen
+from horsies_tui.screens.lists import MarkableTaskScreen, ProposalFactory
 from horsies_tui.screens.tasks.table import (
     ARGUMENTS_TITLE,
     NEWEST_FIRST,
@@ -49,17 +49,15 @@ from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
 from horsies_tui.widgets.filter_bar import TaskFilterBar
 from horsies_tui.widgets.row_list import RowList
 
-# A list of tasks as a table: its rows sorted, its columns widened, an excerpt of what each was given, rows saved.
-
 PAYLOADS_QUERY: Final = "payloads"
-"""The want that `fetch_payloads` answers."""
+"""Name of the live query that runs `fetch_payloads`."""
 LOOKAHEAD_PAGES: Final = 4
 ARGUMENTS_MIN_WIDTH: Final = 140
-"""From here on there is room for an excerpt beside an error that can be read."""
+"""Below this width the ERROR column would be too narrow beside the arguments."""
 
 
 class TaskListScreen(MarkableTaskScreen):
-    """A subclass loads rows and hands them to `show_rows`."""
+    """Table of tasks: sorting, wide columns, argument previews, copy and export. A subclass loads the rows."""
 
     def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
         super().__init__(context, tabs)
@@ -76,26 +74,25 @@ class TaskListScreen(MarkableTaskScreen):
         self.list.set_wide(is_wide=self.context.state_file.state.is_wide)
 
     def show_rows(self, rows: Sequence[TaskSummary]) -> None:
-        """Show what is loaded, in the order that was picked; newest first it comes already."""
-        is_usual = self.order == NEWEST_FIRST
-        self.list.show(rows if is_usual else self.order.sort(rows, sort_keys(self.context.clock.now())))
+        """Show the loaded rows in the chosen order; `rows` are sorted newest first."""
+        is_sorted = self.order == NEWEST_FIRST
+        self.list.show(rows if is_sorted else self.order.sort(rows, sort_keys(self.context.clock.now())))
         self.request_argument_previews()
 
     @property
     def order_text(self) -> str:
-        """Which order that is; but for the usual one it holds for the loaded rows alone."""
-        return "" if self.order == NEWEST_FIRST else f"{self.order}, as far as loaded"
+        """The order for the status line, unless it is the default."""
+        return "" if self.order == NEWEST_FIRST else f"{self.order}, loaded rows only"
 
     async def fetch_payloads(self, source: DataSource) -> None:
-        """Learn what the rows on the screen and around it were given, where there is a column for it."""
+        """Load the argument previews of rows on and near the screen, if their column is visible."""
         if ARGUMENTS_TITLE in self.list.titles:
-            # Some pages ahead, or each page would be drawn twice: without them, and again when they have come.
-            self._argument_previews.add(
-                await source.payload_previews(self._argument_previews.missing(self.list.rows_around(LOOKAHEAD_PAGES)))
-            )
+            # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
+            missing = self._argument_previews.missing(self.list.rows_around(LOOKAHEAD_PAGES))
+            self._argument_previews.add(await source.payload_previews(missing))
 
     def request_argument_previews(self) -> None:
-        """Other rows or columns may be seen now, or soon."""
+        """Refresh the payload query if visible rows lack a preview."""
         if ARGUMENTS_TITLE in self.list.titles and self._argument_previews.missing(self.list.rows_around(1)):
             self.context.queries.refresh(PAYLOADS_QUERY)
 
@@ -115,53 +112,53 @@ class TaskListScreen(MarkableTaskScreen):
         self.request_argument_previews()
 
     def action_view_max(self) -> None:
-        """The list alone, or everything around it again."""
-        self.toggle_class("-max")
+        """Toggle between the list alone and the list with its panes."""
+        self.toggle_class("-list-only")
 
     def action_view_sort(self) -> None:
-        self.app.push_screen(SortPicker(SORT_COLUMNS, self.order.column), self._sorted_by)
+        self.app.push_screen(SortPicker(SORT_COLUMNS, self.order.column), self._on_sort_picked)
 
-    def _sorted_by(self, by: str | None) -> None:
-        if by is not None:
-            self.order = self.order.with_column(by)
+    def _on_sort_picked(self, column: str | None) -> None:
+        if column is not None:
+            self.order = self.order.with_column(column)
             self.context.queries.refresh("tasks")
 
     @work(group="export", exit_on_error=False)
     async def action_copy_json(self) -> None:
-        if (rows := await self.documents_of(self.selected_ids)) is not None:
-            self.copy_text(json_line(rows), "as JSON")
+        if (documents := await self.load_documents(self.selected_ids)) is not None:
+            self.copy_text(json_line(documents), "as JSON")
 
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
-        """Save the marked rows, or all that are loaded."""
-        wanted = self.selected_ids if self.list.selection.marks else [row.id for row in self.list.rows]
-        if (rows := await self.documents_of(wanted)) is not None:
-            await save_rows(self, "tasks", rows, self.context.clock.now())
+        """Save the marked rows or, without marks, all loaded rows to a file."""
+        task_ids = self.selected_ids if self.list.selection.marks else [row.id for row in self.list.rows]
+        if (documents := await self.load_documents(task_ids)) is not None:
+            await save_rows(self, "tasks", documents, self.context.clock.now())
 
-    async def _load_rows(self, source: DataSource, task_ids: Sequence[UUID]) -> list[TaskSummary]:
-        """In the order in which they are wanted; those that a filter hides are read."""
-        known = {task.id: task for task in self.list.rows}
-        hidden = [each for each in task_ids if each not in known]
-        known |= {task.id: task for task in await source.tasks_by_id(hidden)} if hidden else {}
-        return [known[each] for each in task_ids if each in known]
-
-    async def documents_of(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
-        """These tasks as they leave the screen, loaded or not; None where nobody can be asked what they were given."""
+    async def load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
+        """Return these tasks as export documents; None, after a notice, if the database cannot be read."""
         source = self.context.source
         if source is None:
-            self.notify("there is no connection", severity="warning")
+            self.notify("not connected", severity="warning")
             return None
         try:
-            return await export_tasks(source, await self._load_rows(source, wanted), self.context.settings)
+            return await export_tasks(source, await self._load_rows(source, task_ids), self.context.settings)
         except HorsiesError as error:
             self.notify(sanitize(error.message), severity="error", markup=False)
             return None
 
+    async def _load_rows(self, source: DataSource, task_ids: Sequence[UUID]) -> list[TaskSummary]:
+        """Return these tasks in order, reading those that are not in the list."""
+        tasks = {task.id: task for task in self.list.rows}
+        hidden_ids = [task_id for task_id in task_ids if task_id not in tasks]
+        tasks |= {task.id: task for task in await source.tasks_by_id(hidden_ids)} if hidden_ids else {}
+        return [tasks[task_id] for task_id in task_ids if task_id in tasks]
+
 
 class PageRequest(Enum):
-    """Which stretch of the list is wanted next."""
+    """What the next `tasks` query loads."""
 
-    AGAIN = auto()
+    RELOAD = auto()
     NEWEST = auto()
     OLDEST = auto()
     OLDER = auto()
@@ -169,9 +166,9 @@ class PageRequest(Enum):
 
 
 class TasksScreen(TaskListScreen):
-    """The list, its filter above it and a preview below; facets beside it where there is room.
+    """Filter bar, task list and preview pane; on wide terminals a facet sidebar.
 
-    While rows are marked, none of them moves.
+    While rows are marked the list stands still, so that no row moves under the cursor.
     """
 
     place = Place.TASKS
@@ -183,7 +180,7 @@ class TasksScreen(TaskListScreen):
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
         self._is_all_matching = False
-        """Whether everything that matches the filter is selected, which is more than what is loaded."""
+        """Whether all tasks that match the filter are selected, loaded or not."""
 
     def body(self) -> ComposeResult:
         yield TaskFilterBar(prompt=self.context.glyphs.prompt)
@@ -193,10 +190,10 @@ class TasksScreen(TaskListScreen):
         yield TaskPreview(id="preview")
 
     def on_mount(self) -> None:
-        """Begin with the filter that was used last."""
+        """Restore the last filter used with this database."""
         match parse_filter(self.context.state_file.state.filters.get(self.context.database_name, "")):
-            case TaskFilter() as wanted:
-                self.query_one(TaskFilterBar).set_filter(wanted)
+            case TaskFilter() as task_filter:
+                self.query_one(TaskFilterBar).set_filter(task_filter)
             case _:
                 return
 
@@ -205,60 +202,56 @@ class TasksScreen(TaskListScreen):
         return self.query_one(TaskFilterBar).filter
 
     def live_queries(self) -> Sequence[LiveQuery]:
-        alive = TASK_TOPICS | {Topic.HEARTBEATS}
+        topics = TASK_TOPICS | {Topic.HEARTBEATS}
+        # Facet counts are kept current only while the sidebar shows them.
+        facet_topics = TASK_TOPICS if self.has_class("-widest") else frozenset[Topic]()
         return (
-            LiveQuery(name="tasks", fetch=self._fetch, invalidated_by=alive),
-            LiveQuery(name="count", fetch=self._fetch_count, invalidated_by=TASK_TOPICS, min_interval_s=1.0),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=alive),
+            LiveQuery(name="tasks", fetch=self._fetch_page, invalidated_by=topics),
+            LiveQuery(
+                name="count",
+                fetch=lambda source: source.count_tasks(self.filter),
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=1.0,
+            ),
+            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=topics),
             LiveQuery(
                 name="facets",
-                fetch=self._fetch_facets,
-                invalidated_by=self._facet_topics,
+                fetch=lambda source: source.facets(self._filter_without_facets()),
+                invalidated_by=facet_topics,
                 poll_s=60.0,
                 min_interval_s=10.0,
             ),
             LiveQuery(name=PAYLOADS_QUERY, fetch=self.fetch_payloads, invalidated_by=frozenset(), poll_s=60.0),
         )
 
-    @property
-    def _facet_topics(self) -> frozenset[Topic]:
-        """Their counts are kept up to date only where they are seen."""
-        return TASK_TOPICS if self.has_class("-widest") else frozenset()
-
-    async def _fetch(self, source: DataSource) -> TaskWindow:
-        """One question at a time decides what the window is, so that a page and a refresh cannot cross."""
-        ask, self._page_request = self._next_page_request(), PageRequest.AGAIN
-        window, most = self.window, self.context.settings.max_rows
-        match ask:
+    async def _fetch_page(self, source: DataSource) -> TaskWindow:
+        """Load the requested page; paging and refreshing share this query so that they cannot race."""
+        page_request, self._page_request = self._next_page_request(), PageRequest.RELOAD
+        window, max_rows = self.window, self.context.settings.max_rows
+        match page_request:
             case PageRequest.NEWEST:
                 return await pages.load_newest(source, self.filter)
             case PageRequest.OLDEST:
                 return await pages.load_oldest(source, self.filter)
             case PageRequest.OLDER:
-                return await pages.load_older(source, window, max_rows=most)
+                return await pages.load_older(source, window, max_rows=max_rows)
             case PageRequest.NEWER:
-                return await pages.load_newer(source, window, max_rows=most)
-            case PageRequest.AGAIN if self.list.selection.marks and window.rows:
+                return await pages.load_newer(source, window, max_rows=max_rows)
+            case PageRequest.RELOAD if self.list.selection.marks and window.rows:
                 return await pages.reload_in_place(source, window)
-            case PageRequest.AGAIN:
+            case PageRequest.RELOAD:
                 return await pages.reload(source, window, cursor=self.list.selection.cursor)
 
     def _next_page_request(self) -> PageRequest:
-        """What is loaded for another filter is no beginning: the question that was to replace it may have failed."""
-        is_of_another = self.window.filter != self.filter
-        return (
-            PageRequest.NEWEST if is_of_another and self._page_request is not PageRequest.OLDEST else self._page_request
-        )
-
-    async def _fetch_count(self, source: DataSource) -> Count:
-        return await source.count_tasks(self.filter)
+        # The query after a filter change may have failed; a window of the old filter cannot be continued.
+        is_outdated = self.window.filter != self.filter
+        if is_outdated and self._page_request is not PageRequest.OLDEST:
+            return PageRequest.NEWEST
+        return self._page_request
 
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
         return None if current is None else await source.task(current.id)
-
-    async def _fetch_facets(self, source: DataSource) -> Facets:
-        return await source.facets(self._filter_without_facets())
 
     def show_result(self, name: str, value: object) -> None:
         match value:
@@ -276,50 +269,51 @@ class TasksScreen(TaskListScreen):
                 self.query_one(TaskPreview).show(value, now=self.context.clock.now(), settings=self.context.settings)
             case _:
                 return
-        self._say()
+        self._update_status()
 
     def _show(self, window: TaskWindow) -> None:
         self.window = window
-        if lost := self.list.selection.marks & window.deleted_ids:
-            self.list.selection.unmark(tuple(lost))
-            self.notify(f"{plural(len(lost), 'marked row')} no longer there")
+        if deleted := self.list.selection.marks & window.deleted_ids:
+            self.list.selection.unmark(tuple(deleted))
+            self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
         self.show_rows(window.rows)
-        if not window.rows and not window.is_at_top and self._page_request is PageRequest.AGAIN:
+        if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
             self._request_page(PageRequest.NEWER)
 
     def _show_facets(self, facets: Facets) -> None:
         self._facets = facets
         self.query_one(FacetSidebar).show(facets, self.filter)
-        named = {"status": facets.statuses, "queue": facets.queues, "name": facets.names, "err": facets.error_codes}
-        values = {key: [facet.value for facet in found] for key, found in named.items()}
+        by_key = {"status": facets.statuses, "queue": facets.queues, "name": facets.names, "err": facets.error_codes}
+        values = {key: [facet.value for facet in key_facets] for key, key_facets in by_key.items()}
         values["status"] = [value.lower() for value in values["status"]]
         self.query_one(TaskFilterBar).suggester.values = values
 
-    def _say(self) -> None:
+    def _update_status(self) -> None:
         marks, window = self.list.selection.marks, self.window
-        waiting = (
+        newer = (
             f"{window.newer_count}{'+' if window.newer_count >= MAX_NEWER_COUNT else ''} newer waiting"
             if window.newer_count
             else ""
         )
         if self._is_all_matching:
-            self.set_status("everything that matches is selected", "u clears")
+            self.set_status("all matching tasks selected", "u clears")
         elif marks:
             hidden = len(marks.difference(window.ids))
             marked = f"{len(marks)} marked" + (f", {hidden} not in this list" if hidden else "")
-            self.set_status(marked, plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
+            self.set_status(marked, plural(len(window.rows), "row"), "HELD while rows are marked", newer)
         else:
-            self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent(), self.order_text, waiting)
+            self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent_text(), self.order_text, newer)
 
-    def _extent(self) -> str:
+    def _extent_text(self) -> str:
+        """Say whether there is more to load, and how far a slow search has come."""
         if self.window.searched_to is not None:
-            return f"searched back to {format_day_time(self.window.searched_to)}, further down goes on"
+            return f"searched back to {format_day_time(self.window.searched_to)}, scroll down to continue"
         if self.window.searched_newer_to is not None:
-            going_on = "further up goes on" if self.window.rows else "still searching"
-            return f"searched up to {format_day_time(self.window.searched_newer_to)}, {going_on}"
+            progress = "scroll up to continue" if self.window.rows else "still searching"
+            return f"searched up to {format_day_time(self.window.searched_newer_to)}, {progress}"
         if not self.window.rows:
             return "nothing matches" if not self.filter.is_empty else "no tasks yet"
-        return "more below" if self.window.has_older else "to the end"
+        return "more below" if self.window.has_older else "no more below"
 
     def tick(self) -> None:
         self.list.tick()
@@ -330,7 +324,7 @@ class TasksScreen(TaskListScreen):
 
     def on_row_list_marks_changed(self) -> None:
         self._is_all_matching = False
-        self._say()
+        self._update_status()
         if not self.list.selection.marks:
             self.context.queries.refresh("tasks")
 
@@ -341,7 +335,7 @@ class TasksScreen(TaskListScreen):
             self._request_page(PageRequest.NEWER)
 
     def on_row_list_end_requested(self, message: RowList.EndRequested) -> None:
-        """The first or the last of all tasks, however many there are between; rare ones are searched on for."""
+        """Jump to the newest or oldest task; continue the search instead if matches are rare."""
         if message.older and self.window.has_older:
             self._request_page(PageRequest.OLDEST if self.window.searched_to is None else PageRequest.OLDER)
         elif not message.older and not self.window.is_at_top:
@@ -371,12 +365,12 @@ class TasksScreen(TaskListScreen):
         self.context.queries.refresh("tasks")
 
     def step_back(self) -> bool:
-        """Out of the filter or the facets; then the filter itself; then the marks."""
-        line = self.query_one(TaskFilterBar)
-        if line.has_focus_within or self.query_one(FacetSidebar).has_focus_within:
+        """Leave the filter bar or sidebar, then clear the filter, then the marks."""
+        filter_bar = self.query_one(TaskFilterBar)
+        if filter_bar.has_focus_within or self.query_one(FacetSidebar).has_focus_within:
             self.list.focus()
-        elif not line.filter.is_empty or line.text:
-            line.set_filter(TaskFilter())
+        elif not filter_bar.filter.is_empty or filter_bar.text:
+            filter_bar.set_filter(TaskFilter())
         elif self._is_all_matching or self.list.selection.marks:
             self.action_mark_none()
         else:
@@ -384,7 +378,7 @@ class TasksScreen(TaskListScreen):
         return True
 
     def apply_filter(self, task_filter: TaskFilter) -> None:
-        """Narrow the list down to these."""
+        """Show only the tasks that match this filter."""
         self.query_one(TaskFilterBar).set_filter(task_filter)
         self.list.focus()
 
@@ -394,11 +388,10 @@ class TasksScreen(TaskListScreen):
         return Selector.of_ids(self.selected_ids) if self.selected_ids else None
 
     def requeue_or_retry(self) -> Action:
-        """What `R` means of everything that matches."""
+        """Return what `R` does to all tasks that match the filter."""
         return _requeue_or_retry(self.filter.statuses)
 
     def action_op_requeue(self) -> None:
-        """Rows are read first: what `R` means of them depends on how they stand, and a filter may hide some."""
         if self._is_all_matching or not self.selected_ids:
             super().action_op_requeue()
         else:
@@ -410,12 +403,13 @@ class TasksScreen(TaskListScreen):
         else:
             self.dry_run(self._requeue_proposal(self.selected_ids))
 
-    def _requeue_proposal(self, task_ids: Sequence[UUID]) -> Callable[[DataSource], Awaitable[Proposal]]:
-        async def proposal(source: DataSource) -> Proposal:
+    def _requeue_proposal(self, task_ids: Sequence[UUID]) -> ProposalFactory:
+        async def make_proposal(source: DataSource) -> Proposal:
+            # Read the tasks first: requeue or retry depends on their statuses, and a filter may hide some of them.
             action = _requeue_or_retry([task.status for task in await source.tasks_by_id(task_ids)])
             return await model.propose_task_action(source, action, Selector.of_ids(task_ids))
 
-        return proposal
+        return make_proposal
 
     def after_apply(self, changed: Sequence[UUID]) -> None:
         self._is_all_matching = False
@@ -428,12 +422,12 @@ class TasksScreen(TaskListScreen):
         self.apply_filter(TaskFilter())
 
     def action_filter_facets(self) -> None:
-        """To the facets beside the list, or back from there; where there is no room for them, over the list."""
-        dock, source = self.query_one(FacetSidebar), self.context.source
-        if dock.has_focus_within:
+        """Move the focus to the sidebar and back; without a sidebar, open the facets as a popup."""
+        sidebar, source = self.query_one(FacetSidebar), self.context.source
+        if sidebar.has_focus_within:
             self.list.focus()
-        elif dock.display:
-            dock.focus_list()
+        elif sidebar.display:
+            sidebar.focus_list()
         elif source is not None:
             self.app.push_screen(
                 FacetPopup(self.context, source.facets(self._filter_without_facets()), self.filter),
@@ -441,7 +435,7 @@ class TasksScreen(TaskListScreen):
             )
 
     def _filter_without_facets(self) -> TaskFilter:
-        """The filter without the parts that can be picked, or there would be nothing else to pick."""
+        """Drop the conditions set by facets; with them, only the chosen values would be offered."""
         return with_facets(self.filter, ())
 
     def _on_facets_picked(self, task_filter: TaskFilter | None) -> None:
@@ -452,39 +446,40 @@ class TasksScreen(TaskListScreen):
         if not self._refuse_all_matching():
             super().action_copy_id()
 
-    async def documents_of(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
-        return None if self._refuse_all_matching() else await super().documents_of(wanted)
+    async def load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
+        return None if self._refuse_all_matching() else await super().load_documents(task_ids)
 
     def _refuse_all_matching(self) -> bool:
-        """Everything that matches is more than what is loaded, so nothing that is loaded stands for it."""
+        """Refuse to copy or export "all matching": not all of those tasks are loaded."""
         if self._is_all_matching:
-            self.notify("everything that matches is selected, which is not all loaded; u clears", severity="warning")
+            self.notify("all matching tasks are selected, but not all are loaded; u clears", severity="warning")
         return self._is_all_matching
 
     def action_mark_match(self) -> None:
         if self.query_one(TaskFilterBar).is_invalid:
-            self.notify("the filter makes no sense as it is typed", severity="warning")
+            self.notify("the filter is invalid", severity="warning")
             return
         if self.filter.is_empty:
-            self.notify("without a filter that would be every task there is", severity="warning")
+            self.notify("set a filter first; without one this selects every task", severity="warning")
             return
         self.action_mark_none()
+        # Set only after the MarksChanged message of this call, which would reset it.
         self.call_after_refresh(self._select_all_matching)
 
     def _select_all_matching(self) -> None:
         self._is_all_matching = True
-        self._say()
+        self._update_status()
 
     def action_view_preview(self) -> None:
-        self.toggle_class("-bare")
+        self.toggle_class("-no-preview")
 
     def action_nav_owner(self) -> None:
-        """All tasks of what the current one belongs to: its workflow, else its worker, else its queue."""
+        """List all tasks of the current one's workflow run, else of its worker, else of its queue."""
         match self.list.current:
-            case TaskSummary(workflow_id=UUID() as workflow):
-                self.apply_filter(TaskFilter(workflow_id=str(workflow)))
-            case TaskSummary(worker_id=UUID() as worker):
-                self.apply_filter(TaskFilter(worker_id=str(worker)))
+            case TaskSummary(workflow_id=UUID() as run_id):
+                self.apply_filter(TaskFilter(workflow_id=str(run_id)))
+            case TaskSummary(worker_id=UUID() as worker_id):
+                self.apply_filter(TaskFilter(worker_id=str(worker_id)))
             case TaskSummary(queue=queue):
                 self.apply_filter(TaskFilter(queues=(queue,)))
             case None:
@@ -496,6 +491,6 @@ class TasksScreen(TaskListScreen):
 
 
 def _requeue_or_retry(statuses: Sequence[str]) -> Action:
-    """Retry where everything meant has ended, else requeue."""
-    is_over = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
-    return Action.RETRY if is_over else Action.REQUEUE
+    """Retry if all tasks are finished, else requeue."""
+    is_finished = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
+    return Action.RETRY if is_finished else Action.REQUEUE

@@ -1,4 +1,4 @@
-"""Tasks in columns: what each shows, how, and which go first where there is no room."""
+"""Task list: columns, sort orders, argument previews, export documents, and the preview pane."""
 
 from __future__ import annotations
 
@@ -32,16 +32,28 @@ STATUS_TONES: Final = {
     TaskStatus.CANCELLED: Tone.DIM,
     TaskStatus.EXPIRED: Tone.WARN,
 }
-"""How a status looks, beside its word."""
+
+ARGUMENTS_TITLE: Final = "ARGS"
+MAX_PREVIEWS: Final = 5_000
+"""The preview cache is cleared beyond this size, which is cheaper than choosing entries to evict."""
+MAX_PREVIEW_CHARACTERS: Final = 200
+
+VOLATILE_FIELDS: Final = ("age", "silence")
+"""Only true at the time of the read, so not exported; the timestamps they come from are."""
+EXPORTED_FIELDS: Final = tuple(field.name for field in fields(TaskSummary) if field.name not in VOLATILE_FIELDS)
+"""Explicit, so that a row with more fields than the list shows cannot export them unredacted."""
+
+
+# Columns
 
 
 def silence(task: TaskSummary, now: datetime) -> timedelta | None:
-    """How long a live task has been silent; None for every other one."""
+    """Return the time since a live task's last heartbeat; None for other tasks."""
     return None if task.last_heartbeat_at is None else now - task.last_heartbeat_at
 
 
 def wait_time(task: TaskSummary, now: datetime) -> timedelta | None:
-    """From when it was due until it was claimed, or until now where it still waits; None where it is not yet due."""
+    """Return the time from due to claimed, or to now if still pending; None if not due yet."""
     if task.claimed_at is None and task.status != TaskStatus.PENDING:
         return None
     span = (task.claimed_at or now) - task.enqueued_at
@@ -52,13 +64,13 @@ def status_tone(status: str) -> Tone:
     return STATUS_TONES.get(TaskStatus(status), Tone.PLAIN)
 
 
-def _status(task: TaskSummary, now: datetime) -> Cell:
+def _status_cell(task: TaskSummary, now: datetime) -> Cell:
     is_delayed = task.status == TaskStatus.PENDING and task.enqueued_at > now
     return Cell("DELAYED", Tone.DIM) if is_delayed else Cell(task.status, status_tone(task.status))
 
 
 def _error_cell(task: TaskSummary, now: datetime) -> Cell:
-    """What went wrong; else when it is due."""
+    """Show the error code or, for delayed tasks, when they are due."""
     if task.error_code is not None:
         return Cell(task.error_code, Tone.BAD)
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
@@ -66,23 +78,23 @@ def _error_cell(task: TaskSummary, now: datetime) -> Cell:
     return Cell("")
 
 
-def _attempt(task: TaskSummary) -> Cell:
-    """Which attempt it is, of how many; the row counts those that have ended."""
-    under_way = task.status == TaskStatus.RUNNING
-    return Cell(f"{task.attempt_count + under_way}/{task.max_retries + 1}")
+def _attempt_cell(task: TaskSummary) -> Cell:
+    # attempt_count counts finished attempts only.
+    is_running = task.status == TaskStatus.RUNNING
+    return Cell(f"{task.attempt_count + is_running}/{task.max_retries + 1}")
 
 
 def _heartbeat_cell(task: TaskSummary, now: datetime) -> Cell:
-    span = silence(task, now)
-    return Cell("" if span is None else format_age(span), Tone.BUSY)
+    age = silence(task, now)
+    return Cell("" if age is None else format_age(age), Tone.BUSY)
 
 
 TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
     Column(title="ID", width=8, cell=lambda task, _: Cell(short_id(task.id))),
     Column(title="TASK", width=15, grows=4, cell=lambda task, _: Cell(task.name)),
     Column(title="QUEUE", width=8, grows=1, drop_rank=1, cell=lambda task, _: Cell(task.queue)),
-    Column(title="STATUS", width=9, cell=_status),
-    Column(title="ATT", width=4, drop_rank=2, cell=lambda task, _: _attempt(task)),
+    Column(title="STATUS", width=9, cell=_status_cell),
+    Column(title="ATT", width=4, drop_rank=2, cell=lambda task, _: _attempt_cell(task)),
     Column(title="WORKER", width=8, drop_rank=3, cell=lambda task, _: Cell(short_id(task.worker_id), Tone.DIM)),
     Column(title="HB", width=6, drop_rank=4, right=True, ticks=True, cell=_heartbeat_cell),
     Column(
@@ -101,10 +113,10 @@ TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
 )
 
 
-# The orders that loaded tasks can be put in.
+# Sort orders
 
 NEWEST_FIRST: Final = SortOrder(column="AGE", is_descending=False)
-"""The order in which pages are read, and the only one that holds beyond what is loaded."""
+"""The order in which pages are read; any other order covers the loaded rows only."""
 
 SORT_COLUMNS: Final = ("AGE", "TASK", "QUEUE", "STATUS", "ATT", "HB", "WAIT", "PRIO", "ERROR")
 
@@ -112,7 +124,7 @@ _NEVER: Final = timedelta(-1)
 
 
 def sort_keys(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
-    """What each order goes by; what a task does not have counts as less than anything that one has."""
+    """Return the sort key of each column; missing values sort lowest."""
     return {
         "AGE": lambda task: -task.id.int,
         "TASK": lambda task: task.name,
@@ -126,16 +138,11 @@ def sort_keys(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
     }
 
 
-# What the tasks of a list were given, as far as a column holds it: read once a task, for it never changes.
-
-ARGUMENTS_TITLE: Final = "ARGS"
-MAX_PREVIEWS: Final = 5_000
-"""So many are kept; beyond that it is cheaper to begin anew than to choose."""
-MAX_PREVIEW_CHARACTERS: Final = 200
+# Argument previews
 
 
 class ArgumentPreviews:
-    """Masked as the settings say, and cut."""
+    """Cache of the ARGS column: redacted and truncated, read once per task because arguments never change."""
 
     def __init__(self, settings: TuiConfig) -> None:
         self._settings = settings
@@ -146,7 +153,7 @@ class ArgumentPreviews:
         return Column(title=ARGUMENTS_TITLE, width=16, grows=6, drop_rank=8, cell=self._cell)
 
     def missing(self, tasks: Iterable[TaskSummary]) -> list[UUID]:
-        """Those of these tasks that nothing is known of yet."""
+        """Return the ids of the tasks without a cached preview."""
         return [task.id for task in tasks if task.id not in self._previews]
 
     def add(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
@@ -164,29 +171,24 @@ class ArgumentPreviews:
         return Cell(self._previews.get(task.id, ""), Tone.DIM)
 
 
-# Tasks as documents that leave the screen: masked as the screen masks them, and without what only time makes.
-
-VOLATILE_FIELDS: Final = ("age", "silence")
-"""True when they were read, and no longer when the file is; the instants that they come from are there."""
-EXPORTED_FIELDS: Final = tuple(each.name for each in fields(TaskSummary) if each.name not in VOLATILE_FIELDS)
-"""Named one by one: a row that knows more than a list shows must not take that along unmasked."""
+# Export
 
 
 async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], settings: TuiConfig) -> list[dict[str, Any]]:
-    """Each task with its arguments; those that are too long for a list are None."""
+    """Return the tasks as documents with redacted arguments; arguments too long for a preview are None."""
     payloads = await source.payload_previews([task.id for task in tasks])
-    given = {key: redact(payload.combined_arguments, settings) for key, payload in payloads.items()}
+    arguments = {key: redact(payload.combined_arguments, settings) for key, payload in payloads.items()}
     return [
-        {name: to_json(getattr(task, name)) for name in EXPORTED_FIELDS} | {"arguments": given.get(task.id)}
+        {name: to_json(getattr(task, name)) for name in EXPORTED_FIELDS} | {"arguments": arguments.get(task.id)}
         for task in tasks
     ]
 
 
-# The few lines below the list that say more about the task under the cursor.
+# Preview pane
 
 
 class TaskPreview(Static):
-    """What happened to it, what went wrong, and what it was given."""
+    """Status, error and arguments of the task under the cursor."""
 
     _drawn: tuple[Content | str, Content] = ("", Content(""))
 
@@ -195,7 +197,7 @@ class TaskPreview(Static):
             self._draw("", Content(""))
             return
         task = detail.task
-        lines = [_history(task, now), _error(detail), _arguments_line(task, settings), _decision_line(detail)]
+        lines = [_status_line(task, now), _error_line(detail), _arguments_line(task, settings), _decision_line(detail)]
         title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
         self._draw(title, Content("\n").join([safe(line) for line in lines if line]))
 
@@ -203,22 +205,22 @@ class TaskPreview(Static):
         if (title, text) != self._drawn:
             self._drawn = (title, text)
             self.border_title = title
-            # Its place is fixed whatever stands there; to lay out the screen anew takes as long as to draw a list.
+            # The pane has a fixed size; a new layout of the screen costs as much as drawing the list.
             self.update(text, layout=False)
 
 
-def _history(task: TaskRecord, now: datetime) -> str:
-    where = f" on {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    waiting = f"   sent {format_time(task.sent_at)}  wait {format_elapsed(wait_time(task, now))}"
+def _status_line(task: TaskRecord, now: datetime) -> str:
+    worker = f" on {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
+    sent = f"   sent {format_time(task.sent_at)}  wait {format_elapsed(wait_time(task, now))}"
     if task.status in LIVE_STATUSES:
-        return f"{task.status}{where}, silent {format_age(silence(task, now))}{waiting}"
+        return f"{task.status}{worker}, silent {format_age(silence(task, now))}{sent}"
     if task.finished_at is None:
-        return f"{task.status}{waiting}"
+        return f"{task.status}{sent}"
     ran = f" after {format_elapsed(task.finished_at - task.started_at)}" if task.started_at else ""
-    return f"{task.status} {format_age(now - task.finished_at)} ago{where}{ran}{waiting}"
+    return f"{task.status} {format_age(now - task.finished_at)} ago{worker}{ran}{sent}"
 
 
-def _error(detail: TaskDetail) -> str:
+def _error_line(detail: TaskDetail) -> str:
     task = detail.task
     if task.error_code is None:
         return ""
@@ -234,8 +236,7 @@ def _arguments_line(task: TaskRecord, settings: TuiConfig) -> str:
 
 
 def _decision_line(detail: TaskDetail) -> str:
-    if detail.recovery_decision is None or TaskStatus(detail.task.status) not in LIVE_STATUSES:
+    recovery = detail.recovery_decision
+    if recovery is None or TaskStatus(detail.task.status) not in LIVE_STATUSES:
         return ""
-    return (
-        f"a sweep would: {detail.recovery_decision.decision} ({detail.recovery_decision.reason or 'no reason to act'})"
-    )
+    return f"a sweep would: {recovery.decision} ({recovery.reason or 'no action needed'})"

@@ -1,1 +1,1 @@
-"""Workflow runs: their list, their graph and their panes."""
+"""List of workflow runs and the graph of one run."""

@@ -1,4 +1,4 @@
-"""A run as a graph: which node stands below which, in which layer each is, and why one was skipped."""
+"""The graph of a workflow run, drawn as a tree or in layers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Final, TypeAlias
 
 from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, default_node_id
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
-from horsies_tui.format import format_elapsed
+from horsies_tui.format import format_elapsed, plural
 from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.row_list import Heading, Tone
 
 FAILED_OR_SKIPPED: Final[tuple[str, ...]] = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
 
 
-# Without slots, which cached properties cannot do with.
+# The graph of a run
+
+
+# No slots: cached_property needs a __dict__.
 @dataclass(frozen=True)
 class RunGraph:
-    """Nodes by index. A node stands below the first that it waits for; the others only point to it."""
+    """Nodes by index. In the tree a node is drawn under its first dependency; the others only refer to it."""
 
     nodes: Mapping[int, NodeRow]
 
@@ -30,87 +33,87 @@ class RunGraph:
 
     @cached_property
     def children(self) -> Mapping[int, Sequence[NodeRow]]:
-        """Those that stand below a node."""
-        found: dict[int, list[NodeRow]] = {}
+        """Nodes drawn under each node."""
+        children: dict[int, list[NodeRow]] = {}
         for node in self.nodes.values():
             if node.dependencies:
-                found.setdefault(node.dependencies[0], []).append(node)
-        return found
+                children.setdefault(node.dependencies[0], []).append(node)
+        return children
 
     @cached_property
     def dependents(self) -> Mapping[int, Sequence[NodeRow]]:
-        """Those that wait for a node, wherever they stand."""
-        found: dict[int, list[NodeRow]] = {}
+        """Nodes that wait for each node, wherever they are drawn."""
+        dependents: dict[int, list[NodeRow]] = {}
         for node in self.nodes.values():
             for dependency in node.dependencies:
-                found.setdefault(dependency, []).append(node)
-        return found
+                dependents.setdefault(dependency, []).append(node)
+        return dependents
 
     @property
     def roots(self) -> list[NodeRow]:
         return [node for node in self.nodes.values() if not node.dependencies]
 
     def other_dependents(self, members: Sequence[NodeRow]) -> list[NodeRow]:
-        """Those that wait for one of the members and stand below another node."""
+        """Return the nodes that wait for one of the members but are drawn under another node."""
         indexes = {member.index for member in members}
-        found = {
+        others = {
             node.index: node
             for index in indexes
             for node in self.dependents.get(index, ())
             if node.dependencies[0] not in indexes
         }
-        return [found[index] for index in sorted(found)]
+        return [others[index] for index in sorted(others)]
 
     def count_descendants(self, members: Sequence[NodeRow]) -> int:
-        """How many nodes stand below these, at any depth."""
-        open_, count = [member.index for member in members], 0
-        while open_:
-            below = self.children.get(open_.pop(), ())
-            count += len(below)
-            open_ += [node.index for node in below]
+        """Count the nodes drawn under these, at any depth."""
+        stack, count = [member.index for member in members], 0
+        while stack:
+            children = self.children.get(stack.pop(), ())
+            count += len(children)
+            stack += [node.index for node in children]
         return count
 
     def layers(self) -> list[list[NodeRow]]:
-        """A node is one layer below the deepest that it waits for."""
+        """Return the nodes by depth: each is one layer below its deepest dependency."""
         depth: dict[int, int] = {}
-        missing = {node.index: len(node.dependencies) for node in self.nodes.values()}
+        unresolved = {node.index: len(node.dependencies) for node in self.nodes.values()}
         ready = deque(node.index for node in self.roots)
         while ready:
             index = ready.popleft()
-            depth[index] = max((depth[each] + 1 for each in self.nodes[index].dependencies), default=0)
+            depth[index] = max((depth[dependency] + 1 for dependency in self.nodes[index].dependencies), default=0)
             for node in self.dependents.get(index, ()):
-                missing[node.index] -= 1
-                if not missing[node.index]:
+                unresolved[node.index] -= 1
+                if not unresolved[node.index]:
                     ready.append(node.index)
-        found: list[list[NodeRow]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+        layers: list[list[NodeRow]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for index in sorted(depth):
-            found[depth[index]].append(self.nodes[index])
-        return found
+            layers[depth[index]].append(self.nodes[index])
+        return layers
 
     def failed_subgraph(self) -> RunGraph:
-        """What failed or was skipped, and what stands above that."""
+        """Return the failed and skipped nodes with their ancestors in the tree."""
         kept: set[int] = set()
         for node in self.nodes.values():
             index = node.index
             while node.status in FAILED_OR_SKIPPED and index not in kept:
                 kept.add(index)
-                above = self.nodes[index].dependencies
-                index = above[0] if above else index
+                dependencies = self.nodes[index].dependencies
+                index = dependencies[0] if dependencies else index
         return RunGraph({index: node for index, node in self.nodes.items() if index in kept})
 
     def skip_reason(self, node: NodeRow) -> str:
-        """The failure at the beginning of it; where there is none, the run ended."""
+        """Return the failed ancestor that caused the skip; without one, the run had finished."""
         cause: NodeRow | None = node
         while cause is not None and cause.status != WorkflowTaskStatus.FAILED:
-            above = [self.nodes[index] for index in cause.dependencies if index in self.nodes]
-            cause = next((each for each in above if each.status in FAILED_OR_SKIPPED), None)
-        return "the run ended" if cause is None else f"[{cause.index}] failed"
+            dependencies = [self.nodes[index] for index in cause.dependencies if index in self.nodes]
+            cause = next((node for node in dependencies if node.status in FAILED_OR_SKIPPED), None)
+        return "run finished" if cause is None else f"[{cause.index}] failed"
 
 
-# What is said of the nodes of a run.
+# Texts of nodes
 
-MAX_DEPENDENCIES_NAMED: Final = 4
-"""So many dependencies are named; of more the number is."""
+MAX_DEPENDENCIES_LISTED: Final = 4
+"""A join with more dependencies shows only their number."""
 
 NODE_GLYPHS: Final[Mapping[str, Callable[[Glyphs], str]]] = {
     WorkflowTaskStatus.PENDING: lambda signs: signs.waiting,
@@ -134,7 +137,6 @@ NODE_TONES: Final[Mapping[str, Tone]] = {
 
 
 def legend(glyphs: Glyphs) -> str:
-    """What the signs mean."""
     meanings = {
         glyphs.done: "done",
         glyphs.failed: "failed",
@@ -148,39 +150,39 @@ def legend(glyphs: Glyphs) -> str:
 
 
 def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail, glyphs: Glyphs) -> str:
-    """A node, or how many of them are alike, and what it waits for."""
+    """Return the text of one node with its join, or the count of similar nodes."""
     first = nodes[0]
-    sign = NODE_GLYPHS[first.status](glyphs)
+    glyph = NODE_GLYPHS[first.status](glyphs)
     if len(nodes) > 1:
-        return f"{sign} ×{len(nodes)} {first.name}"
-    star = f" {glyphs.output}" if first.index == detail.run.output_index else ""
-    return f"{sign} [{first.index}] {_node_name(first)}{star}{_child_run_text(first, detail)}{_join_text(first)}"
+        return f"{glyph} ×{len(nodes)} {first.name}"
+    output = f" {glyphs.output}" if first.index == detail.run.output_index else ""
+    return f"{glyph} [{first.index}] {_node_name(first)}{output}{_sub_workflow_text(first, detail)}{_join_text(first)}"
 
 
 def _node_name(node: NodeRow) -> str:
-    """What it runs, after its own id where that says more."""
-    is_plain = node.node_id in (node.name, default_node_id(node.name, node.index))
-    return node.name if is_plain else f"{node.node_id} ({node.name})"
+    """Return the task name, preceded by the node id if that was chosen by the user."""
+    is_default_id = node.node_id in (node.name, default_node_id(node.name, node.index))
+    return node.name if is_default_id else f"{node.node_id} ({node.name})"
 
 
-def _child_run_text(node: NodeRow, detail: WorkflowDetail) -> str:
-    child = detail.sub_workflows.get(node.sub_workflow_id) if node.sub_workflow_id else None
-    if child is None:
+def _sub_workflow_text(node: NodeRow, detail: WorkflowDetail) -> str:
+    run = detail.sub_workflows.get(node.sub_workflow_id) if node.sub_workflow_id else None
+    if run is None:
         return "  workflow" if node.is_subworkflow else ""
-    return f"  workflow {child.done}/{child.total}"
+    return f"  workflow {run.done}/{run.total}"
 
 
 def _join_text(node: NodeRow) -> str:
-    """What it waits for, where that is more than one."""
+    """Describe the join of a node with several dependencies."""
     count = len(node.dependencies)
     if count < 2:
         return ""
-    named = ",".join(map(str, node.dependencies)) if count <= MAX_DEPENDENCIES_NAMED else f"{count}"
-    return f"  quorum {node.min_success} of {count}" if node.join == JoinType.QUORUM else f"  {node.join} of {named}"
+    listed = ",".join(map(str, node.dependencies)) if count <= MAX_DEPENDENCIES_LISTED else f"{count}"
+    return f"  quorum {node.min_success} of {count}" if node.join == JoinType.QUORUM else f"  {node.join} of {listed}"
 
 
 def node_note(nodes: Sequence[NodeRow], detail: WorkflowDetail, graph: RunGraph) -> str:
-    """What there is to say of how it went, or of why it has not begun; of running ones the list tells the time."""
+    """Return how a node went or why it waits; the list itself shows the age of running nodes."""
     first = nodes[0]
     match WorkflowTaskStatus(first.status):
         case WorkflowTaskStatus.FAILED:
@@ -200,40 +202,42 @@ def node_note(nodes: Sequence[NodeRow], detail: WorkflowDetail, graph: RunGraph)
 
 
 def _waiting_text(node: NodeRow, graph: RunGraph) -> str:
-    """What it waits for; where that is more than one, how far they have come."""
+    """Return the dependency it waits for or, if there are several, their progress."""
     if len(node.dependencies) == 1:
         return f"waits for [{node.dependencies[0]}]"
     counts = Counter(graph.nodes[index].status for index in node.dependencies if index in graph.nodes)
-    have, lost = counts[WorkflowTaskStatus.COMPLETED], sum(counts[status] for status in FAILED_OR_SKIPPED)
-    parts = {"have": have, "failed": lost, "waiting": len(node.dependencies) - have - lost}
+    done, failed = counts[WorkflowTaskStatus.COMPLETED], sum(counts[status] for status in FAILED_OR_SKIPPED)
+    parts = {"done": done, "failed": failed, "waiting": len(node.dependencies) - done - failed}
     return ", ".join(f"{word} {count}" for word, count in parts.items() if count)
 
 
-# The lines that a run is drawn with: as a tree, or layer by layer.
+# Lines of the tree and the layers
 
 MAX_SIMILAR_SIBLINGS: Final = 20
-"""So many siblings of one name and state are drawn one by one; more are one line."""
+"""More siblings with the same name and status share one line."""
 
 MAX_POINTERS: Final = 4
+"""More references under one node share one line."""
+
 MAX_INDENT_LEVELS: Final = 12
-"""From how many levels on lines move no further to the right."""
+"""Deeper nodes are not indented further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    """How a run is looked at."""
+    """Display options of the graph, and which lines are folded."""
 
     shows_layers: bool = False
     shows_only_failed: bool = False
     folded: frozenset[Hashable] = frozenset()
     expanded: frozenset[Hashable] = frozenset()
-    """Of those that are alike, the groups that are drawn one by one after all."""
+    """Groups of similar nodes that are shown one by one."""
 
     def fold(self, line: NodeLine) -> GraphView:
         return replace(self, folded=self.folded | {line.key})
 
     def unfold(self, line: NodeLine) -> GraphView:
-        """Show what is below the line, or what the line stands for."""
+        """Show the children of a folded node, or the members of a group."""
         if line.key in self.folded:
             return replace(self, folded=self.folded - {line.key})
         return replace(self, expanded=self.expanded | {line.key}) if len(line.nodes) > 1 else self
@@ -241,11 +245,11 @@ class GraphView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """One node, or several that are alike, or a hint where a node stands."""
+    """One line: a node, a group of similar nodes, or a reference to nodes drawn elsewhere (`is_pointer`)."""
 
     key: Hashable
     parent_key: Hashable | None
-    """The line under which this one stands."""
+    """Key of the line above in the tree."""
     nodes: tuple[NodeRow, ...]
     indent: str
     text: str
@@ -259,7 +263,7 @@ GraphLine: TypeAlias = NodeLine | Heading
 
 
 def graph_lines(detail: WorkflowDetail, view: GraphView, glyphs: Glyphs) -> tuple[GraphLine, ...]:
-    """What is drawn of the run."""
+    """Return the lines of the tree or of the layers."""
     graph = RunGraph.of(detail.nodes)
     shown = graph.failed_subgraph() if view.shows_only_failed else graph
     drawing = _GraphDrawing(detail, graph, shown, view, glyphs)
@@ -268,7 +272,7 @@ def graph_lines(detail: WorkflowDetail, view: GraphView, glyphs: Glyphs) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _TreeItem:
-    """What becomes a line: where it hangs, and what it stands for."""
+    """A line before it is drawn: its place in the tree and its nodes."""
 
     key: Hashable
     parent_key: Hashable | None
@@ -280,23 +284,22 @@ class _TreeItem:
 class _GraphDrawing:
     detail: WorkflowDetail
     graph: RunGraph
-    """All nodes: reasons are found among them."""
+    """All nodes, also hidden ones: a hidden node may be the reason of a skip."""
     shown: RunGraph
     view: GraphView
     glyphs: Glyphs
 
     def tree(self) -> Iterator[NodeLine]:
-        # What is still to be drawn, the next line last: a chain may be longer than the stack is deep.
-        waiting = self._with_branches(self._group_similar(self.shown.roots, above=None), "")
-        while waiting:
-            item, before, bend = waiting.pop()
-            line = self._line(item, before + bend)
+        # An explicit stack, next line last: a chain may be deeper than Python's recursion limit.
+        stack = self._with_branches(self._group_similar(self.shown.roots, parent_key=None), "")
+        while stack:
+            item, indent, branch = stack.pop()
+            line = self._line(item, indent + branch)
             yield line
             if line.has_children and item.key not in self.view.folded and not item.is_pointer:
-                trunk = "   " if bend == self.glyphs.last_branch else f"{self.glyphs.trunk}  "
-                waiting += self._with_branches(
-                    self._child_items(item), before + trunk if len(before) < 3 * MAX_INDENT_LEVELS else before
-                )
+                trunk = "   " if branch == self.glyphs.last_branch else f"{self.glyphs.trunk}  "
+                child_indent = indent + trunk if len(indent) < 3 * MAX_INDENT_LEVELS else indent
+                stack += self._with_branches(self._child_items(item), child_indent)
 
     def layers(self) -> Iterator[GraphLine]:
         for depth, nodes in enumerate(self.shown.layers()):
@@ -304,31 +307,31 @@ class _GraphDrawing:
             states = "  ".join(
                 f"{NODE_GLYPHS[status](self.glyphs)} {count}" for status, count in sorted(counts.items())
             )
-            yield Heading(f"layer {depth}   {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}   {states}")
-            for item in self._group_similar(nodes, above=("layer", depth)):
+            yield Heading(f"layer {depth}   {plural(len(nodes), 'node')}   {states}")
+            for item in self._group_similar(nodes, parent_key=("layer", depth)):
                 yield replace(self._line(item, ""), has_children=False)
 
-    def _with_branches(self, items: Sequence[_TreeItem], before: str) -> list[tuple[_TreeItem, str, str]]:
-        """Items under one line, the last of them first and with the bend that ends a branch."""
-        bends = [self.glyphs.branch] * (len(items) - 1) + [self.glyphs.last_branch]
-        return [(item, before, bend) for item, bend in zip(items, bends, strict=False)][::-1]
+    def _with_branches(self, items: Sequence[_TreeItem], indent: str) -> list[tuple[_TreeItem, str, str]]:
+        """Return sibling items in reverse order, each with its indent and branch glyph."""
+        branches = [self.glyphs.branch] * (len(items) - 1) + [self.glyphs.last_branch]
+        return [(item, indent, branch) for item, branch in zip(items, branches, strict=False)][::-1]
 
     def _child_items(self, item: _TreeItem) -> list[_TreeItem]:
         children = [node for member in item.nodes for node in self.shown.children.get(member.index, ())]
-        pointed_to = self.shown.other_dependents(item.nodes)
+        referenced = self.shown.other_dependents(item.nodes)
         children.sort(key=lambda node: node.index)
-        return [*self._group_similar(children, above=item.key), *_pointers(pointed_to, item.key)]
+        return [*self._group_similar(children, parent_key=item.key), *_pointers(referenced, item.key)]
 
-    def _group_similar(self, nodes: Sequence[NodeRow], *, above: Hashable | None) -> list[_TreeItem]:
-        """An item for each node, but one for many siblings of one name and state."""
+    def _group_similar(self, nodes: Sequence[NodeRow], *, parent_key: Hashable | None) -> list[_TreeItem]:
+        """Return one item per node; many siblings with the same name and status share one."""
         counts = Counter((node.name, node.status) for node in nodes)
         groups: dict[Hashable, list[NodeRow]] = {}
         for node in nodes:
             kind = (node.name, node.status)
-            group = ("alike", above, *kind)
-            is_one = counts[kind] > MAX_SIMILAR_SIBLINGS and group not in self.view.expanded
-            groups.setdefault(group if is_one else node.index, []).append(node)
-        return [_TreeItem(key, above, tuple(members)) for key, members in groups.items()]
+            group_key = ("group", parent_key, *kind)
+            is_grouped = counts[kind] > MAX_SIMILAR_SIBLINGS and group_key not in self.view.expanded
+            groups.setdefault(group_key if is_grouped else node.index, []).append(node)
+        return [_TreeItem(key, parent_key, tuple(members)) for key, members in groups.items()]
 
     def _line(self, item: _TreeItem, indent: str) -> NodeLine:
         first = item.nodes[0]
@@ -347,7 +350,7 @@ class _GraphDrawing:
             )
         is_folded = item.key in self.view.folded
         hidden = f"  ({self.shown.count_descendants(item.nodes)} below)" if is_folded else ""
-        has_below = any(member.index in self.shown.dependents for member in item.nodes)
+        has_children = any(member.index in self.shown.dependents for member in item.nodes)
         return NodeLine(
             key=item.key,
             parent_key=item.parent_key,
@@ -356,12 +359,12 @@ class _GraphDrawing:
             text=node_text(item.nodes, self.detail, self.glyphs) + hidden,
             note=node_note(item.nodes, self.detail, self.graph),
             status=first.status,
-            has_children=has_below,
+            has_children=has_children,
         )
 
 
-def _pointers(nodes: Sequence[NodeRow], above: Hashable) -> list[_TreeItem]:
-    """Hints where nodes stand that wait for this one too; many of them share a line."""
+def _pointers(nodes: Sequence[NodeRow], parent_key: Hashable) -> list[_TreeItem]:
+    """Return references to nodes that also wait for this one but are drawn elsewhere."""
     if len(nodes) > MAX_POINTERS:
-        return [_TreeItem(("see", above), above, tuple(nodes), is_pointer=True)]
-    return [_TreeItem(("see", above, node.index), above, (node,), is_pointer=True) for node in nodes]
+        return [_TreeItem(("see", parent_key), parent_key, tuple(nodes), is_pointer=True)]
+    return [_TreeItem(("see", parent_key, node.index), parent_key, (node,), is_pointer=True) for node in nodes]

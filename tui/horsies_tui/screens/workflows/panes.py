@@ -1,4 +1,4 @@
-"""What stands around the tree of a run: which run it is, and more about the node under the cursor."""
+"""Columns of the run list and the node tree, the header of a run, and the detail pane of a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horsies_tui.screens.workflows.graph import NODE_TONES, NodeLine, legend
 from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
-_COLOURS = {
+_HEADER_COLOURS = {
     WorkflowStatus.RUNNING: "$text-primary",
     WorkflowStatus.PAUSED: "$text-warning",
     WorkflowStatus.COMPLETED: "$text-success",
@@ -23,15 +23,15 @@ _COLOURS = {
 
 
 def run_header(detail: WorkflowDetail | None, now: datetime, glyphs: Glyphs, *, is_entered: bool) -> Content:
-    """Two lines: the run and how far it has come; what is done on errors, and how long it took."""
+    """Return two lines: name, id and progress of the run; its error policy and duration."""
     if detail is None:
         return Content("")
     run, counts = detail.run, detail.counts
     back = f"{glyphs.back} " if is_entered else ""
-    standing = f"{run.status} {counts.get('COMPLETED', 0)}/{len(detail.nodes)}"
-    colour = _COLOURS.get(WorkflowStatus(run.status), "$text-muted")
+    progress = f"{run.status} {counts.get('COMPLETED', 0)}/{len(detail.nodes)}"
+    colour = _HEADER_COLOURS.get(WorkflowStatus(run.status), "$text-muted")
     first = Content.assemble(
-        safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "$text-muted"), (standing, f"bold {colour}")
+        safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "$text-muted"), (progress, f"bold {colour}")
     )
     return Content("\n").join([first, safe(f"  {_run_summary(run, now)}", "$text-muted")])
 
@@ -39,33 +39,33 @@ def run_header(detail: WorkflowDetail | None, now: datetime, glyphs: Glyphs, *, 
 def _run_summary(run: WorkflowRecord, now: datetime) -> str:
     parts = [f"on_error={run.on_error}", _duration_text(run, now)]
     if run.generation > 1:
-        parts.append(f"begun again {plural(run.generation - 1, 'time')}")
+        parts.append(f"retried {plural(run.generation - 1, 'time')}")
     if run.parent_id is not None:
-        parts.append(f"a step of {short_id(run.parent_id)}")
+        parts.append(f"sub-workflow of {short_id(run.parent_id)}")
     if run.error_code is not None:
         parts.append(run.error_code)
     return "  ".join(parts)
 
 
 def _duration_text(run: WorkflowRecord, now: datetime) -> str:
-    began = run.started_at or run.created_at
+    started_at = run.started_at or run.created_at
     if run.completed_at is not None:
-        return f"took {format_elapsed(run.completed_at - began)}"
+        return f"took {format_elapsed(run.completed_at - started_at)}"
     if run.paused_at is not None:
         return f"paused {format_age(now - run.paused_at)} ago"
-    return f"for {format_age(now - began)}"
+    return f"for {format_age(now - started_at)}"
 
 
 def node_details(line: NodeLine | None, glyphs: Glyphs) -> tuple[str, list[str]]:
-    """A title and some lines about the node under the cursor."""
+    """Return the title and lines of the node's detail pane."""
     if line is None:
         return "", []
     first = line.nodes[0]
     if len(line.nodes) > 1 and not line.is_pointer:
-        return f"{len(line.nodes)} × {first.name}   {first.status}", [_error(first), "l shows them", legend(glyphs)]
+        return f"{len(line.nodes)} × {first.name}   {first.status}", [_error_text(first), "l expands", legend(glyphs)]
     return f"[{first.index}] {first.name}   {_target_text(first)}   {first.status}", [
-        _error(first) or line.note or _times(first),
-        _settings(first),
+        _error_text(first) or line.note or _times_text(first),
+        _settings_text(first),
         legend(glyphs),
     ]
 
@@ -76,28 +76,28 @@ def _target_text(node: NodeRow) -> str:
     return "no task" if node.task_id is None else f"task {short_id(node.task_id)}"
 
 
-def _error(node: NodeRow) -> str:
+def _error_text(node: NodeRow) -> str:
     return f"{node.error_code}: {node.error_message or ''}".rstrip(": ") if node.error_code else ""
 
 
-def _times(node: NodeRow) -> str:
+def _times_text(node: NodeRow) -> str:
     if node.started_at is None:
         return ""
-    ended = f"  ended {format_time(node.completed_at)}" if node.completed_at is not None else ""
-    return f"started {format_time(node.started_at)}{ended}"
+    finished = f"  finished {format_time(node.completed_at)}" if node.completed_at is not None else ""
+    return f"started {format_time(node.started_at)}{finished}"
 
 
-def _settings(node: NodeRow) -> str:
+def _settings_text(node: NodeRow) -> str:
     parts = [
         f"node id {node.node_id}",
         f"queue {node.queue}" if node.queue else "",
         f"prio {node.priority}" if node.priority is not None else "",
-        "also where dependencies failed" if node.allow_failed_deps else "",
+        "runs even if dependencies failed" if node.allow_failed_deps else "",
     ]
     return "  ".join(part for part in parts if part)
 
 
-# Runs and their nodes in columns.
+# Columns
 
 RUN_TONES: Final = {
     WorkflowStatus.PENDING: Tone.PLAIN,
@@ -114,28 +114,28 @@ def run_tone(status: str) -> Tone:
     return RUN_TONES.get(WorkflowStatus(status), Tone.PLAIN)
 
 
-def _failed(run: WorkflowRow) -> Cell:
+def _failed_cell(run: WorkflowRow) -> Cell:
     return Cell(f"{run.failed:,}" if run.failed else "", Tone.BAD)
 
 
-def _node(line: NodeLine) -> Cell:
+def _node_cell(line: NodeLine) -> Cell:
     tone = Tone.DIM if line.is_pointer else NODE_TONES[line.status]
     return Cell(f"{line.indent}{line.text}", tone)
 
 
-def _note(line: NodeLine, now: datetime) -> Cell:
-    began = line.nodes[0].started_at
-    if line.status == WorkflowTaskStatus.RUNNING and began is not None and not line.is_pointer:
-        return Cell(format_age(now - began), Tone.BUSY)
+def _note_cell(line: NodeLine, now: datetime) -> Cell:
+    started_at = line.nodes[0].started_at
+    if line.status == WorkflowTaskStatus.RUNNING and started_at is not None and not line.is_pointer:
+        return Cell(format_age(now - started_at), Tone.BUSY)
     return Cell(line.note, NODE_TONES[line.status])
 
 
 RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
-    Column(title="FLOW", width=10, grows=3, cell=lambda run, _: Cell(run.name)),
+    Column(title="WORKFLOW", width=10, grows=3, cell=lambda run, _: Cell(run.name)),
     Column(title="ID", width=8, cell=lambda run, _: Cell(short_id(run.id), Tone.DIM)),
     Column(title="STATUS", width=9, cell=lambda run, _: Cell(run.status, run_tone(run.status))),
     Column(title="DONE", width=8, right=True, drop_rank=1, cell=lambda run, _: Cell(f"{run.done}/{run.total}")),
-    Column(title="FAIL", width=5, right=True, drop_rank=2, cell=lambda run, _: _failed(run)),
+    Column(title="FAIL", width=5, right=True, drop_rank=2, cell=lambda run, _: _failed_cell(run)),
     Column(
         title="AGE", width=4, right=True, ticks=True, cell=lambda run, now: Cell(format_short_age(now - run.created_at))
     ),
@@ -143,6 +143,6 @@ RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
 )
 
 NODE_COLUMNS: Final[tuple[Column[NodeLine], ...]] = (
-    Column(title="NODE", width=30, grows=3, cell=lambda line, _: _node(line)),
-    Column(title="", width=19, grows=1, ticks=True, cell=_note),
+    Column(title="NODE", width=30, grows=3, cell=lambda line, _: _node_cell(line)),
+    Column(title="", width=19, grows=1, ticks=True, cell=_note_cell),
 )

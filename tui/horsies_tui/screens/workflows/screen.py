@@ -1,4 +1,4 @@
-"""Workflows: their runs, and of the one under the cursor the live tree, with what can be done to it."""
+"""Workflows: the list of runs and the live tree of one run; retrying, pausing and cancelling runs."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from horsies_tui.widgets.row_list import EDGE_ROWS, RowList
 
 PAGE_SIZE = 100
 RUN_TOPICS = TASK_TOPICS | {Topic.WORKFLOW}
-"""A run goes on when a task of it does."""
+"""A run changes when one of its tasks does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
-    """What was found of the run that was asked for."""
+    """The result of reading one run; `detail` is None if it does not exist."""
 
     run_id: UUID | None
     detail: WorkflowDetail | None = None
 
 
 class WorkflowsScreen(ProposingScreen):
-    """List and tree beside one another; where there is no room for both, Enter and Esc change between them."""
+    """Run list and tree side by side; on narrow terminals Enter and Esc switch between them."""
 
     place = Place.WORKFLOWS
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.WORKFLOWS)]
@@ -62,20 +62,20 @@ class WorkflowsScreen(ProposingScreen):
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
         self._entered_run_ids: tuple[UUID, ...] = ()
-        """Runs that were entered from elsewhere or from one another; the last is looked at, not the cursor's."""
+        """Stack of runs opened from another screen or as a sub-workflow; the last one is shown."""
         self._pinned_run_id: UUID | None = None
-        """The run of the list whose tree is read. It stays that one, also when the list moves on or loses it."""
+        """The listed run whose tree is open; it stays open when the list changes."""
         self._run_limit = PAGE_SIZE
         self._has_more = False
 
     def body(self) -> ComposeResult:
         yield RunFilterBar(prompt=self.context.glyphs.prompt)
-        with Horizontal(id="flows"):
+        with Horizontal(id="workflows"):
             yield self.run_list
-            with Vertical(id="flow"):
-                yield Static("", id="flow-head")
+            with Vertical(id="run-pane"):
+                yield Static("", id="run-header")
                 yield self.node_list
-        yield Section(name="flow-node")
+        yield Section(name="node-detail")
 
     @property
     def filter_bar(self) -> RunFilterBar:
@@ -86,16 +86,18 @@ class WorkflowsScreen(ProposingScreen):
 
     def live_queries(self) -> Sequence[LiveQuery]:
         return (
-            LiveQuery(name="runs", fetch=self._fetch_runs, invalidated_by=RUN_TOPICS, min_interval_s=1.0),
+            LiveQuery(
+                name="runs",
+                fetch=lambda source: source.list_workflows(self.filter_bar.filter, limit=self._run_limit),
+                invalidated_by=RUN_TOPICS,
+                min_interval_s=1.0,
+            ),
             LiveQuery(name="run", fetch=self._fetch_run, invalidated_by=RUN_TOPICS, min_interval_s=0.5),
         )
 
-    async def _fetch_runs(self, source: DataSource) -> WorkflowPage:
-        return await source.list_workflows(self.filter_bar.filter, limit=self._run_limit)
-
     async def _fetch_run(self, source: DataSource) -> LoadedRun:
-        wanted = self.run_id
-        return LoadedRun(run_id=wanted, detail=None if wanted is None else await source.workflow(wanted))
+        run_id = self.run_id
+        return LoadedRun(run_id=run_id, detail=None if run_id is None else await source.workflow(run_id))
 
     @property
     def detail(self) -> WorkflowDetail | None:
@@ -104,93 +106,93 @@ class WorkflowsScreen(ProposingScreen):
 
     @property
     def run_id(self) -> UUID | None:
-        """The run that is looked at, and that an action is about."""
+        """The run to show, and the target of actions."""
         if self._entered_run_ids:
             return self._entered_run_ids[-1]
         if self._pinned_run_id is not None and not self.run_list.has_focus:
             return self._pinned_run_id
         return self.run_list.current.id if self.run_list.current is not None else None
 
-    def show_result(self, name: str, value: object) -> None:  # noqa: ARG002  # told apart by what they are
+    def show_result(self, name: str, value: object) -> None:
+        del name
         if isinstance(value, WorkflowPage):
             self._has_more = value.next is not None
-            # Ages are reckoned when they are drawn.
+            # The age column computes ages itself; without this, every read would repaint all rows.
             self.run_list.show([replace(run, age=timedelta(0)) for run in value.workflows])
             self.filter_bar.set_status(f"{plural(len(value.workflows), 'run')}{' and more' if self._has_more else ''} ")
-            self._say()
+            self._update_status()
         elif isinstance(value, LoadedRun) and value.run_id == self.run_id:
             self._show_run_result(value)
 
-    def _show_run_result(self, looked: LoadedRun) -> None:
-        is_another = looked.run_id != self._loaded_run.run_id
-        if is_another:
-            # What was folded of the last one, and where the cursor was in it, says nothing of this one.
+    def _show_run_result(self, loaded: LoadedRun) -> None:
+        is_another_run = loaded.run_id != self._loaded_run.run_id
+        if is_another_run:
+            # Folded nodes and the cursor position belong to the previous run.
             self.view = GraphView(shows_layers=self.view.shows_layers, shows_only_failed=self.view.shows_only_failed)
-        self._loaded_run = looked
+        self._loaded_run = loaded
         self._draw()
-        if is_another:
+        if is_another_run:
             self.node_list.move_to(0)
 
     def _draw(self) -> None:
-        desk = self.context
-        lines = () if self.detail is None else graph_lines(self.detail, self.view, desk.glyphs)
+        lines = () if self.detail is None else graph_lines(self.detail, self.view, self.context.glyphs)
         self.node_list.show(lines)
-        self._draw_head()
-        self._describe()
-        self._say()
+        self._draw_header()
+        self._show_node()
+        self._update_status()
 
-    def _draw_head(self) -> None:
-        self.query_one("#flow-head", Static).update(
+    def _draw_header(self) -> None:
+        self.query_one("#run-header", Static).update(
             run_header(
                 self.detail, self.context.clock.now(), self.context.glyphs, is_entered=bool(self._entered_run_ids)
             )
         )
 
-    def _describe(self) -> None:
-        node = self.query_one("#flow-node", Section)
+    def _show_node(self) -> None:
         title, lines = node_details(self.node_list.current, self.context.glyphs)
-        node.show(lines, title=title)
+        self.query_one("#node-detail", Section).show(lines, title=title)
 
-    def _say(self) -> None:
+    def _update_status(self) -> None:
         if not self.run_list.rows:
             self.set_status("no workflows yet" if self.filter_bar.is_empty else "nothing matches")
         elif self._is_tree_open:
-            self.set_status("h l fold", "b layers", "x only what failed", "Esc back to the list")
+            self.set_status("h l fold", "b layers", "x hide healthy", "Esc back to the list")
         else:
-            self.set_status(plural(len(self.run_list.rows), "run"), "more below" if self._has_more else "to the end")
+            extent = "more below" if self._has_more else "no more below"
+            self.set_status(plural(len(self.run_list.rows), "run"), extent)
 
     def tick(self) -> None:
         self.run_list.tick()
         self.node_list.tick()
-        self._draw_head()
+        self._draw_header()
 
     @property
     def _is_tree_open(self) -> bool:
-        return self.has_class("-reading")
+        return self.has_class("-tree-open")
 
     def _open_tree(self, *, is_open: bool) -> None:
-        """Go to the tree, or back to the list."""
-        self.set_class(is_open, "-reading")
+        """Switch to the tree, or back to the list."""
+        self.set_class(is_open, "-tree-open")
         self._pin(self._pinned_run_id if is_open else None)
         (self.node_list if is_open else self.run_list).focus()
-        self._say()
+        self._update_status()
 
     def _pin(self, run_id: UUID | None) -> None:
-        """Go on with this run of the list, or with whichever the cursor is on, once one is read."""
+        """Pin this run; None pins the run under the cursor if its tree is open, else unpins."""
         current = self.run_list.current
-        is_read = self._is_tree_open and not self._entered_run_ids
-        self._pinned_run_id = current.id if run_id is None and is_read and current is not None else run_id
+        follows_cursor = self._is_tree_open and not self._entered_run_ids
+        self._pinned_run_id = current.id if run_id is None and follows_cursor and current is not None else run_id
 
     def on_row_list_cursor_moved(self) -> None:
-        self._describe()
+        self._show_node()
         if self._loaded_run.run_id != self.run_id:
             self.context.queries.refresh("run")
 
     def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
-        is_longest = self._run_limit >= self.context.settings.max_rows
-        # The tree tells of its edges too.
-        is_of_list = self.run_list.selection.cursor_index >= len(self.run_list.rows) - EDGE_ROWS
-        if message.older and is_of_list and self._has_more and not is_longest:
+        is_full = self._run_limit >= self.context.settings.max_rows
+        # The node list sends this message too; only the end of the run list loads more.
+        is_end_of_runs = self.run_list.selection.cursor_index >= len(self.run_list.rows) - EDGE_ROWS
+        if message.older and is_end_of_runs and self._has_more and not is_full:
             self._run_limit += PAGE_SIZE
             self.context.queries.refresh("runs")
 
@@ -198,13 +200,14 @@ class WorkflowsScreen(ProposingScreen):
         if not self.node_list.has_focus:
             self._open_tree(is_open=True)
         elif (line := self.node_list.current) is not None:
-            self._open(line)
+            self._open_node(line)
 
-    def _open(self, line: NodeLine) -> None:
-        """Follow the line: to a task, into a run below, to where a node stands, or to what is folded."""
+    def _open_node(self, line: NodeLine) -> None:
+        """Go to the referenced node, unfold the line, or open its sub-workflow or task."""
         first = line.nodes[0]
         if line.is_pointer:
-            self._go_to(first.index)
+            if (target := self.node_list.selection.index_of(first.index)) is not None:
+                self.node_list.move_to(target)
         elif len(line.nodes) > 1 or line.key in self.view.folded:
             self.action_nav_right()
         elif first.sub_workflow_id is not None:
@@ -212,20 +215,16 @@ class WorkflowsScreen(ProposingScreen):
         elif first.task_id is not None and self.detail is not None:
             self.post_message(OpenTask(first.task_id, [node.task_id for node in self.detail.nodes if node.task_id]))
         else:
-            self.notify("it has no task yet")
+            self.notify("this node has no task yet")
 
-    def _go_to(self, index: int) -> None:
-        if (line := self.node_list.selection.index_of(index)) is not None:
-            self.node_list.move_to(line)
-
-    def show_run(self, workflow_id: UUID) -> None:
-        """Look at this run, wherever it stands in the list; Esc leads back."""
-        self._entered_run_ids = (*self._entered_run_ids, workflow_id)
+    def show_run(self, run_id: UUID) -> None:
+        """Show this run, whether or not it is in the list; Esc goes back."""
+        self._entered_run_ids = (*self._entered_run_ids, run_id)
         self._open_tree(is_open=True)
         self.context.queries.refresh("run")
 
     def step_back(self) -> bool:
-        """Out of the filter; out of a run that was entered; from the tree to the list; then the filter itself."""
+        """Leave the filter bar, then an entered run, then the tree, then clear the filter."""
         if self.filter_bar.has_focus_within:
             self.run_list.focus()
         elif self._entered_run_ids:
@@ -249,7 +248,7 @@ class WorkflowsScreen(ProposingScreen):
         self.run_list.focus()
 
     def action_filter_edit(self) -> None:
-        self.remove_class("-reading")
+        self.remove_class("-tree-open")
         self._pin(None)
         self.filter_bar.edit()
 
@@ -268,32 +267,32 @@ class WorkflowsScreen(ProposingScreen):
         self._set_view(replace(self.view, shows_only_failed=not self.view.shows_only_failed))
 
     def action_view_fold(self) -> None:
-        """Fold whatever has something below it; the second time show it again."""
+        """Fold all nodes with children, or unfold everything."""
         foldable = frozenset(line.key for line in self.node_list.rows if line.has_children)
         self._set_view(replace(self.view, folded=frozenset() if self.view.folded else foldable, expanded=frozenset()))
 
     def action_nav_left(self) -> None:
-        """Fold what is below; where nothing is, go to what stands above."""
+        """Fold the node or, if there is nothing to fold, go to its parent."""
         line = self.node_list.current
         if line is None:
             return
-        above = None if line.parent_key is None else self.node_list.selection.index_of(line.parent_key)
+        parent = None if line.parent_key is None else self.node_list.selection.index_of(line.parent_key)
         if line.has_children and line.key not in self.view.folded:
             self._set_view(self.view.fold(line))
-        elif above is not None:
-            self.node_list.move_to(above)
+        elif parent is not None:
+            self.node_list.move_to(parent)
 
     def action_nav_right(self) -> None:
         if (line := self.node_list.current) is not None:
             self._set_view(self.view.unfold(line))
 
     def action_copy_id(self) -> None:
-        """Of the run; in the tree, of the task."""
+        """Copy the run id; in the tree, the task id of the node."""
         line = self.node_list.current if self.node_list.has_focus else None
         task_id = line.nodes[0].task_id if line is not None else None
-        identity = task_id or self.run_id
-        if identity is not None:
-            self.copy_text(str(identity), "the id")
+        copied_id = task_id or self.run_id
+        if copied_id is not None:
+            self.copy_text(str(copied_id), "the id")
 
     def action_copy_cli(self) -> None:
         if self.run_id is not None:
@@ -308,14 +307,10 @@ class WorkflowsScreen(ProposingScreen):
     def action_op_cancel(self) -> None:
         self._propose_change(workflows.propose_run_cancel)
 
-    def _propose_change(self, proposed: Callable[[DataSource, UUID], Awaitable[Proposal]]) -> None:
-        """Preview a change of the run that is looked at; which one that is, is settled here."""
+    def _propose_change(self, make_proposal: Callable[[DataSource, UUID], Awaitable[Proposal]]) -> None:
+        """Preview a change of the run shown now, even if another one is selected meanwhile."""
         run_id = self.run_id
         if run_id is None:
-            self.notify("no run to act on")
+            self.notify("no run selected")
             return
-
-        def proposal(source: DataSource) -> Awaitable[Proposal]:
-            return proposed(source, run_id)
-
-        self.propose(proposal)
+        self.propose(lambda source: make_proposal(source, run_id))

@@ -33,12 +33,12 @@ from tests.support.tui import (
 
 
 def _stale(system: DemoSystem) -> TaskRecord:
-    """The task of a worker that is gone, in its second attempt."""
+    """Return the task of a lost worker, in its second attempt."""
     return next(task for task in system.in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
 
 
-async def _open(pilot: Pilot[None], task_id: UUID, among: Sequence[UUID] = ()) -> TaskDetailScreen:
-    pilot.app.screen.post_message(OpenTask(task_id, among))
+async def _open(pilot: Pilot[None], task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> TaskDetailScreen:
+    pilot.app.screen.post_message(OpenTask(task_id, sibling_ids))
     await eventually(
         pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen) and pilot.app.screen.detail is not None
     )
@@ -48,7 +48,7 @@ async def _open(pilot: Pilot[None], task_id: UUID, among: Sequence[UUID] = ()) -
     return screen
 
 
-async def test_enter_opens_the_task_under_the_cursor_and_esc_closes_it() -> None:
+async def test_enter_opens_task_and_esc_closes_it() -> None:
     async with running_app() as pilot:
         tasks = pilot.app.screen
         assert isinstance(tasks, TasksScreen)
@@ -60,7 +60,7 @@ async def test_enter_opens_the_task_under_the_cursor_and_esc_closes_it() -> None
         await eventually(pilot, lambda: pilot.app.screen is tasks)
 
 
-async def test_a_stale_task_shows_its_silence_and_what_a_sweep_would_do() -> None:
+async def test_stale_task_shows_silence_and_recovery_decision() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, _stale(system).id)
@@ -70,7 +70,7 @@ async def test_a_stale_task_shows_its_silence_and_what_a_sweep_would_do() -> Non
         assert "a sweep would retry it" in screen_text(pilot)
 
 
-async def test_what_is_searched_in_a_task_is_marked_and_the_next_hit_is_scrolled_to() -> None:
+async def test_search_highlights_and_scrolls_to_hits() -> None:
     system = frozen_system()
     task_id = next(task.id for task in system.tasks.values() if task.name == "mail.send")
     async with running_app(DemoOpener(system, pace_s=None), size=(80, 15)) as pilot:
@@ -92,7 +92,7 @@ async def test_what_is_searched_in_a_task_is_marked_and_the_next_hit_is_scrolled
         assert isinstance(pilot.app.screen, TaskDetailScreen)
 
 
-async def test_secrets_among_the_arguments_are_masked_also_in_copies() -> None:
+async def test_secrets_are_redacted_on_screen_and_in_copies() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), size=(80, 40)) as pilot:
         screen = await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
@@ -102,29 +102,29 @@ async def test_secrets_among_the_arguments_are_masked_also_in_copies() -> None:
         assert "s3cret" not in pilot.app.clipboard
 
 
-async def test_arguments_are_not_shown_at_all_where_the_settings_say_so() -> None:
+async def test_arguments_are_hidden_by_setting() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(show_args="never")) as pilot:
         await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
         assert "ada@example.org" not in screen_text(pilot)
 
 
-async def test_brackets_go_through_the_list_as_it_was_when_the_task_was_opened() -> None:
+async def test_brackets_walk_through_list_as_of_opening() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        among = system.task_ids[-3:]
-        screen = await _open(pilot, among[0], among)
+        sibling_ids = system.task_ids[-3:]
+        screen = await _open(pilot, sibling_ids[0], sibling_ids)
         assert "1 of 3" in lines(pilot)[-2]
         system.send(KINDS[0])
         await pilot.press("right_square_bracket", "right_square_bracket", "right_square_bracket")
         await eventually(pilot, lambda: "3 of 3" in lines(pilot)[-2])
-        assert screen.task_id == among[2]
+        assert screen.task_id == sibling_ids[2]
         await pilot.press("left_square_bracket")
         await eventually(pilot, lambda: "2 of 3" in lines(pilot)[-2])
-        assert str(among[1]) in lines(pilot)[2]
+        assert str(sibling_ids[1]) in lines(pilot)[2]
 
 
-async def test_a_key_hits_only_a_task_that_is_seen() -> None:
+async def test_actions_need_a_task_on_screen() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         screen = await _open(pilot, system.task_ids[-1], system.task_ids[-2:])
@@ -132,7 +132,7 @@ async def test_a_key_hits_only_a_task_that_is_seen() -> None:
         assert screen.selector() is None
 
 
-async def test_a_failed_task_is_retried_from_its_page() -> None:
+async def test_failed_task_can_be_retried() -> None:
     system = frozen_system()
     failed = next(task for task in system.in_state(TaskStatus.FAILED) if task.workflow_id is None)
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -148,7 +148,7 @@ async def test_a_failed_task_is_retried_from_its_page() -> None:
         assert len(system.tasks) == before + 1
 
 
-async def test_read_only_leaves_every_change_off() -> None:
+async def test_read_only_disables_all_actions() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
         screen = await _open(pilot, system.task_ids[-1])
@@ -158,32 +158,32 @@ async def test_read_only_leaves_every_change_off() -> None:
                 assert pilot.app.screen is screen
 
 
-async def test_the_owner_of_a_workflow_task_is_its_run() -> None:
-    system, heard = frozen_system(), list[Message]()
+async def test_owner_key_opens_workflow_run() -> None:
+    system, messages = frozen_system(), list[Message]()
     task = next(task for task in system.tasks.values() if task.workflow_id is not None)
-    async with running_app(DemoOpener(system, pace_s=None), hook=heard.append) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), hook=messages.append) as pilot:
         await _open(pilot, task.id)
         await pilot.press("o")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
-        wanted = next(message for message in heard if isinstance(message, ShowRun))
-        assert wanted.workflow_id == task.workflow_id
-        flows = pilot.app.screen
-        assert isinstance(flows, WorkflowsScreen)
-        await eventually(pilot, lambda: flows.detail is not None and flows.detail.run.id == task.workflow_id)
+        shown = next(message for message in messages if isinstance(message, ShowRun))
+        assert shown.workflow_id == task.workflow_id
+        workflows = pilot.app.screen
+        assert isinstance(workflows, WorkflowsScreen)
+        await eventually(pilot, lambda: workflows.detail is not None and workflows.detail.run.id == task.workflow_id)
 
 
-async def test_the_owner_of_another_task_is_its_worker_and_closes_the_page_over_the_list() -> None:
-    system, heard = frozen_system(), list[Message]()
-    async with running_app(DemoOpener(system, pace_s=None), hook=heard.append) as pilot:
+async def test_owner_key_lists_tasks_of_worker() -> None:
+    system, messages = frozen_system(), list[Message]()
+    async with running_app(DemoOpener(system, pace_s=None), hook=messages.append) as pilot:
         stale = _stale(system)
         await _open(pilot, stale.id)
         await pilot.press("o")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TasksScreen))
-        wanted = next(message for message in heard if isinstance(message, ShowTasks))
-        assert wanted.filter == TaskFilter(worker_id=str(stale.worker_id))
+        shown = next(message for message in messages if isinstance(message, ShowTasks))
+        assert shown.filter == TaskFilter(worker_id=str(stale.worker_id))
 
 
-async def test_events_and_timeline_take_turns() -> None:
+async def test_l_toggles_events_and_timeline() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, _stale(system).id)
@@ -193,17 +193,17 @@ async def test_events_and_timeline_take_turns() -> None:
         assert "task_retry" in screen_text(pilot)
 
 
-async def test_a_task_that_is_gone_is_said_to_be() -> None:
+async def test_deleted_task_is_reported() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
-        gone = system.send(KINDS[0]).id
-        await _open(pilot, gone)
-        del system.tasks[gone]
+        deleted = system.send(KINDS[0]).id
+        await _open(pilot, deleted)
+        del system.tasks[deleted]
         await pilot.press("r")
-        await eventually(pilot, lambda: "there is no such task" in screen_text(pilot))
+        await eventually(pilot, lambda: "task not found" in screen_text(pilot))
 
 
-async def test_a_huge_document_is_cut_and_does_not_hold_up_the_screen() -> None:
+async def test_huge_arguments_are_truncated() -> None:
     system = frozen_system(20)
     big = system.send(KINDS[0], kwargs_json='{"text": "' + "x" * 2_000_000 + '"}').id
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -211,7 +211,7 @@ async def test_a_huge_document_is_cut_and_does_not_hold_up_the_screen() -> None:
         assert "1.9 MiB" in screen_text(pilot) or "2 MiB" in screen_text(pilot)
 
 
-async def test_what_a_task_was_given_cannot_obey_or_be_markup() -> None:
+async def test_arguments_cannot_inject_controls_or_markup() -> None:
     system = frozen_system(20)
     evil = system.send(KINDS[0], at=NOON, kwargs_json='{"[/red]": "\\u001b]52;c;aGk=\\u0007 \\u009b31m \\u202e"}').id
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -220,12 +220,12 @@ async def test_what_a_task_was_given_cannot_obey_or_be_markup() -> None:
         assert not set(screen_text(pilot)) & set("\x1b\x07\x9b\u202e")
 
 
-def test_every_action_of_the_page_has_its_method() -> None:
+def test_every_action_has_a_method() -> None:
     for action in actions_at(Place.TASK):
         assert callable(getattr(TaskDetailScreen, f"action_{action.method}", None)), action.id
 
 
-async def test_the_page_looks_as_in_its_picture() -> None:
+async def test_detail_matches_picture() -> None:
     system = frozen_system()
     for width, height in ((80, 24), (120, 36)):
         async with running_app(DemoOpener(system, pace_s=None), size=(width, height)) as pilot:

@@ -16,14 +16,14 @@ from tests.support.tui import NOON
 
 
 def _at(seconds: float) -> datetime:
-    """So many seconds before noon."""
+    """Return the instant this many seconds before NOON."""
     return NOON - timedelta(seconds=seconds)
 
 
-def _running(*, for_s: float, beats_s: tuple[float, ...] = (), limit_s: float = 300) -> TaskDetail:
-    """A task that has been running for so long; its beats by how long ago they were, the newest first."""
+def _running(*, for_s: float, heartbeats_s: tuple[float, ...] = (), threshold_s: float = 300) -> TaskDetail:
+    """Return a task running for `for_s` seconds; heartbeats are given as ages, newest first."""
     task = DemoSystem(lambda: NOON).send(KINDS[0], at=_at(for_s))
-    last_heartbeat_at = _at(min(beats_s, default=for_s))
+    last_heartbeat_at = _at(min(heartbeats_s, default=for_s))
     running = replace(
         task,
         status=TaskStatus.RUNNING,
@@ -32,13 +32,13 @@ def _running(*, for_s: float, beats_s: tuple[float, ...] = (), limit_s: float = 
         claim_token=1,
         last_heartbeat_at=last_heartbeat_at,
     )
-    verdict = RecoveryDecision(decision="leave", reason=None, threshold=timedelta(seconds=limit_s))
+    decision = RecoveryDecision(decision="leave", reason=None, threshold=timedelta(seconds=threshold_s))
     return TaskDetail(
-        task=running, attempts=(), heartbeats=_beats(beats_s, token=1), events=(), recovery_decision=verdict
+        task=running, attempts=(), heartbeats=_heartbeats(heartbeats_s, token=1), events=(), recovery_decision=decision
     )
 
 
-def _beats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, ...]:
+def _heartbeats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, ...]:
     return tuple(
         HeartbeatRow(role="runner", sender_id="w", claim_token=token, at=_at(ago), age=timedelta(seconds=ago))
         for ago in ago_s
@@ -64,73 +64,73 @@ def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAI
     )
 
 
-def _picture(detail: TaskDetail, *, most: int = 40) -> list[str]:
-    lanes = attempt_spans(detail, NOON)
-    scale = fit_time_scale(lanes, detail, max_width=most)
-    return [draw_span(lane, scale, UNICODE) for lane in lanes]
+def _draw(detail: TaskDetail, *, max_width: int = 40) -> list[str]:
+    spans = attempt_spans(detail, NOON)
+    scale = fit_time_scale(spans, detail, max_width=max_width)
+    return [draw_span(span, scale, UNICODE) for span in spans]
 
 
 @pytest.mark.parametrize(
-    ("for_s", "beats_s", "looks"),
+    ("for_s", "heartbeats_s", "cells"),
     [
-        pytest.param(150, (0.1, 30, 60, 90, 120), "├●●●●▶", id="a beat in every interval"),
-        pytest.param(155, (5, 34, 66, 94, 126), "├●●●●▶", id="beats that are a little late are no silence"),
+        pytest.param(150, (0.1, 30, 60, 90, 120), "├●●●●▶", id="a heartbeat in every interval"),
+        pytest.param(155, (5, 34, 66, 94, 126), "├●●●●▶", id="slightly late heartbeats are not silence"),
         pytest.param(300, (180, 210, 240, 270), "├●●●┄┄┄┄┄┄▶", id="a silence below the limit"),
-        pytest.param(480, (360, 390, 420, 450), "├●●●┄┄┄┄┄┄┄┄┄┄│┄?", id="a silence beyond the limit, which is drawn"),
-        pytest.param(3, (), "▶", id="just begun"),
+        pytest.param(480, (360, 390, 420, 450), "├●●●┄┄┄┄┄┄┄┄┄┄│┄?", id="a silence beyond the limit"),
+        pytest.param(3, (), "▶", id="just started"),
     ],
 )
-def test_a_running_task_is_drawn_to_scale(for_s: float, beats_s: tuple[float, ...], looks: str) -> None:
-    assert _picture(_running(for_s=for_s, beats_s=beats_s)) == [looks]
+def test_running_task_is_drawn_to_scale(for_s: float, heartbeats_s: tuple[float, ...], cells: str) -> None:
+    assert _draw(_running(for_s=for_s, heartbeats_s=heartbeats_s)) == [cells]
 
 
-def test_where_an_interval_a_cell_would_not_fit_a_gap_is_still_seen() -> None:
+def test_gap_is_visible_in_compressed_chart() -> None:
     beats = (*range(10, 1800, 60), *range(3000, 5400, 60))
-    (lane,) = _picture(_running(for_s=5400, beats_s=tuple(map(float, beats))), most=18)
-    assert lane == "├●●●●●●●┄┄┄┄●●●●●▶"
+    (cells,) = _draw(_running(for_s=5400, heartbeats_s=tuple(map(float, beats))), max_width=18)
+    assert cells == "├●●●●●●●┄┄┄┄●●●●●▶"
 
 
-def test_only_the_newest_beats_are_read_and_what_was_before_is_not_drawn_as_silence() -> None:
+def test_heartbeats_not_loaded_are_not_drawn_as_silence() -> None:
     beats = tuple(float(ago) for ago in range(600, 700))
-    (lane,) = _picture(_running(for_s=1400, beats_s=beats), most=14)
-    assert lane == "├──────●┄┄┄│┄?"
+    (cells,) = _draw(_running(for_s=1400, heartbeats_s=beats), max_width=14)
+    assert cells == "├──────●┄┄┄│┄?"
 
 
-@pytest.mark.parametrize("most", range(10, 60))
-def test_the_end_is_drawn_however_the_cells_are_rounded(most: int) -> None:
-    (lane,) = _picture(_running(for_s=1234.567891, beats_s=(3.0, 4.0)), most=most)
-    assert lane.endswith("▶")
+@pytest.mark.parametrize("max_width", range(10, 60))
+def test_end_is_drawn_for_any_width(max_width: int) -> None:
+    (cells,) = _draw(_running(for_s=1234.567891, heartbeats_s=(3.0, 4.0)), max_width=max_width)
+    assert cells.endswith("▶")
 
 
-def test_attempts_stand_below_one_another_on_one_scale() -> None:
-    detail = _running(for_s=90, beats_s=(1, 30, 60))
+def test_attempts_share_one_time_scale() -> None:
+    detail = _running(for_s=90, heartbeats_s=(1, 30, 60))
     first = _attempt(1, began_s=300, ended_s=180)
-    beats = (*detail.heartbeats, *_beats((210, 240, 270), token=1))
+    beats = (*detail.heartbeats, *_heartbeats((210, 240, 270), token=1))
     detail = replace(detail, task=replace(detail.task, claim_token=2, attempt_count=1), attempts=(first,))
     detail = replace(
         detail,
         heartbeats=tuple(replace(beat, claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats),
     )
-    assert _picture(detail) == ["├●●●✖      ", "       ├●●▶"]
+    assert _draw(detail) == ["├●●●✖      ", "       ├●●▶"]
 
 
-def test_beats_that_were_deleted_are_not_drawn_as_silence() -> None:
+def test_deleted_heartbeats_are_not_drawn_as_silence() -> None:
     detail = _running(for_s=1)
     done = replace(
         detail.task, status=TaskStatus.COMPLETED, attempt_count=1, last_heartbeat_at=None, finished_at=_at(0)
     )
     attempt = _attempt(1, began_s=300, ended_s=0, outcome="COMPLETED")
-    (lane,) = _picture(TaskDetail(task=done, attempts=(attempt,), heartbeats=(), events=()))
-    assert lane == "├─────────✓"
+    (cells,) = _draw(TaskDetail(task=done, attempts=(attempt,), heartbeats=(), events=()))
+    assert cells == "├─────────✓"
 
 
-def test_a_claim_that_is_not_begun_is_told_from_a_run() -> None:
+def test_claimed_task_is_drawn_differently_from_running() -> None:
     detail = _running(for_s=60)
     claimed = replace(detail.task, status=TaskStatus.CLAIMED, started_at=None)
-    assert _picture(replace(detail, task=claimed)) == ["├c▶"]
+    assert _draw(replace(detail, task=claimed)) == ["├c▶"]
 
 
-def test_many_attempts_are_cut_to_the_last_and_the_number_of_the_others_is_said() -> None:
+def test_only_last_attempts_are_drawn_and_others_counted() -> None:
     attempts = tuple(
         _attempt(number, began_s=600 - 10 * number, ended_s=595 - 10 * number) for number in range(30, 0, -1)
     )
@@ -140,9 +140,9 @@ def test_many_attempts_are_cut_to_the_last_and_the_number_of_the_others_is_said(
     assert len(lines) == 1 + 1 + 12 + 1
 
 
-def test_a_task_that_waits_has_no_strip() -> None:
+def test_pending_task_has_no_chart() -> None:
     task: TaskRecord = DemoSystem(lambda: NOON).send(KINDS[0])
     (line,) = attempt_chart(
         TaskDetail(task=task, attempts=(), heartbeats=(), events=()), NOON, width=80, glyphs=UNICODE
     )
-    assert line.plain == "not yet begun"
+    assert line.plain == "no attempts yet"

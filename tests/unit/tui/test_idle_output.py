@@ -1,4 +1,4 @@
-"""While nothing changes nothing goes to the terminal: somebody may be looking over a slow line."""
+"""While nothing changes, nothing is written to the terminal, which may be a slow connection."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.tui import NOON, eventually, frozen_system, screen_text, unti
 NO_TASK = TaskFilter(names=("no.such.task",))
 
 
-class Terminal(HeadlessDriver):
-    """Keeps what is sent to it."""
+class RecordingDriver(HeadlessDriver):
+    """Records the output."""
 
     sent: ClassVar[list[str]] = []
 
@@ -36,35 +36,35 @@ class Terminal(HeadlessDriver):
         self.sent.append(data)
 
 
-async def test_answers_that_change_nothing_are_not_painted() -> None:
-    passed_s, painted = [0.0], ["never asked"]
-    clock = DatabaseClock(monotonic=lambda: passed_s[0], local=lambda: NOON)
+async def test_unchanged_results_are_not_repainted() -> None:
+    elapsed_s, painted = [0.0], ["never ran"]
+    clock = DatabaseClock(monotonic=lambda: elapsed_s[0], local=lambda: NOON)
     app = HorsiesApp(
         DemoOpener(frozen_system(), pace_s=None), TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=clock
     )
-    app.driver_class = Terminal
+    app.driver_class = RecordingDriver
 
-    async def rest(driven: Pilot[object]) -> None:
+    async def refresh(driven: Pilot[object]) -> None:
         pilot = cast("Pilot[None]", driven)
         await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
         cast("TasksScreen", app.screen).apply_filter(NO_TASK)
         await eventually(pilot, lambda: "0 match" in screen_text(pilot))
         await until_stable(pilot)
-        Terminal.sent.clear()
-        passed_s[0] += 7
+        RecordingDriver.sent.clear()
+        elapsed_s[0] += 7
         app.context.queries.refresh()
         await eventually(pilot, lambda: app.screen.query_one(AppHeader).as_of == NOON + timedelta(seconds=7))
         await until_stable(pilot)
-        painted[:] = Terminal.sent
+        painted[:] = RecordingDriver.sent
         app.exit()
 
-    await app.run_async(size=(80, 24), auto_pilot=rest)
+    await app.run_async(size=(80, 24), auto_pilot=refresh)
     assert not painted
 
 
 @pytest.mark.parametrize(
-    ("shown_ms", "measured_ms", "then_ms"), [(None, 3, 3), (1, 5, 1), (1, 9, 9), (40, 55, 40), (900, 1100, 1100)]
+    ("shown_ms", "measured_ms", "expected_ms"), [(None, 3, 3), (1, 5, 1), (1, 9, 9), (40, 55, 40), (900, 1100, 1100)]
 )
-def test_a_latency_that_hardly_differs_is_not_shown_anew(shown_ms: int | None, measured_ms: int, then_ms: int) -> None:
+def test_small_latency_changes_are_not_shown(shown_ms: int | None, measured_ms: int, expected_ms: int) -> None:
     before = None if shown_ms is None else timedelta(milliseconds=shown_ms)
-    assert smooth_latency(before, timedelta(milliseconds=measured_ms)) == timedelta(milliseconds=then_ms)
+    assert smooth_latency(before, timedelta(milliseconds=measured_ms)) == timedelta(milliseconds=expected_ms)

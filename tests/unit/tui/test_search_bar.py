@@ -1,4 +1,4 @@
-"""A few words narrow down the short lists."""
+"""Searching in short lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.tui import eventually, running_app, screen_text
 
 
 @pytest.mark.parametrize(
-    ("place", "typed", "left", "gone"),
+    ("place", "typed", "shown", "hidden"),
     [
         (Place.QUEUES, "mai", "mail", "scraping"),
         (Place.WORKERS, "host-2", "host-2:877", "host-1:901"),
@@ -20,17 +20,15 @@ from tests.support.tui import eventually, running_app, screen_text
         (Place.SCHEDULES, "etl", "nightly-etl", "digest"),
     ],
 )
-async def test_only_rows_with_every_word_are_left_until_they_are_taken_back(
-    place: Place, typed: str, left: str, gone: str
-) -> None:
+async def test_only_rows_with_every_word_are_shown(place: Place, typed: str, shown: str, hidden: str) -> None:
     async with running_app(place=place) as pilot:
-        await eventually(pilot, lambda: left in screen_text(pilot) and gone in screen_text(pilot))
+        await eventually(pilot, lambda: shown in screen_text(pilot) and hidden in screen_text(pilot))
         screen = cast("FilteredListScreen", pilot.app.screen)
         count = len(screen.list.rows)
         await pilot.press("slash", *typed, "enter")
         await eventually(pilot, lambda: 0 < len(screen.list.rows) < count)
         assert screen.list.has_focus
-        assert left in screen_text(pilot)
-        assert gone not in screen_text(pilot)
+        assert shown in screen_text(pilot)
+        assert hidden not in screen_text(pilot)
         await pilot.press("escape")
         await eventually(pilot, lambda: len(screen.list.rows) == count)

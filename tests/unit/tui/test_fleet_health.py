@@ -22,7 +22,7 @@ LATE = timedelta(seconds=61)
         ({"paused_at": NOON, "served_by": 0, "oldest_due_age": LATE}, QueueHealth.PAUSED),
     ],
 )
-def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: QueueHealth) -> None:
+def test_queue_health_is_the_worst_condition(fields: dict[str, Any], health: QueueHealth) -> None:
     assert queue_health(make_queue(**fields)) is health
 
 
@@ -41,12 +41,12 @@ def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: Qu
         ({"is_stale": True, "state": "lost"}, WorkerHealth.LOST),
     ],
 )
-def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: WorkerHealth) -> None:
+def test_worker_health_is_the_worst_condition(fields: dict[str, Any], health: WorkerHealth) -> None:
     assert worker_health(make_worker(**fields)) is health
 
 
 @pytest.mark.parametrize(
-    ("fields", "drained"),
+    ("fields", "expected"),
     [
         ({"pending": 1000, "finished_last_minute": 125}, timedelta(minutes=8)),
         ({"pending": 1000}, None),
@@ -54,7 +54,5 @@ def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: W
         ({"pending": 1000, "finished_last_minute": 125, "served_by": 0}, None),
     ],
 )
-def test_what_waits_is_worked_off_at_the_present_rate_where_anybody_works(
-    fields: dict[str, Any], drained: timedelta | None
-) -> None:
-    assert drain_time(make_queue(**fields)) == drained
+def test_drain_time_uses_last_minute_rate(fields: dict[str, Any], expected: timedelta | None) -> None:
+    assert drain_time(make_queue(**fields)) == expected

@@ -9,13 +9,13 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
-from horsies_tui.screens.dashboard import Alert, AlertInputs, Severity, find_alerts
+from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
 from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
 
 BAD, WARN = Severity.BAD, Severity.WARN
 LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)
 CLAIMED = make_swept_task(TaskStatus.CLAIMED, decision=DecisionKind.REQUEUE)
-GONE = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
+LOST = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
 
 
 def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorCount:
@@ -23,7 +23,7 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
 
 
 @pytest.mark.parametrize(
-    ("seen", "severity", "text"),
+    ("inputs", "severity", "text"),
     [
         (
             AlertInputs(stale=make_sweep_report(make_swept_task(), make_swept_task(heartbeat_age=6 * MINUTES))),
@@ -44,7 +44,7 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
         (
             AlertInputs(queues=[make_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
             BAD,
-            "queue mail: nobody serves it, 3 waiting, the oldest for 3m12s",
+            "queue mail: no worker serves it, 3 waiting, oldest 3m12s",
         ),
         (
             AlertInputs(
@@ -55,10 +55,10 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
                 ]
             ),
             WARN,
-            "queue mail: paused by ana (smtp down), 3 waiting for 3m12s",
+            "queue mail: paused by ana (smtp down), 3 waiting, oldest 3m12s",
         ),
         (
-            AlertInputs(workers=[make_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
+            AlertInputs(workers=[make_worker(**LOST, tasks_running=3, tasks_claimed=2)]),
             BAD,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
         ),
@@ -68,14 +68,14 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
             "worker 000000a7 host-3:4121 silent, last seen 2m00s ago, holds 1 task",
         ),
         (
-            AlertInputs(workers=[make_worker(**GONE)]),
+            AlertInputs(workers=[make_worker(**LOST)]),
             WARN,
-            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds nothing",
+            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds no tasks",
         ),
         (
             AlertInputs(workers=[make_worker(disabled_operations=("heal workflows",))]),
             WARN,
-            "worker 000000a7 host-3:4121: heal workflows keeps failing, and is tried rarely",
+            "worker 000000a7 host-3:4121: heal workflows keeps failing and is retried rarely",
         ),
         (
             AlertInputs(workers=[make_worker(warnings=("clock is off",))]),
@@ -91,17 +91,17 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
         (
             AlertInputs(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
             WARN,
-            "6 failures in 1h, the most frequent X in a",
+            "6 failures in 1h, most frequent X in a",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(seen: AlertInputs, severity: Severity, text: str) -> None:
-    (concern,) = find_alerts(seen)
-    assert (concern.severity, concern.text) == (severity, text)
+def test_problem_becomes_one_alert(inputs: AlertInputs, severity: Severity, text: str) -> None:
+    (alert,) = find_alerts(inputs)
+    assert (alert.severity, alert.text) == (severity, text)
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "inputs",
     [
         AlertInputs(),
         AlertInputs(stale=make_sweep_report()),
@@ -114,31 +114,31 @@ def test_what_is_wrong_is_said_in_a_line(seen: AlertInputs, severity: Severity, 
         AlertInputs(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
     ],
 )
-def test_what_is_well_or_long_over_is_not_mentioned(seen: AlertInputs) -> None:
-    assert find_alerts(seen) == ()
+def test_healthy_or_old_conditions_raise_no_alert(inputs: AlertInputs) -> None:
+    assert find_alerts(inputs) == ()
 
 
-def test_what_is_broken_comes_before_what_may_become_so() -> None:
-    found = find_alerts(
+def test_errors_come_before_warnings() -> None:
+    alerts = find_alerts(
         AlertInputs(
             stale=make_sweep_report(CLAIMED, make_swept_task()),
             queues=[make_queue("slow", pending=1, oldest_due_age=LATE), make_queue("dead", pending=1, served_by=0)],
-            workers=[make_worker(**GONE, tasks_running=1)],
+            workers=[make_worker(**LOST, tasks_running=1)],
             errors=[_failed("a", "X", 1)],
         )
     )
-    assert [concern.severity for concern in found] == [BAD, BAD, BAD, WARN, WARN, WARN]
-    keys = ["stale RUNNING", "queue dead", f"gone {WORKER}", "stale CLAIMED", "queue slow", "failures"]
-    assert [concern.key for concern in found] == keys
+    assert [alert.severity for alert in alerts] == [BAD, BAD, BAD, WARN, WARN, WARN]
+    keys = ["stale RUNNING", "queue dead", f"dead {WORKER}", "stale CLAIMED", "queue slow", "failures"]
+    assert [alert.key for alert in alerts] == keys
 
 
-def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
+def test_queue_with_longer_wait_comes_first() -> None:
     slow, slower = (make_queue(name, pending=1, oldest_due_age=age) for name, age in (("a", LATE), ("b", 2 * LATE)))
-    assert [concern.key for concern in find_alerts(AlertInputs(queues=[slow, slower]))] == ["queue b", "queue a"]
+    assert [alert.key for alert in find_alerts(AlertInputs(queues=[slow, slower]))] == ["queue b", "queue a"]
 
 
 @pytest.mark.parametrize(
-    ("seen", "behind"),
+    ("inputs", "target"),
     [
         (
             AlertInputs(stale=make_sweep_report(make_swept_task())),
@@ -148,7 +148,7 @@ def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
             AlertInputs(queues=[make_queue(pending=1, served_by=0)]),
             TaskFilter(queues=("mail",), statuses=(TaskStatus.PENDING,)),
         ),
-        (AlertInputs(workers=[make_worker(**GONE)]), WORKER),
+        (AlertInputs(workers=[make_worker(**LOST)]), WORKER),
         (
             AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
             TaskFilter(statuses=(TaskStatus.FAILED,), names=("mail.send",), error_codes=("TIMEOUT",)),
@@ -159,7 +159,7 @@ def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
         ),
     ],
 )
-def test_behind_a_line_stands_the_list_that_it_is_about(seen: AlertInputs, behind: TaskFilter | UUID) -> None:
-    (concern,) = find_alerts(seen)
-    assert isinstance(concern, Alert)
-    assert concern.target == behind
+def test_alert_targets_the_affected_rows(inputs: AlertInputs, target: TaskFilter | UUID) -> None:
+    (alert,) = find_alerts(inputs)
+    assert isinstance(alert, Alert)
+    assert alert.target == target

@@ -24,10 +24,10 @@ STATES = {
 }
 
 
-def _run(blueprint: DemoWorkflow, states: str) -> WorkflowDetail:
-    """A run of which each node is in the state that its letter stands for."""
-    flows = DemoSystem(lambda: NOON).workflow_runs
-    detail = flows.detail(flows.start_run(blueprint).id)
+def _run(workflow: DemoWorkflow, states: str) -> WorkflowDetail:
+    """Return a run whose nodes have the given statuses, one letter each."""
+    runs = DemoSystem(lambda: NOON).workflow_runs
+    detail = runs.detail(runs.start_run(workflow).id)
     assert detail is not None
     nodes = tuple(replace(node, status=STATES[state]) for node, state in zip(detail.nodes, states, strict=True))
     return replace(detail, nodes=nodes)
@@ -44,14 +44,14 @@ def _lines(detail: WorkflowDetail, view: GraphView | None = None) -> list[NodeLi
     return [line for line in graph_lines(detail, view or GraphView(), UNICODE) if isinstance(line, NodeLine)]
 
 
-def test_a_node_with_an_id_of_its_own_is_drawn_with_it() -> None:
+def test_custom_node_id_is_shown() -> None:
     detail = _run(DemoWorkflow(name="prices", nodes=(DemoNode(name="price"), DemoNode(name="price")), output=1), "DD")
     apple, pear = detail.nodes
     named = replace(detail, nodes=(replace(apple, node_id="apple"), pear))
     assert [line.text for line in _lines(named)] == ["✓ [0] apple (price)", "✓ [1] price ★"]
 
 
-def test_a_node_stands_below_the_first_it_waits_for_and_the_others_point_to_it() -> None:
+def test_node_is_drawn_under_first_dependency_others_refer() -> None:
     assert _drawn(_run(DIGEST, "DFDSDSDDDS")) == [
         "├─✓ [0] scrape.page",
         "│  ├─⊘ [3] etl.load  all of 0,1,2   skipped: [1] failed",
@@ -73,43 +73,43 @@ def test_a_node_stands_below_the_first_it_waits_for_and_the_others_point_to_it()
     ]
 
 
-def test_what_waits_says_how_far_that_has_come_which_it_waits_for() -> None:
+def test_waiting_node_shows_progress_of_dependencies() -> None:
     drawn = _drawn(_run(DIGEST, "DFRPDPDPPP"))
-    assert "│  └─○ [7] etl.load  quorum 2 of 3   have 1, failed 1, waiting 1" in drawn
+    assert "│  └─○ [7] etl.load  quorum 2 of 3   done 1, failed 1, waiting 1" in drawn
 
 
-def test_a_node_that_was_skipped_with_its_run_blames_no_other() -> None:
-    assert "│  ├─⊘ [3] etl.load  all of 0,1,2   skipped: the run ended" in _drawn(_run(DIGEST, "DDDSDSDDDS"))
+def test_node_skipped_with_its_run_names_no_cause() -> None:
+    assert "│  ├─⊘ [3] etl.load  all of 0,1,2   skipped: run finished" in _drawn(_run(DIGEST, "DDDSDSDDDS"))
 
 
-def test_many_siblings_alike_are_one_line_with_what_is_below_them() -> None:
+def test_many_similar_siblings_share_one_line() -> None:
     drawn = _drawn(_run(CRAWL, "D" + "D" * 130 + "F" * 6 + "E" * 44 + "PP"))
     assert drawn[1] == "   ├─✓ ×130 scrape.page"
-    assert drawn[2] == "   │  └─○ [181] etl.load  quorum 150 of 180   have 130, failed 6, waiting 44"
+    assert drawn[2] == "   │  └─○ [181] etl.load  quorum 150 of 180   done 130, failed 6, waiting 44"
     assert "   └─◎ ×44 scrape.page   queued" in drawn
     assert len(drawn) == 1 + 1 + 2 + 6 * 2 + 2
 
 
-def test_a_group_that_is_opened_shows_each_of_its_nodes() -> None:
+def test_expanded_group_shows_each_node() -> None:
     detail = _run(CRAWL, "D" + "D" * 180 + "PP")
     group = next(line for line in _lines(detail) if len(line.nodes) > 1)
-    opened = GraphView().unfold(group)
-    assert len([line for line in _lines(detail, opened) if line.nodes[0].name == "scrape.page"]) == 180
+    expanded = GraphView().unfold(group)
+    assert len([line for line in _lines(detail, expanded) if line.nodes[0].name == "scrape.page"]) == 180
 
 
-def test_a_folded_line_hides_what_is_below_and_says_how_much() -> None:
+def test_folded_node_shows_number_of_descendants() -> None:
     detail = _run(DIGEST, "DFDSDSDDDS")
     view = GraphView().fold(_lines(detail)[0])
     assert _drawn(detail, view)[:2] == ["├─✓ [0] scrape.page  (7 below)", "├─✗ [1] scrape.page   failed"]
     assert view.unfold(_lines(detail, view)[0]) == GraphView()
 
 
-def test_only_what_was_lost_is_shown_with_what_stands_above_it() -> None:
+def test_hiding_healthy_keeps_failed_nodes_and_ancestors() -> None:
     shown = {line.nodes[0].index for line in _lines(_run(DIGEST, "DFDSDSDDDS"), GraphView(shows_only_failed=True))}
     assert shown == {0, 1, 3, 5, 9}
 
 
-def test_layers_are_counted_by_state() -> None:
+def test_layer_headings_count_statuses() -> None:
     headings = [
         line for line in _drawn(_run(DIGEST, "DFDSDSDDDS"), GraphView(shows_layers=True)) if line.startswith("layer")
     ]
@@ -122,7 +122,7 @@ def test_layers_are_counted_by_state() -> None:
     ]
 
 
-def test_a_chain_longer_than_the_stack_is_deep_is_drawn_within_the_screen() -> None:
+def test_chain_deeper_than_recursion_limit_is_drawn() -> None:
     chain = DemoWorkflow(
         name="chain", nodes=tuple(DemoNode(name="etl.load", after=(at - 1,) if at else ()) for at in range(3000))
     )
@@ -134,23 +134,23 @@ def test_a_chain_longer_than_the_stack_is_deep_is_drawn_within_the_screen() -> N
 
 @st.composite
 def _graphs(draw: st.DrawFn) -> DemoWorkflow:
-    """Any graph without a cycle: a node waits for some of those before it."""
+    """Draw any acyclic graph: a node depends on some of the nodes before it."""
     count = draw(st.integers(1, 30))
-    steps = [
+    nodes = [
         DemoNode(
             name=draw(st.sampled_from(["etl.load", "mail.send"])),
             after=tuple(draw(st.lists(st.integers(0, at - 1), max_size=4, unique=True))) if at else (),
         )
         for at in range(count)
     ]
-    return DemoWorkflow(name="any", nodes=tuple(steps))
+    return DemoWorkflow(name="any", nodes=tuple(nodes))
 
 
 @settings(max_examples=60)
-@given(blueprint=_graphs(), states=st.text(alphabet="DFSREP", min_size=30, max_size=30), layers=st.booleans())
-def test_every_node_of_any_graph_is_drawn_exactly_once(blueprint: DemoWorkflow, states: str, layers: bool) -> None:
-    detail = _run(blueprint, states[: len(blueprint.nodes)])
+@given(workflow=_graphs(), states=st.text(alphabet="DFSREP", min_size=30, max_size=30), layers=st.booleans())
+def test_every_node_is_drawn_exactly_once(workflow: DemoWorkflow, states: str, layers: bool) -> None:
+    detail = _run(workflow, states[: len(workflow.nodes)])
     drawn = [line for line in _lines(detail, GraphView(shows_layers=layers)) if not line.is_pointer]
-    assert sorted(node.index for line in drawn for node in line.nodes) == list(range(len(blueprint.nodes)))
+    assert sorted(node.index for line in drawn for node in line.nodes) == list(range(len(workflow.nodes)))
     keys = [line.key for line in _lines(detail, GraphView(shows_layers=layers))]
     assert len(keys) == len(set(keys))

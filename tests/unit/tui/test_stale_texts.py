@@ -1,4 +1,4 @@
-"""Stale tasks in words: what the list says of each, and the evidence below it."""
+"""Texts of the stale screen: decision, owner and evidence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.rows import make_worker
 from tests.support.tui import NOON, frozen_system
 
 WORKER = UUID(int=0xA7)
-UPKEEP = MaintenanceStatus(
+STATUS = MaintenanceStatus(
     at=NOON,
     config=RecoveryConfig(),
     last_pass_at=NOON - timedelta(seconds=16),
@@ -32,7 +32,7 @@ UPKEEP = MaintenanceStatus(
 
 
 def _task(**fields: Any) -> SweptTask:
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "task_id": UUID(int=1),
         "task_name": "mail.send",
         "queue_name": "mail",
@@ -46,19 +46,19 @@ def _task(**fields: Any) -> SweptTask:
         "reason": "OWNER_LOST",
         "retries_left": 2,
     }
-    return SweptTask(**usual | fields)
+    return SweptTask(**defaults | fields)
 
 
 def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
     task = _task(**fields)
-    quiet = task.heartbeat_age or task.overdue_by
+    silence = task.heartbeat_age or task.overdue_by
     return StaleCandidate(
-        task=task, silent_since=NOON - quiet if quiet else None, owner=None, is_near_threshold=is_near
+        task=task, silent_since=NOON - silence if silence else None, owner=None, is_near_threshold=is_near
     )
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "text"),
     [
         ({}, "retry, 2 left"),
         ({"decision": DecisionKind.FAIL, "code": "WORKER_CRASHED"}, "fail"),
@@ -76,24 +76,24 @@ def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
         ({"decision": DecisionKind.LEAVE, "reason": "fresh", "is_near": True}, "watch"),
     ],
 )
-def test_a_verdict_is_a_word_or_two(fields: dict[str, Any], word: str) -> None:
-    assert decision_text(_candidate(**fields), NOON) == word
+def test_decision_text_is_short(fields: dict[str, Any], text: str) -> None:
+    assert decision_text(_candidate(**fields), NOON) == text
 
 
-def test_a_claimed_task_of_a_worker_that_reports_is_not_taken_for_alive() -> None:
+def test_claimed_task_of_live_worker_is_requeued() -> None:
     candidate = _candidate(
         state=TaskStatus.CLAIMED, reason="HEARTBEAT_LOST", owner_state="running", decision=DecisionKind.REQUEUE
     )
     assert decision_text(candidate, NOON) == "requeue"
 
 
-def test_how_far_past_its_limit_grows_with_time_and_is_below_zero_before() -> None:
+def test_time_over_threshold_is_negative_before_it() -> None:
     candidate = _candidate()
     assert candidate.over_threshold(NOON) == timedelta(minutes=1)
     assert candidate.over_threshold(NOON - timedelta(minutes=2)) == timedelta(minutes=-1)
 
 
-def test_a_task_that_nobody_holds_is_reckoned_from_the_end_of_its_time() -> None:
+def test_unclaimed_task_counts_from_good_until() -> None:
     candidate = _candidate(
         state=TaskStatus.PENDING,
         owner_id=None,
@@ -107,41 +107,41 @@ def test_a_task_that_nobody_holds_is_reckoned_from_the_end_of_its_time() -> None
     assert owner_text(candidate, NOON) == "-"
 
 
-def test_an_owner_whose_row_is_gone_is_named_by_its_state() -> None:
+def test_owner_without_row_shows_its_state() -> None:
     assert owner_text(_candidate(owner_state="missing"), NOON) == "000000a7 missing"
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "text"),
     [
         (RecoveryConfig(), "next automatic sweep in 14s"),
         (RecoveryConfig(auto_fail_stale_running=False), "auto_fail_stale_running is off"),
         (None, "no live worker"),
     ],
 )
-def test_the_evidence_says_whether_anybody_acts_unasked(config: RecoveryConfig | None, said: str) -> None:
-    lines = list(evidence_lines(_candidate(), None, replace(UPKEEP, config=config), NOON))
-    assert said in lines[-1]
+def test_evidence_shows_next_automatic_sweep(config: RecoveryConfig | None, text: str) -> None:
+    lines = list(evidence_lines(_candidate(), None, replace(STATUS, config=config), NOON))
+    assert text in lines[-1]
 
 
-def test_the_evidence_of_a_live_owner_warns() -> None:
-    lines = list(evidence_lines(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, UPKEEP, NOON))
+def test_evidence_warns_about_live_owner() -> None:
+    lines = list(evidence_lines(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, STATUS, NOON))
     assert any("still running" in line for line in lines)
 
 
-def test_an_owner_that_is_as_silent_as_its_task_is_not_said_to_report() -> None:
+def test_silent_owner_is_not_shown_as_reporting() -> None:
     silent = make_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
     candidate = replace(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), owner=silent)
-    lines = list(evidence_lines(candidate, None, UPKEEP, NOON))
+    lines = list(evidence_lines(candidate, None, STATUS, NOON))
     assert f"its worker is silent too, since {format_time(silent.last_heartbeat_at)}" in lines
     assert not any("still sends heartbeats" in line for line in lines)
     assert decision_text(candidate, NOON) == "retry, 2 left"
 
 
-async def test_what_ran_comes_first_and_of_that_what_is_furthest_past_its_limit() -> None:
-    found = await load_stale_candidates(DemoSource(frozen_system(), read_only=True, pace_s=None), SweepOptions())
-    states = [each.task.state for each in found.stale]
+async def test_running_tasks_come_first_most_overdue_on_top() -> None:
+    candidates = await load_stale_candidates(DemoSource(frozen_system(), read_only=True, pace_s=None), SweepOptions())
+    states = [row.task.state for row in candidates.stale]
     assert states == sorted(states, key=[TaskStatus.RUNNING, TaskStatus.CLAIMED].index)
-    running = [each.over_threshold(NOON) for each in found.stale if each.task.state is TaskStatus.RUNNING]
+    running = [row.over_threshold(NOON) for row in candidates.stale if row.task.state is TaskStatus.RUNNING]
     assert running == sorted(running, reverse=True)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert [decision_text(each, NOON) for each in found.near_threshold] == ["watch"]
+    assert [decision_text(row, NOON) for row in candidates.near_threshold] == ["watch"]

@@ -31,7 +31,7 @@ LARGE = (120, 36)
 
 
 def _screen(pilot: Pilot[None]) -> WorkflowsScreen:
-    screen = next(each for each in pilot.app.screen_stack if isinstance(each, WorkflowsScreen))
+    screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, WorkflowsScreen))
     assert isinstance(screen, WorkflowsScreen)
     return screen
 
@@ -40,8 +40,8 @@ def _run(system: DemoSystem, name: str, status: WorkflowStatus) -> WorkflowRecor
     return next(run for run in system.workflow_runs.runs.values() if (run.name, run.status) == (name, status))
 
 
-async def _look_at(pilot: Pilot[None], run: WorkflowRecord) -> None:
-    """Put the cursor on a run of the list, and wait for its tree."""
+async def _select_run(pilot: Pilot[None], run: WorkflowRecord) -> None:
+    """Move the list cursor to a run and wait for its tree."""
     screen = _screen(pilot)
     await eventually(pilot, lambda: screen.run_list.selection.index_of(run.id) is not None)
     screen.run_list.move_to(screen.run_list.selection.index_of(run.id) or 0)
@@ -49,7 +49,7 @@ async def _look_at(pilot: Pilot[None], run: WorkflowRecord) -> None:
     await until_stable(pilot)
 
 
-async def test_the_tree_follows_the_cursor_of_the_list() -> None:
+async def test_tree_follows_list_cursor() -> None:
     async with running_app(place=Place.WORKFLOWS, size=LARGE) as pilot:
         screen = _screen(pilot)
         await pilot.press("j", "j")
@@ -59,10 +59,10 @@ async def test_the_tree_follows_the_cursor_of_the_list() -> None:
         assert screen.run_id == screen.run_list.rows[2].id
 
 
-async def test_list_and_tree_take_turns_where_there_is_no_room_for_both() -> None:
+async def test_narrow_terminal_shows_list_or_tree() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS) as pilot:
-        await _look_at(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         assert "[1] scrape.page" not in screen_text(pilot)
         await pilot.press("enter")
         await until_stable(pilot)
@@ -73,36 +73,36 @@ async def test_list_and_tree_take_turns_where_there_is_no_room_for_both() -> Non
         assert "onboard" in screen_text(pilot)
 
 
-async def test_a_run_goes_on_before_the_eyes() -> None:
+async def test_tree_updates_while_run_advances() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
         run = system.workflow_runs.start_run(ONBOARD)
         _screen(pilot).context.queries.invalidate_all()
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         assert "○ [0] billing.charge" in screen_text(pilot)
         system.workflow_runs.advance(run.id)
         _screen(pilot).context.queries.invalidate_all()
         await eventually(pilot, lambda: "◎ [0] billing.charge" in screen_text(pilot))
 
 
-async def test_enter_on_a_node_opens_its_task_among_those_of_the_run() -> None:
-    system, heard = frozen_system(), list[Message]()
+async def test_enter_on_node_opens_its_task() -> None:
+    system, messages = frozen_system(), list[Message]()
     async with running_app(
-        DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE, hook=heard.append
+        DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE, hook=messages.append
     ) as pilot:
-        await _look_at(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("enter", "enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
-        wanted = next(message for message in heard if isinstance(message, OpenTask))
-        assert wanted.task_id == wanted.sibling_ids[0]
-        assert len(wanted.sibling_ids) == 7
+        opened = next(message for message in messages if isinstance(message, OpenTask))
+        assert opened.task_id == opened.sibling_ids[0]
+        assert len(opened.sibling_ids) == 7
 
 
-async def test_enter_on_a_step_that_is_a_run_goes_into_it_and_esc_comes_back() -> None:
+async def test_enter_opens_sub_workflow_and_esc_returns() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
         outer, inner = _run(system, "etl-night", WorkflowStatus.RUNNING), _run(system, "crawl", WorkflowStatus.RUNNING)
-        await _look_at(pilot, outer)
+        await _select_run(pilot, outer)
         screen = _screen(pilot)
         await pilot.press("enter")
         screen.node_list.move_to(screen.node_list.selection.index_of(6) or 0)
@@ -114,10 +114,10 @@ async def test_enter_on_a_step_that_is_a_run_goes_into_it_and_esc_comes_back() -
         await eventually(pilot, lambda: screen.detail is not None and screen.detail.run.id == outer.id)
 
 
-async def test_branches_fold_and_the_cursor_stays_with_its_node() -> None:
+async def test_folding_keeps_cursor_on_its_node() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
-        await _look_at(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         screen = _screen(pilot)
         await pilot.press("enter", "h")
         assert "[0] scrape.page  (7 below)" in screen_text(pilot)
@@ -128,10 +128,10 @@ async def test_branches_fold_and_the_cursor_stays_with_its_node() -> None:
         assert screen.node_list.selection.cursor == 3
 
 
-async def test_layers_and_only_what_failed_are_other_ways_to_look() -> None:
+async def test_layers_view_and_hiding_healthy_nodes() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
-        await _look_at(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("b")
         assert "layer 0   3 nodes   ✓ 2  ✗ 1" in screen_text(pilot)
         await pilot.press("b", "x")
@@ -139,7 +139,7 @@ async def test_layers_and_only_what_failed_are_other_ways_to_look() -> None:
         assert "[1] scrape.page" in screen_text(pilot)
 
 
-async def test_a_filter_narrows_the_list_down() -> None:
+async def test_filter_limits_the_run_list() -> None:
     async with running_app(place=Place.WORKFLOWS) as pilot:
         await pilot.press("slash", *"status:paused,failed", "enter")
         screen = _screen(pilot)
@@ -158,13 +158,13 @@ async def test_a_filter_narrows_the_list_down() -> None:
         ("digest-run", WorkflowStatus.RUNNING, "C", WorkflowStatus.CANCELLED),
     ],
 )
-async def test_a_run_is_changed_after_a_preview_and_a_key(
+async def test_run_changes_after_preview_is_confirmed(
     name: str, before: WorkflowStatus, key: str, after: WorkflowStatus
 ) -> None:
     system = frozen_system()
     run = _run(system, name, before)
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         await pilot.press(key)
         await until_plan_dialog(pilot)
         assert system.workflow_runs.runs[run.id].status == before
@@ -173,11 +173,11 @@ async def test_a_run_is_changed_after_a_preview_and_a_key(
         assert system.workflow_runs.runs[run.id].status == after
 
 
-async def test_killing_what_runs_needs_the_number_typed() -> None:
+async def test_cancel_with_kill_requires_typed_count() -> None:
     system = frozen_system()
     run = _run(system, "digest-run", WorkflowStatus.RUNNING)
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         await pilot.press("C")
         await until_plan_dialog(pilot)
         await pilot.press("e")
@@ -189,7 +189,7 @@ async def test_killing_what_runs_needs_the_number_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "key", "why"),
+    ("name", "status", "key", "reason"),
     [
         ("onboard", WorkflowStatus.COMPLETED, "R", "no node of it failed"),
         ("onboard", WorkflowStatus.RUNNING, "R", "only a finished run can be retried"),
@@ -197,21 +197,21 @@ async def test_killing_what_runs_needs_the_number_typed() -> None:
         ("onboard", WorkflowStatus.CANCELLED, "C", "the run has already finished"),
     ],
 )
-async def test_what_cannot_be_done_is_explained_and_not_offered(
-    name: str, status: WorkflowStatus, key: str, why: str
+async def test_impossible_action_is_explained_and_not_offered(
+    name: str, status: WorkflowStatus, key: str, reason: str
 ) -> None:
     system = frozen_system()
     run = _run(system, name, status)
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         await pilot.press(key)
         await until_plan_dialog(pilot)
-        assert why in screen_text(pilot)
+        assert reason in screen_text(pilot)
         await pilot.press("y")
         assert system.workflow_runs.runs[run.id] == run
 
 
-async def test_read_only_leaves_every_change_off() -> None:
+async def test_read_only_disables_all_actions() -> None:
     async with running_app(place=Place.WORKFLOWS, read_only=True) as pilot:
         for action in ACTIONS:
             if action.mutates and Place.WORKFLOWS in action.places:
@@ -219,11 +219,11 @@ async def test_read_only_leaves_every_change_off() -> None:
                 assert pilot.app.screen is _screen(pilot)
 
 
-async def test_another_run_is_drawn_unfolded_and_the_cursor_of_the_list_stays_on_its_run() -> None:
+async def test_next_run_is_unfolded_and_list_cursor_stays() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         await pilot.press("z")
         system.workflow_runs.start_run(ONBOARD)
         screen = _screen(pilot)
@@ -237,46 +237,46 @@ async def test_another_run_is_drawn_unfolded_and_the_cursor_of_the_list_stays_on
         assert not screen.view.folded
 
 
-async def test_a_run_that_is_gone_is_asked_for_no_more_often_than_others() -> None:
+async def test_deleted_run_is_not_queried_more_often() -> None:
     system = frozen_system()
-    asked = list[object]()
+    results = list[object]()
     async with running_app(
-        DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE, hook=_counting(asked)
+        DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE, hook=_collect_results(results)
     ) as pilot:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         del system.workflow_runs.runs[run.id]
         _screen(pilot).context.queries.refresh("run")
         await eventually(pilot, lambda: _screen(pilot).detail is None)
-        before = len(asked)
+        before = len(results)
         await until_stable(pilot)
-        assert len(asked) <= before + 1
+        assert len(results) <= before + 1
 
 
-def _counting(asked: list[object]) -> Callable[[Message], None]:
+def _collect_results(results: list[object]) -> Callable[[Message], None]:
     def hook(message: Message) -> None:
         if isinstance(message, Fetched) and message.name == "run":
-            asked.append(message)
+            results.append(message)
 
     return hook
 
 
-async def test_the_tree_looks_as_in_its_picture() -> None:
+async def test_tree_matches_picture() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS) as pilot:
-        await _look_at(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("enter")
         await until_stable(pilot)
         assert "Esc back to the list" in lines(pilot)[-2]
-        assert_matches_picture(pilot, "flow-80")
+        assert_matches_picture(pilot, "run-80")
 
 
-async def test_a_tree_that_is_read_stays_that_of_its_run_when_the_run_leaves_the_list() -> None:
+async def test_open_tree_stays_when_run_leaves_list() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
         screen, run = _screen(pilot), _run(system, "digest-run", WorkflowStatus.FAILED)
         screen.filter_bar.set_filter(WorkflowFilter(statuses=("FAILED", "RUNNING")))
-        await _look_at(pilot, run)
+        await _select_run(pilot, run)
         await pilot.press("enter")
         system.workflow_runs.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)
         screen.context.queries.invalidate_all()
