@@ -255,7 +255,7 @@ class BrokerSession:
 class SharedEndpoint:
     """An endpoint used by the sessions of several loops; thread-safe.
 
-    It has to be released once, by whoever gets True: the last session to `leave`, or `close` if there is no session.
+    The last session to `leave` after `close` gets True and must `release` it; without sessions, `close` returns True.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -39,7 +39,7 @@ logger = logging.getLogger("horsies.workflow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealedRun:
-    """A healed run or a cancelled orphan, and the case that was found."""
+    """A run that was healed (or would be, in a preview) or a cancelled orphan, and the case that was found."""
 
     workflow_id: UUID | None
     case: str

@@ -229,7 +229,7 @@ class BuildFailed(Exception):
 class PlanBuilder:
     """Builds plans of sub-workflows by calling their definitions: user code that may raise anything or hang.
 
-    Each build has a daemon thread of its own, which is never joined: a build that hangs blocks neither others nor exit.
+    Each build runs in its own daemon thread, which is never joined: a hanging build blocks neither others nor exit.
     """
 
     def __init__(self, definitions: WorkflowDefinitions, *, timeout_s: float = BUILD_TIMEOUT_S) -> None:

@@ -130,7 +130,7 @@ class WorkflowHandle(Generic[T]):
         return self._blocking(self.retry_failed_async())
 
     async def retry_failed_async(self) -> HandleResult[int]:
-        return await self._to_result(self._retry_failed())
+        return await self._to_result(self._control(control.retry_failed))
 
     def __repr__(self) -> str:
         return f"WorkflowHandle({self.workflow_id!r})"
@@ -160,14 +160,11 @@ class WorkflowHandle(Generic[T]):
         await self._status()  # raises if the run does not exist
         return [node_info(node, self._broker.result_codec_for) for node in await self._nodes()]
 
-    async def _control(self, operation: Callable[[Database, UUID], Awaitable[bool | ControlRefusal]]) -> bool:
+    async def _control(self, operation: Callable[[Database, UUID], Awaitable[U | ControlRefusal]]) -> U:
         return _raise_if_refused(await operation(await self._database(), self._id))
 
     async def _cancel(self, *, kill: bool) -> None:
         _raise_if_refused(await control.cancel(await self._database(), self._id, kill=kill))
-
-    async def _retry_failed(self) -> int:
-        return _raise_if_refused(await control.retry_failed(await self._database(), self._id))
 
     async def _to_result(self, operation: Awaitable[U]) -> HandleResult[U]:
         """Await an operation; its errors become `Err`."""
