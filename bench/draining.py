@@ -1,10 +1,10 @@
-"""`python -m bench.draining`: a worker with two processes against the floor, in interleaved rounds.
+"""`python -m bench.draining`: throughput, latency and idle cost of a worker with two child processes.
 
-The drain of no-op tasks is held against claiming and completing a hundred a statement, latencies against an INSERT that
-notifies, and at the end the worker is left alone and its cost counted.
+Measured in interleaved rounds: the drain of no-op tasks against claiming and completing 100 rows per statement, and
+latencies against an INSERT with NOTIFY. At the end the cost of the idle worker is measured.
 """
 
-# ruff: noqa: ASYNC110, ASYNC240  # a worker in another process sets no events; nothing else runs while a file is read
+# ruff: noqa: ASYNC110, ASYNC240  # polls a worker in another process; blocking file reads disturb nothing here
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from pathlib import Path
 
 import psutil
 
-from bench import floor
+from bench import baseline
 from bench.machine import load
-from bench.server import clear, connected, durable_server, make_tables, refuse_unsafe
+from bench.server import clear, connect, create_tables, durable_server, require_durable
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 
 APP = Path(__file__).with_name("noop_app.py")
-LINE_BYTES = 16
+BYTES_PER_RUN = 16
+"""What each run of `noop` appends to the file that counts runs."""
 IDLE_S = 30
 SETTLE_S = 2
 
@@ -36,23 +37,23 @@ FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
 SELECT gen_random_uuid(), 'noop', 'default', now(), '', clock_timestamp() FROM generate_series(1, $1::integer)
 """
-CLOSE = """
+PAUSE_QUEUE = """
 INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now())
 ON CONFLICT (queue_name) DO UPDATE SET paused_at = now()
 """
-OPEN = "UPDATE horsies_queues SET paused_at = NULL"
-WAKE = "NOTIFY horsies_task_new, 'default'"
-LEFT = "SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'"
-SPENT = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+RESUME_QUEUE = "UPDATE horsies_queues SET paused_at = NULL"
+NOTIFY_WORKERS = "NOTIFY horsies_task_new, 'default'"
+UNFINISHED = "SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'"
+COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 
 
 @asynccontextmanager
-async def worker(url: str, lines: Path) -> AsyncGenerator[psutil.Process]:
-    """`horsies worker` with two processes and default settings, ready to claim."""
+async def worker(url: str, runs_file: Path) -> AsyncGenerator[psutil.Process]:
+    """Start `horsies worker` with two processes and default settings, and wait until it claims."""
     with tempfile.NamedTemporaryFile() as log:
         command = [sys.executable, "-m", "horsies_ops.cli", "worker", f"{APP}:app", "--processes", "2"]
-        environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, "BENCH_LINES": str(lines)}
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220  # our own
+        environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, "BENCH_RUNS_FILE": str(runs_file)}
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220
         try:
             while b"worker started" not in Path(log.name).read_bytes():
                 await asyncio.sleep(0.05)
@@ -62,85 +63,85 @@ async def worker(url: str, lines: Path) -> AsyncGenerator[psutil.Process]:
             process.wait()
 
 
-async def drain(url: str, lines: Path, tasks: int) -> float:
-    """Tasks a second, from the opening of the queue until the last outcome is stored."""
-    ran = lines.stat().st_size
-    async with connected(url) as connection:
-        await connection.execute(CLOSE)
+async def drain(url: str, runs_file: Path, tasks: int) -> float:
+    """Return tasks per second, from resuming the queue until the last outcome is stored."""
+    expected_size = runs_file.stat().st_size + tasks * BYTES_PER_RUN
+    async with connect(url) as connection:
+        await connection.execute(PAUSE_QUEUE)
         await connection.execute(FILL, tasks)
         await connection.execute("CHECKPOINT")
-        await connection.execute(OPEN)
-        began = time.perf_counter()
-        await connection.execute(WAKE)
-        while lines.stat().st_size < ran + tasks * LINE_BYTES or await connection.fetchval(LEFT):
+        await connection.execute(RESUME_QUEUE)
+        started = time.perf_counter()
+        await connection.execute(NOTIFY_WORKERS)
+        while runs_file.stat().st_size < expected_size or await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
-        taken_s = time.perf_counter() - began
-    if lines.stat().st_size != ran + tasks * LINE_BYTES:
+        elapsed_s = time.perf_counter() - started
+    if runs_file.stat().st_size != expected_size:
         raise RuntimeError("a task ran twice")
-    return tasks / taken_s
+    return tasks / elapsed_s
 
 
-async def floor_drain(url: str, tasks: int) -> float:
-    await floor.fill(url, tasks)
-    async with floor.claiming_and_completing(url) as work:
-        began = time.perf_counter()
+async def baseline_drain(url: str, tasks: int) -> float:
+    await baseline.fill(url, tasks)
+    async with baseline.claim_and_complete(url) as work:
+        started = time.perf_counter()
         await work(tasks)
-        return tasks / (time.perf_counter() - began)
+        return tasks / (time.perf_counter() - started)
 
 
-async def floor_notify_ms(url: str, times: int) -> list[float]:
-    taken: list[float] = []
-    async with floor.inserting_and_notifying(url) as say:
+async def baseline_notify_ms(url: str, times: int) -> list[float]:
+    latencies: list[float] = []
+    async with baseline.insert_and_notify(url) as work:
         for _ in range(times):
-            began = time.perf_counter()
-            await say(1)
-            taken.append(1000 * (time.perf_counter() - began))
-    return taken
+            started = time.perf_counter()
+            await work(1)
+            latencies.append(1000 * (time.perf_counter() - started))
+    return latencies
 
 
 async def latencies_ms(url: str, times: int) -> tuple[list[float], list[float]]:
-    """From the send until the task's first line, and until its result is in the producer's hands."""
+    """Measure from the send to the first line of the task, and to its result in the producer."""
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
     stamp = app.task("stamp")(_stamp)
-    starts: list[float] = []
-    results: list[float] = []
+    to_start: list[float] = []
+    to_result: list[float] = []
     for _ in range(times):
-        began = time.monotonic_ns()
+        sent_ns = time.monotonic_ns()
         handle = (await stamp.send_async()).unwrap()
-        begun = (await handle.get_async(timeout_ms=10_000)).unwrap()
-        results.append((time.monotonic_ns() - began) / 1e6)
-        starts.append((begun - began) / 1e6)
+        started_ns = (await handle.get_async(timeout_ms=10_000)).unwrap()
+        to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
+        to_start.append((started_ns - sent_ns) / 1e6)
     await app.close_async()
-    return starts, results
+    return to_start, to_result
 
 
 def _stamp() -> TaskResult[int, TaskError]:
-    """Sent here, run as `noop_app.stamp`."""
+    """Only sent here; the worker runs `noop_app.stamp`."""
     raise NotImplementedError
 
 
 async def idle(url: str, tree: psutil.Process, seconds: int) -> str:
-    """What the worker costs while nothing happens."""
-    async with connected(url) as connection:
-        # Its transactions would be counted as ours.
+    """Measure the cost of the idle worker."""
+    async with connect(url) as connection:
+        # Transactions of autovacuum would be counted too.
         await connection.execute("ALTER SYSTEM SET autovacuum = off")
         await connection.execute("SELECT pg_reload_conf()")
         await asyncio.sleep(SETTLE_S)
-        cpu_s, spent = _cpu_s(tree), await connection.fetchval(SPENT)
+        cpu_s, commits = _cpu_s(tree), await connection.fetchval(COMMITS)
         await asyncio.sleep(seconds)
-        cpu_s, spent = _cpu_s(tree) - cpu_s, await connection.fetchval(SPENT) - spent
+        cpu_s, commits = _cpu_s(tree) - cpu_s, await connection.fetchval(COMMITS) - commits
         others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         connections = await connection.fetchval(others)
-    pss_mb = sum(each.memory_full_info().pss for each in (tree, *tree.children(recursive=True))) / 2**20
+    pss_mb = sum(process.memory_full_info().pss for process in (tree, *tree.children(recursive=True))) / 2**20
     return (
-        f"idle for {seconds} s: {cpu_s:.2f} CPU s, {spent / seconds:.2f} transactions/s, {connections} connections, "
+        f"idle for {seconds} s: {cpu_s:.2f} CPU s, {commits / seconds:.2f} transactions/s, {connections} connections, "
         f"PSS {pss_mb:.0f} MB"
     )
 
 
 def _cpu_s(tree: psutil.Process) -> float:
-    times = [each.cpu_times() for each in (tree, *tree.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    times = [process.cpu_times() for process in (tree, *tree.children(recursive=True))]
+    return sum(cpu.user + cpu.system for cpu in times)
 
 
 def _quantiles(values: list[float]) -> str:
@@ -148,36 +149,38 @@ def _quantiles(values: list[float]) -> str:
 
 
 async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int) -> None:
-    await make_tables(url)
-    await refuse_unsafe(url)
-    before = load()
+    await create_tables(url)
+    await require_durable(url)
+    load_before = load()
     ratios: list[float] = []
-    notified: list[float] = []
-    started: list[float] = []
-    resulted: list[float] = []
-    with tempfile.NamedTemporaryFile() as counted:
-        lines = Path(counted.name)
-        async with worker(url, lines) as tree:
-            await drain(url, lines, 500)
+    to_notification: list[float] = []
+    to_start: list[float] = []
+    to_result: list[float] = []
+    with tempfile.NamedTemporaryFile() as file:
+        runs_file = Path(file.name)
+        async with worker(url, runs_file) as tree:
+            await drain(url, runs_file, 500)  # warm-up
             for number in range(rounds):
                 await clear(url)
-                bare, ours = await floor_drain(url, tasks), await drain(url, lines, tasks)
-                ratios.append(ours / bare)
-                print(f"round {number + 1}: floor {bare:,.0f} tasks/s, drain {ours:,.0f} tasks/s, {ours / bare:.2f} x")
-                notified += await floor_notify_ms(url, sends)
+                base, ours = await baseline_drain(url, tasks), await drain(url, runs_file, tasks)
+                ratios.append(ours / base)
+                rates = f"baseline {base:,.0f} tasks/s, drain {ours:,.0f} tasks/s"
+                print(f"round {number + 1}: {rates}, {ours / base:.2f} x")
+                to_notification += await baseline_notify_ms(url, sends)
                 starts, results = await latencies_ms(url, sends)
-                started, resulted = started + starts, resulted + results
-            print(f"drain: {statistics.median(ratios):.2f} x floor (median of {rounds}), load {before} to {load()}")
-            print(f"floor, INSERT and NOTIFY heard: {_quantiles(notified)}")
-            print(f"send to first line: {_quantiles(started)}")
-            print(f"send to result: {_quantiles(resulted)}")
+                to_start, to_result = to_start + starts, to_result + results
+            ratio = statistics.median(ratios)
+            print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
+            print(f"baseline, INSERT to NOTIFY received: {_quantiles(to_notification)}")
+            print(f"send to start: {_quantiles(to_start)}")
+            print(f"send to result: {_quantiles(to_result)}")
             print(await idle(url, tree, idle_s))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.draining", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="one round of little, to see that it works")
+    parser.add_argument("--small", action="store_true", help="a single small round, to test the benchmark itself")
     options = parser.parse_args()
     with durable_server() as url:
         if options.small:

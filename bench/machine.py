@@ -1,4 +1,4 @@
-"""Where and beside what the figures were taken; without that they mean nothing."""
+"""Describes the machine and its load, which are printed with every result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from bench.server import connected
+from bench.server import connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`load_*` is the system's load average over a minute, our own work included."""
+    """`load_*` is the system's load average over one minute, including the benchmark."""
 
     date: str
     processors: int
@@ -25,8 +25,8 @@ class Machine:
     load_after: float
 
 
-async def look(url: str, *, load_before: float) -> Machine:
-    async with connected(url) as connection:
+async def describe_machine(url: str, *, load_before: float) -> Machine:
+    async with connect(url) as connection:
         server = await connection.fetchval("SELECT current_setting('server_version')")
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

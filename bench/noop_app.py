@@ -1,4 +1,4 @@
-"""The app of the worker that is measured: tasks that do next to nothing."""
+"""The app of the measured worker: tasks that do almost nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import time
 from horsies import Horsies, RetryPolicy, TaskError, TaskResult
 
 app = Horsies()
-_lines = os.open(os.environ.get("BENCH_LINES", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+_runs_file = os.open(os.environ.get("BENCH_RUNS_FILE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 @app.task("noop")
 def noop() -> TaskResult[None, TaskError]:
-    """One append of 16 bytes, so that runs can be counted from outside the queue."""
-    os.write(_lines, b"0123456789abcde\n")
+    """Append 16 bytes to a file, so that runs can be counted independently of the queue."""
+    os.write(_runs_file, b"0123456789abcde\n")
     return TaskResult(ok=None)
 
 
 @app.task("stamp")
 def stamp() -> TaskResult[int, TaskError]:
-    """When it began, by the clock that all processes of a machine share."""
+    """Return the start time by the monotonic clock, which all processes of a machine share."""
     return TaskResult(ok=time.monotonic_ns())
 
 
@@ -32,6 +32,6 @@ def greet(name: str, *, times: int) -> TaskResult[str, TaskError]:
 
 @app.task("sleep", retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["WORKER_CRASHED"]))
 def sleep() -> TaskResult[None, TaskError]:
-    """Run until the worker dies; the retry starts an hour later."""
+    """Run until the worker is killed; the retry is due an hour later."""
     time.sleep(600)
     return TaskResult(ok=None)

@@ -1,7 +1,7 @@
-"""Interleaved rounds: each takes every measurement once, and a ratio is taken inside its round.
+"""Interleaved rounds: each round takes every measurement once, and ratios are computed within a round.
 
-Rounds are short and many. Whatever else the machine does meanwhile then falls on a figure and on what it is held
-against alike, and the median leaves the rest out.
+Many short rounds make ratios robust: other load on the machine affects a figure and its baseline alike, and the median
+removes outliers.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Work: TypeAlias = Callable[[int], Awaitable[None]]
-"""Does something so many times."""
+"""Does something the given number of times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One figure, and what it is held against: another figure of the same round, and the share of it to reach."""
+    """One figure, the figure it is compared with (`against`), and the required ratio (`goal`)."""
 
     name: str
     unit: str
-    opening: Callable[[str], AbstractAsyncContextManager[Work]]
+    open: Callable[[str], AbstractAsyncContextManager[Work]]
     amount: int
     warm_up: int = 30
-    """Enough for a send to be one of a row, and for the server to have settled on the plan of its statement then."""
+    """Enough for sends to count as a burst and for the server to choose its generic plan."""
     against: str | None = None
-    reach: float | None = None
+    goal: float | None = None
 
-    def figure(self, taken_s: float) -> float:
-        return 1000 * taken_s / self.amount if self.unit == "ms" else self.amount / taken_s
+    def figure(self, elapsed_s: float) -> float:
+        return 1000 * elapsed_s / self.amount if self.unit == "ms" else self.amount / elapsed_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,56 +47,56 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What came of one measurement over all rounds."""
+    """The result of one measurement over all rounds."""
 
     name: str
     unit: str
     value: Spread
     against: str | None = None
     ratio: Spread | None = None
-    reach: float | None = None
+    goal: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Takes measurements round by round and keeps what they gave."""
+    """Takes the measurements round by round and keeps the results."""
 
     measurements: Sequence[Measurement]
-    taken: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    results: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
 
     async def run(self, url: str, count: int, *, before_each: Callable[[str], Awaitable[None]]) -> None:
-        """Every other round goes backwards, so that nobody always comes after the same one."""
+        """Run the rounds; every other one in reverse order, so that the order does not bias the figures."""
         async with AsyncExitStack() as stack:
-            opened = [(each, await stack.enter_async_context(each.opening(url))) for each in self.measurements]
+            opened = [(m, await stack.enter_async_context(m.open(url))) for m in self.measurements]
             for number in range(count + 1):
                 await before_each(url)
-                # The server looks at emptied tables anew, and plans anew; that is nobody's usual work.
-                for measured, work in opened:
-                    await work(measured.warm_up)
-                if number:  # the first is for everything else that is new
-                    self.taken.append(await _round(opened if number % 2 == 0 else opened[::-1]))
+                # After TRUNCATE the server plans statements again, which is not part of a measurement.
+                for measurement, work in opened:
+                    await work(measurement.warm_up)
+                if number:  # the first round is a warm-up
+                    self.results.append(await _run_round(opened if number % 2 == 0 else opened[::-1]))
 
     def figures(self) -> list[Figure]:
-        return [self._figure(each) for each in self.measurements]
+        return [self._figure(measurement) for measurement in self.measurements]
 
-    def _figure(self, measured: Measurement) -> Figure:
+    def _figure(self, measurement: Measurement) -> Figure:
         ratio = None
-        if measured.against is not None:
-            ratio = Spread.of([found[measured.name] / found[measured.against] for found in self.taken])
+        if measurement.against is not None:
+            ratio = Spread.of([result[measurement.name] / result[measurement.against] for result in self.results])
         return Figure(
-            name=measured.name,
-            unit=measured.unit,
-            value=Spread.of([found[measured.name] for found in self.taken]),
-            against=measured.against,
+            name=measurement.name,
+            unit=measurement.unit,
+            value=Spread.of([result[measurement.name] for result in self.results]),
+            against=measurement.against,
             ratio=ratio,
-            reach=measured.reach,
+            goal=measurement.goal,
         )
 
 
-async def _round(opened: Sequence[tuple[Measurement, Work]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for measured, work in opened:
-        began = time.perf_counter()
-        await work(measured.amount)
-        found[measured.name] = measured.figure(time.perf_counter() - began)
-    return found
+async def _run_round(opened: Sequence[tuple[Measurement, Work]]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for measurement, work in opened:
+        started = time.perf_counter()
+        await work(measurement.amount)
+        result[measurement.name] = measurement.figure(time.perf_counter() - started)
+    return result

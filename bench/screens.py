@@ -1,10 +1,10 @@
-"""`python -m bench.screens`: what the screens cost in a storm, under a key, and when nothing happens.
+"""`python -m bench.screens`: the cost of the TUI during a burst of changes, per key press, and when idle.
 
-The list of tasks runs in this process, drawn for a terminal that counts its bytes, over a server with a hundred
-thousand tasks. The storm is another process, so the processor time of this one is that of the screens.
+The task list runs in this process with a terminal that counts bytes, on a server with 100,000 tasks. The changes come
+from another process, so the CPU time of this process is that of the TUI.
 """
 
-# ruff: noqa: ASYNC110  # the screens set no events for us
+# ruff: noqa: ASYNC110  # polls the state of the screens
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ import psutil
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
-from bench.machine import load, look
-from bench.server import connected, durable_server, make_tables
+from bench.machine import describe_machine, load
+from bench.server import connect, create_tables, durable_server
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
@@ -40,11 +40,11 @@ from horsies_tui.screens.tasks.screen import TasksScreen
 
 SIZE = (120, 36)
 STARTS = 3
-"""What else the machine does makes a start slower, never faster."""
-LISTS = ("list_tasks", "tasks_by_id")
-WORKED_OFF_S = 0.2
-"""Until then everything that a key sets off has happened; nothing else does meanwhile."""
-NOTHING = TaskFilter(names=("no.such.task",))
+"""The fastest start counts, because other load can only slow it down."""
+LIST_QUERIES = ("list_tasks", "tasks_by_id")
+KEY_SETTLE_S = 0.2
+"""Time after a key press in which all its effects have finished."""
+MATCHES_NOTHING = TaskFilter(names=("no.such.task",))
 FILL = """
     INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueued_at, enqueue_sha, status, terminal_at)
     SELECT (lpad(to_hex((extract(epoch FROM sent) * 1000)::bigint), 12, '0') || '7' || lpad(to_hex(n % 4096), 3, '0')
@@ -57,62 +57,62 @@ FILL = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What was measured, and what it must not exceed."""
+    """One measurement and its limit."""
 
     name: str
     value: float
     unit: str
-    most: float | None = None
+    limit: float | None = None
 
     def __str__(self) -> str:
-        held = "" if self.most is None else f"≤ {self.most:g}"
-        return f"| {self.name} | {self.unit} | {self.value:,.2f} | {held} |"
+        limit = "" if self.limit is None else f"≤ {self.limit:g}"
+        return f"| {self.name} | {self.unit} | {self.value:,.2f} | {limit} |"
 
 
-class Counted(HeadlessDriver):
-    """A terminal that takes everything, counts it, and notes the processor time at which it was last painted anew."""
+class CountingDriver(HeadlessDriver):
+    """A terminal that counts the bytes written and records the CPU time of the first paint after a reset."""
 
-    taken = 0
-    painted: float | None = None
+    bytes_written = 0
+    painted_at_cpu_s: float | None = None
 
     @property
     def is_headless(self) -> bool:
         return False
 
     def write(self, data: str) -> None:
-        Counted.taken += len(data.encode())
-        if Counted.painted is None and data.endswith("H"):
-            # A frame ends by putting the cursor back to its place.
-            Counted.painted = time.process_time()
+        CountingDriver.bytes_written += len(data.encode())
+        if CountingDriver.painted_at_cpu_s is None and data.endswith("H"):
+            # A frame ends with the escape sequence that restores the cursor position.
+            CountingDriver.painted_at_cpu_s = time.process_time()
 
 
-class Asked:
-    """A source, and how often it was asked for what."""
+class CountingSource:
+    """Counts the calls of each method of a data source."""
 
     def __init__(self, source: DataSource) -> None:
         self._source = source
-        self.times: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        self.times[name] += 1
+        self.calls[name] += 1
         return getattr(self._source, name)
 
 
 class Screens:
-    """The app over a database; `asked` is there once it is connected."""
+    """The TUI on a database; `calls` counts the queries after it has connected."""
 
     def __init__(self, url: str) -> None:
-        self.asked = Counter[str]()
+        self.calls = Counter[str]()
         self._settings = AppConfig(broker=PostgresConfig.model_validate({"database_url": url}))
         self.app = HorsiesApp(self._open, TuiConfig(), database_name="bench", start=Place.TASKS)
-        self.app.driver_class = Counted
+        self.app.driver_class = CountingDriver
 
     @asynccontextmanager
     async def _open(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         async with open_ops(self._settings, read_only=read_only, via="tui", application_name="horsies-tui") as ops:
-            asked = Asked(cast("DataSource", ops))
-            self.asked = asked.times
-            yield cast("DataSource", asked)
+            source = CountingSource(cast("DataSource", ops))
+            self.calls = source.calls
+            yield cast("DataSource", source)
 
     @property
     def tasks(self) -> TasksScreen:
@@ -120,138 +120,141 @@ class Screens:
 
 
 async def fill(url: str, tasks: int) -> None:
-    async with connected(url) as connection:
+    async with connect(url) as connection:
         await connection.execute(FILL, tasks)
         await connection.execute("ANALYZE horsies_tasks")
 
 
 async def measure(url: str, *, seconds: float, presses: int) -> list[Figure]:
-    """Every figure of the running app; the first paint is measured from outside."""
+    """Take all measurements inside the running app, which is everything except the first paint."""
     screens, figures = Screens(url), list[Figure]()
 
     async def drive(_: Pilot[object]) -> None:
         await _until(lambda: bool(screens.tasks.list.rows))
-        figures.extend(await _in_a_storm(screens, url, seconds))
-        figures.extend(await _under_a_key(screens, "j", presses))
-        figures.extend(await _under_a_key(screens, "pagedown", presses))
-        figures.extend(await _when_nothing_happens(screens, seconds))
+        figures.extend(await _measure_storm(screens, url, seconds))
+        figures.extend(await _measure_key(screens, "j", presses))
+        figures.extend(await _measure_key(screens, "pagedown", presses))
+        figures.extend(await _measure_idle(screens, seconds))
         screens.app.exit()
 
     await screens.app.run_async(size=SIZE, auto_pilot=drive)
     return figures
 
 
-async def _in_a_storm(screens: Screens, url: str, seconds: float) -> list[Figure]:
+async def _measure_storm(screens: Screens, url: str, seconds: float) -> list[Figure]:
     storm = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.storm", url, str(seconds + 4))
-    await asyncio.sleep(2)  # until it blows
-    screens.asked.clear()
-    began, spent = time.monotonic(), time.process_time()
-    lags = await _lags(seconds)
-    passed, spent = time.monotonic() - began, time.process_time() - spent
-    lists = sum(screens.asked[name] for name in LISTS) / passed
+    await asyncio.sleep(2)  # until the process sends
+    screens.calls.clear()
+    started, cpu_s = time.monotonic(), time.process_time()
+    lag_s = await _loop_lag_p99(seconds)
+    elapsed_s, cpu_s = time.monotonic() - started, time.process_time() - cpu_s
+    queries = sum(screens.calls[name] for name in LIST_QUERIES) / elapsed_s
     await storm.wait()
     return [
-        Figure(name="storm of 500/s: questions for the list", value=lists, unit="a second", most=4),
-        Figure(name="storm of 500/s: share of a core", value=100 * spent / passed, unit="%", most=25),
-        Figure(name="storm of 500/s: loop lag p99", value=1000 * lags, unit="ms", most=100),
+        Figure(name="500 changes/s: queries of the list", value=queries, unit="1/s", limit=4),
+        Figure(name="500 changes/s: CPU", value=100 * cpu_s / elapsed_s, unit="%", limit=25),
+        Figure(name="500 changes/s: loop lag p99", value=1000 * lag_s, unit="ms", limit=100),
     ]
 
 
-async def _lags(seconds: float) -> float:
-    """How late the loop comes to what is due, as late as one time in a hundred."""
-    late: list[float] = []
-    ends = time.monotonic() + seconds
-    while (now := time.monotonic()) < ends:
+async def _loop_lag_p99(seconds: float) -> float:
+    """Return the 99th percentile of the delay of timers on the event loop."""
+    delays: list[float] = []
+    end = time.monotonic() + seconds
+    while (now := time.monotonic()) < end:
         await asyncio.sleep(0.01)
-        late.append(time.monotonic() - now - 0.01)
-    return statistics.quantiles(late, n=100)[98]
+        delays.append(time.monotonic() - now - 0.01)
+    return statistics.quantiles(delays, n=100)[98]
 
 
-async def _under_a_key(screens: Screens, key: str, presses: int) -> list[Figure]:
-    """Processor time from a key to the list painted, and to the end of all that it asks for and paints thereupon."""
+async def _measure_key(screens: Screens, key: str, presses: int) -> list[Figure]:
+    """Measure CPU time from a key press to the next paint, and to the end of all its queries and paints."""
     await asyncio.sleep(1)
     to_paint: list[float] = []
     to_end: list[float] = []
     for _ in range(presses):
-        Counted.painted, spent = None, time.process_time()
+        CountingDriver.painted_at_cpu_s, cpu_s = None, time.process_time()
         screens.app.simulate_key(key)
-        await asyncio.sleep(WORKED_OFF_S)
-        to_end.append(time.process_time() - spent)
-        if Counted.painted is not None:
-            to_paint.append(Counted.painted - spent)
+        await asyncio.sleep(KEY_SETTLE_S)
+        to_end.append(time.process_time() - cpu_s)
+        if CountingDriver.painted_at_cpu_s is not None:
+            to_paint.append(CountingDriver.painted_at_cpu_s - cpu_s)
     return [
-        Figure(name=f"{key}: to paint", value=1000 * statistics.median(to_paint), unit="ms", most=20),
+        Figure(name=f"{key}: to paint", value=1000 * statistics.median(to_paint), unit="ms", limit=20),
         Figure(name=f"{key}: to paint, p95", value=1000 * statistics.quantiles(to_paint, n=20)[18], unit="ms"),
-        Figure(name=f"{key}: with all that follows", value=1000 * statistics.median(to_end), unit="ms"),
+        Figure(name=f"{key}: with all effects", value=1000 * statistics.median(to_end), unit="ms"),
     ]
 
 
-async def _when_nothing_happens(screens: Screens, seconds: float) -> list[Figure]:
-    screens.tasks.apply_filter(NOTHING)
+async def _measure_idle(screens: Screens, seconds: float) -> list[Figure]:
+    screens.tasks.apply_filter(MATCHES_NOTHING)
     await _until(lambda: not screens.tasks.list.rows)
-    await _quiet()
-    before, spent = Counted.taken, time.process_time()
+    await _wait_until_quiet()
+    bytes_before, cpu_s = CountingDriver.bytes_written, time.process_time()
     await asyncio.sleep(seconds)
+    bytes_per_s = (CountingDriver.bytes_written - bytes_before) / seconds
     return [
-        Figure(name="nothing changes: sent to the terminal", value=(Counted.taken - before) / seconds, unit="bytes/s"),
-        Figure(name="nothing changes: share of a core", value=100 * (time.process_time() - spent) / seconds, unit="%"),
+        Figure(name="idle: sent to the terminal", value=bytes_per_s, unit="bytes/s"),
+        Figure(name="idle: CPU", value=100 * (time.process_time() - cpu_s) / seconds, unit="%"),
     ]
 
 
-async def _quiet(seconds: float = 3.0) -> None:
-    """Until nothing has been drawn for so long: what was asked for before has been answered."""
-    taken = -1
-    while taken != (taken := Counted.taken):
+async def _wait_until_quiet(seconds: float = 3.0) -> None:
+    """Wait until nothing has been drawn for `seconds`, so that earlier queries are answered."""
+    bytes_written = -1
+    while bytes_written != (bytes_written := CountingDriver.bytes_written):
         await asyncio.sleep(seconds)
 
 
-async def _until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.01)
 
 
 def first_paint(url: str) -> list[Figure]:
-    """The start of the command at its quickest: how long it took, and how much of a processor."""
+    """Measure the fastest start of the command: elapsed time and CPU time."""
     starts = [_first_paint(url) for _ in range(STARTS)]
     return [
-        Figure(name="first paint", value=min(passed for passed, _ in starts), unit="s", most=1),
-        Figure(name="first paint: processor time", value=min(spent for _, spent in starts), unit="s"),
+        Figure(name="first paint", value=min(elapsed_s for elapsed_s, _ in starts), unit="s", limit=1),
+        Figure(name="first paint: CPU time", value=min(cpu_s for _, cpu_s in starts), unit="s"),
     ]
 
 
 def _first_paint(url: str) -> tuple[float, float]:
-    """From the start of the command to the first thing drawn on its terminal."""
-    end, other_end = pty.openpty()
+    """Measure from the start of the command to the first output on its terminal."""
+    terminal, program_end = pty.openpty()
     command = [sys.executable, "-m", "horsies_ops.cli", "tui", "--database-url", url]
-    began = time.monotonic()
-    program = subprocess.Popen(command, stdin=other_end, stdout=other_end, stderr=other_end, start_new_session=True)
-    os.close(other_end)
-    drawn = b""
-    while b"horsies" not in drawn and select.select([end], [], [], 30)[0]:
-        drawn += os.read(end, 65_536)
-    passed, times = time.monotonic() - began, psutil.Process(program.pid).cpu_times()
+    started = time.monotonic()
+    program = subprocess.Popen(
+        command, stdin=program_end, stdout=program_end, stderr=program_end, start_new_session=True
+    )
+    os.close(program_end)
+    output = b""
+    while b"horsies" not in output and select.select([terminal], [], [], 30)[0]:
+        output += os.read(terminal, 65_536)
+    elapsed_s, cpu = time.monotonic() - started, psutil.Process(program.pid).cpu_times()
     program.send_signal(signal.SIGKILL)
     program.wait()
-    os.close(end)
-    return passed, times.user + times.system
+    os.close(terminal)
+    return elapsed_s, cpu.user + cpu.system
 
 
 async def run(url: str, *, tasks: int, seconds: float, presses: int) -> None:
-    before = load()
-    await make_tables(url)
+    load_before = load()
+    await create_tables(url)
     await fill(url, tasks)
     paint = await asyncio.to_thread(first_paint, url)
     figures = [*await measure(url, seconds=seconds, presses=presses), *paint]
-    machine = await look(url, load_before=before)
+    machine = await describe_machine(url, load_before=load_before)
     print(f"{machine.date}, {tasks:,} tasks, {machine.processors} processors, Python {machine.python}, load", end=" ")
     print(f"{machine.load_before} before and {machine.load_after} after.\n")
-    print("| what | unit | measured | at most |\n|---|---|---|---|")
+    print("| measurement | unit | result | limit |\n|---|---|---|---|")
     print("\n".join(map(str, figures)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.screens", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="little of everything, to see that it works")
+    parser.add_argument("--small", action="store_true", help="a small run, to test the benchmark itself")
     options = parser.parse_args()
     with durable_server() as url:
         if options.small:

@@ -1,4 +1,4 @@
-"""Sending through the library, as an application does it."""
+"""Sending with horsies, as an application does it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskFunction,
 
 @asynccontextmanager
 async def noop_task(url: str) -> AsyncGenerator[TaskFunction[[int, str], None]]:
-    """A task of a new application."""
+    """Yield a task of a new app."""
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
 
     @app.task("noop")
-    def noop(number: int, word: str) -> TaskResult[None, TaskError]:  # noqa: ARG001  # they are only carried
+    def noop(number: int, word: str) -> TaskResult[None, TaskError]:  # noqa: ARG001  # only sent, never run
         return TaskResult(ok=None)
 
     yield noop
@@ -23,8 +23,8 @@ async def noop_task(url: str) -> AsyncGenerator[TaskFunction[[int, str], None]]:
 
 
 @asynccontextmanager
-async def sending_one_by_one(url: str) -> AsyncGenerator[Work]:
-    """Each send awaited before the next, which keeps one connection busy."""
+async def send_one_by_one(url: str) -> AsyncGenerator[Work]:
+    """Send one task after another, on one connection."""
     async with noop_task(url) as noop:
 
         async def send(rows: int) -> None:
@@ -35,8 +35,8 @@ async def sending_one_by_one(url: str) -> AsyncGenerator[Work]:
 
 
 @asynccontextmanager
-async def sending_in_bulk(url: str) -> AsyncGenerator[Work]:
-    """One `send_many`, from plain arguments to handles."""
+async def send_in_bulk(url: str) -> AsyncGenerator[Work]:
+    """Send all tasks with one `send_many`."""
     async with noop_task(url) as noop:
 
         async def send(rows: int) -> None:

@@ -1,4 +1,4 @@
-"""The server that is measured: embedded, of its own, and durable."""
+"""The measured server: a private, durable embedded PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
 
-# A narrow queue without anything that a product needs: what is measured against it pays for its features. Rows to be
-# claimed have a table of their own: one that was filled has room for more, which the table of sends has not.
-FLOOR_TABLES = "".join(
+# A minimal queue, so that ratios show the cost of features. Claimed rows have their own table, because updates
+# leave free space in a table that inserts would benefit from.
+BASELINE_TABLES = "".join(
     f"""
 CREATE TABLE {name} (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -29,30 +29,30 @@ CREATE TABLE {name} (
 );
 CREATE INDEX {name}_pending ON {name} (id) WHERE status = 'PENDING';
 """
-    for name in ("floor_tasks", "floor_claims")
+    for name in ("baseline_tasks", "baseline_claims")
 )
 
 
-def _leave(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
 @contextmanager
 def durable_server() -> Generator[str]:
-    """The address of a new server that flushes every commit; it is thrown away afterwards."""
-    # Whoever ends a measurement early does not leave a server behind.
-    signal.signal(signal.SIGTERM, _leave)
+    """Start a new server that flushes every commit, yield its URL, and delete it afterwards."""
+    # Stop the server if the benchmark is terminated.
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     folder = Path(tempfile.mkdtemp(prefix="horsies-bench-"))
     folder.chmod(0o755)
     try:
-        with EmbeddedServer(folder / "pg", durable=True).use() as lease:
-            yield lease.url
+        with EmbeddedServer(folder / "pg", durable=True).use() as server:
+            yield server.url
     finally:
         shutil.rmtree(folder)
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[asyncpg.Connection[asyncpg.Record]]:
+async def connect(url: str) -> AsyncGenerator[asyncpg.Connection[asyncpg.Record]]:
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -60,23 +60,23 @@ async def connected(url: str) -> AsyncGenerator[asyncpg.Connection[asyncpg.Recor
         await connection.close()
 
 
-async def make_tables(url: str) -> None:
+async def create_tables(url: str) -> None:
     async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await migrate(database)
-    async with connected(url) as connection:
-        await connection.execute(FLOOR_TABLES)
+    async with connect(url) as connection:
+        await connection.execute(BASELINE_TABLES)
 
 
 async def clear(url: str) -> None:
-    """Empty tables and a checkpoint, so that no measurement pays for the one before it."""
-    async with connected(url) as connection:
-        await connection.execute("TRUNCATE floor_tasks, floor_claims, horsies_tasks")
+    """Truncate the tables and checkpoint, so that a measurement does not affect the next one."""
+    async with connect(url) as connection:
+        await connection.execute("TRUNCATE baseline_tasks, baseline_claims, horsies_tasks")
         await connection.execute("CHECKPOINT")
 
 
-async def refuse_unsafe(url: str) -> None:
-    """Durability is never traded: figures of a server that does not flush are worth nothing."""
-    async with connected(url) as connection:
+async def require_durable(url: str) -> None:
+    """Raise if the server does not flush every commit."""
+    async with connect(url) as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             value = await connection.fetchval("SELECT current_setting($1)", setting)
             if value != "on":

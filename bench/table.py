@@ -1,4 +1,4 @@
-"""Figures as a table that can be read here and pasted into RESULTS.md."""
+"""Renders figures as a Markdown table for the terminal and RESULTS.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from bench.rounds import Figure, Spread
 if TYPE_CHECKING:
     from bench.machine import Machine
 
-HEADING = "| what | unit | median (min–max) | ratio (min–max) | against | reach |\n|---|---|---|---|---|---|"
+HEADING = (
+    "| measurement | unit | median (min–max) | ratio (min–max) | compared with | goal |\n|---|---|---|---|---|---|"
+)
 
 
 def render(figures: list[Figure], machine: Machine, *, rounds: int) -> str:
@@ -32,7 +34,7 @@ def _row(figure: Figure) -> str:
         _spread(figure.value, digits),
         "" if figure.ratio is None else _spread(figure.ratio, 2),
         figure.against or "",
-        "" if figure.reach is None else f"≥ {figure.reach:.2f}",
+        "" if figure.goal is None else f"≥ {figure.goal:.2f}",
     )
     return f"| {' | '.join(cells)} |"
 

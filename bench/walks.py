@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.call_trace import ROOT, Call, environment_to_trace, read_calls, trace_calls
-from bench.server import connected, make_tables
+from bench.server import connect, create_tables
 from horsies import Horsies
 from horsies.embedded import EmbeddedServer
 
@@ -97,7 +97,7 @@ def make_walks() -> list[Walk]:
     """Make all walks; takes about half a minute."""
     with tempfile.TemporaryDirectory(prefix="horsies-walks-") as folder, _server(Path(folder)) as url:
         os.environ["HORSIES_BROKER__DATABASE_URL"] = url
-        asyncio.run(make_tables(url))
+        asyncio.run(create_tables(url))
         _fetch(url, LOG_STATUS_CHANGES)
         from bench.noop_app import app  # it reads the URL from the environment
 
@@ -229,7 +229,7 @@ def _fetch(url: str, statement: str, *arguments: object) -> Any:
     """The first value of the answer, if there is one."""
 
     async def fetch() -> Any:
-        async with connected(url) as connection:
+        async with connect(url) as connection:
             if not arguments:
                 return await connection.execute(statement)
             return await connection.fetchval(statement, *arguments)

@@ -1,10 +1,10 @@
-"""`python -m bench.workflows`: nodes a second of many small runs, held against the drain of as many plain tasks.
+"""`python -m bench.workflows`: nodes per second of many small workflows, compared with as many plain tasks.
 
-Each round drains plain tasks and then the nodes of as many runs, by the same worker with two processes; then one run
-that fans out and in again. Runs are started while the queue is closed, and the clock runs from its opening.
+Each round drains plain tasks, then the nodes of small workflows, then one workflow that fans out and in, all with the
+same worker. Runs are started while the queue is paused; the time is measured from resuming it.
 """
 
-# ruff: noqa: ASYNC110  # a worker in another process sets no events
+# ruff: noqa: ASYNC110  # polls a worker in another process
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.draining import CLOSE, OPEN, WAKE, drain, worker
+from bench.draining import NOTIFY_WORKERS, PAUSE_QUEUE, RESUME_QUEUE, drain, worker
 from bench.machine import load
-from bench.server import clear, connected, durable_server, make_tables, refuse_unsafe
+from bench.server import clear, connect, create_tables, durable_server, require_durable
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
 from horsies.store.connection import ConnectionSpec
@@ -26,9 +26,9 @@ from horsies.store.database import Database
 from horsies.workflows.start import start_run
 
 DIAMONDS: tuple[Sequence[int], ...] = ((), (0,), (0,), (0,), (1, 2), (2, 3), (4,), (4, 5), (6, 7), (8,))
-"""Ten nodes in six layers, by what each waits for."""
-LEFT = "SELECT count(*) FROM horsies_workflows WHERE completed_at IS NULL"
-FORGET = "DELETE FROM horsies_workflows"
+"""The dependencies of ten nodes in six layers."""
+UNFINISHED = "SELECT count(*) FROM horsies_workflows WHERE completed_at IS NULL"
+DELETE_RUNS = "DELETE FROM horsies_workflows"
 
 
 def plan(dependencies: Sequence[Sequence[int]]) -> WorkflowPlan:
@@ -41,53 +41,54 @@ def plan(dependencies: Sequence[Sequence[int]]) -> WorkflowPlan:
     return WorkflowPlan(name="bench", definition_key="bench", on_error=OnError.FAIL, nodes=tuple(nodes))
 
 
-def fan(width: int) -> list[Sequence[int]]:
-    """One node, so many beside each other, and one that waits for them all."""
+def fan_out(width: int) -> list[Sequence[int]]:
+    """Return the dependencies of one node, `width` parallel ones, and one that waits for all."""
     return [(), *([(0,)] * width), range(1, width + 1)]
 
 
 async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]]) -> float:
-    """Nodes a second, from the opening of the queue until the last run has ended."""
-    async with connected(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
-        await connection.execute(CLOSE)
+    """Return nodes per second, from resuming the queue until the last run has finished."""
+    async with connect(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
+        await connection.execute(PAUSE_QUEUE)
         for _ in range(runs):
             await start_run(database, plan(dependencies), ID_GENERATOR.next_uuid())
         await connection.execute("CHECKPOINT")
-        await connection.execute(OPEN)
-        began = time.perf_counter()
-        await connection.execute(WAKE)
-        while await connection.fetchval(LEFT):
+        await connection.execute(RESUME_QUEUE)
+        started = time.perf_counter()
+        await connection.execute(NOTIFY_WORKERS)
+        while await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
-        taken_s = time.perf_counter() - began
-        await connection.execute(FORGET)
-    return runs * len(dependencies) / taken_s
+        elapsed_s = time.perf_counter() - started
+        await connection.execute(DELETE_RUNS)
+    return runs * len(dependencies) / elapsed_s
 
 
 async def measure(url: str, *, rounds: int, runs: int, width: int) -> None:
-    await make_tables(url)
-    await refuse_unsafe(url)
-    before = load()
+    await create_tables(url)
+    await require_durable(url)
+    load_before = load()
     ratios: list[float] = []
-    with tempfile.NamedTemporaryFile() as counted:
-        lines = Path(counted.name)
-        async with worker(url, lines):
-            await drain(url, lines, 500)
+    with tempfile.NamedTemporaryFile() as file:
+        runs_file = Path(file.name)
+        async with worker(url, runs_file):
+            await drain(url, runs_file, 500)  # warm-up
             for number in range(rounds):
                 await clear(url)
-                plain = await drain(url, lines, runs * len(DIAMONDS))
+                plain = await drain(url, runs_file, runs * len(DIAMONDS))
                 await clear(url)
                 nodes = await run(url, runs, DIAMONDS)
                 ratios.append(nodes / plain)
-                shown = f"plain {plain:,.0f} tasks/s, runs {nodes:,.0f} nodes/s, {nodes / plain:.2f} x"
-                fanned = await run(url, 1, fan(width))
-                print(f"round {number + 1}: {shown}; 1 to {width} to 1: {fanned:,.0f} nodes/s")
-    print(f"workflows: {statistics.median(ratios):.2f} x plain tasks (median of {rounds}), load {before} to {load()}")
+                compared = f"plain {plain:,.0f} tasks/s, runs {nodes:,.0f} nodes/s, {nodes / plain:.2f} x"
+                fanned_out = await run(url, 1, fan_out(width))
+                print(f"round {number + 1}: {compared}; 1 to {width} to 1: {fanned_out:,.0f} nodes/s")
+    ratio = statistics.median(ratios)
+    print(f"workflows: {ratio:.2f} x plain tasks (median of {rounds}), load {load_before} to {load()}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.workflows", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="one round of little, to see that it works")
+    parser.add_argument("--small", action="store_true", help="a single small round, to test the benchmark itself")
     options = parser.parse_args()
     with durable_server() as url:
         if options.small:
