@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-async def test_every_acknowledged_row_survives_the_death_of_the_server(folder: Path) -> None:
+async def test_acknowledged_rows_survive_a_killed_server(folder: Path) -> None:
     server = EmbeddedServer(folder)
     with server.use():
         acknowledged = await _written_until(server.url, rows=200, cut=server_process(server).kill)
@@ -49,7 +49,7 @@ async def test_every_acknowledged_row_survives_the_death_of_the_server(folder: P
     assert not server.status().running
 
 
-async def test_a_start_waits_for_the_orphans_of_a_dead_server(folder: Path) -> None:
+async def test_start_waits_for_orphans_of_a_dead_server(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     with server.use():
         connection = await asyncpg.connect(server.url)
@@ -62,7 +62,7 @@ async def test_a_start_waits_for_the_orphans_of_a_dead_server(folder: Path) -> N
         connection.terminate()
 
 
-def test_a_recorded_pid_that_became_another_program_is_no_obstacle(folder: Path) -> None:
+def test_reused_pid_does_not_prevent_a_start(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     record = folder / "data" / "postmaster.pid"
     with server.use():
@@ -79,7 +79,7 @@ def test_a_recorded_pid_that_became_another_program_is_no_obstacle(folder: Path)
         stranger.wait()
 
 
-def test_a_visitor_in_the_data_folder_hinders_neither_start_nor_stop(folder: Path) -> None:
+def test_program_in_the_data_folder_prevents_nothing(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     server.use().release()
     visitor = subprocess.Popen(["sleep", "60"], cwd=folder / "data")
@@ -93,7 +93,7 @@ def test_a_visitor_in_the_data_folder_hinders_neither_start_nor_stop(folder: Pat
         visitor.wait()
 
 
-def test_a_starter_killed_within_initdb_leaves_nothing_half_made() -> None:
+def test_kill_during_initdb_leaves_no_partial_cluster() -> None:
     with temporary_cluster_folder() as folder:
         victim = ServerUser(folder)
         wait_until((folder / "data.new" / "PG_VERSION").exists)
@@ -104,7 +104,7 @@ def test_a_starter_killed_within_initdb_leaves_nothing_half_made() -> None:
             assert not (folder / "data.new").exists()
 
 
-def test_a_server_whose_starter_was_killed_is_joined_as_soon_as_it_takes_clients(folder: Path) -> None:
+def test_server_of_a_killed_starter_is_joined(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     with server.use():
         server_process(server).kill()
@@ -117,7 +117,7 @@ def test_a_server_whose_starter_was_killed_is_joined_as_soon_as_it_takes_clients
     assert not server.status().running
 
 
-def test_a_user_that_is_told_to_terminate_stops_the_server_on_its_way_out(folder: Path) -> None:
+def test_terminated_user_stops_the_server(folder: Path) -> None:
     user = start_script(_ENDS_ON_SIGTERM, folder)
     assert user.stdout
     assert user.stdout.readline() == "in\n"
@@ -127,7 +127,7 @@ def test_a_user_that_is_told_to_terminate_stops_the_server_on_its_way_out(folder
     assert not EmbeddedServer(folder).status().running
 
 
-def test_a_starter_that_is_told_to_terminate_leaves_no_server_behind(folder: Path) -> None:
+def test_terminated_starter_leaves_no_server(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     with server.use():
         server_process(server).kill()

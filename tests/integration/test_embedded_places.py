@@ -30,7 +30,7 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-async def test_the_database_and_its_role_are_ours_and_the_server_is_private(folder: Path) -> None:
+async def test_server_is_private_with_our_database_and_role(folder: Path) -> None:
     server = EmbeddedServer(folder, settings={"max_connections": "33"})
     with server.use() as lease:
         connection = await asyncpg.connect(lease.url)
@@ -61,7 +61,7 @@ async def test_the_database_and_its_role_are_ours_and_the_server_is_private(fold
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "a, b", 'it\'s "odd" \\ here'])
-async def test_a_folder_with_a_difficult_path_works(folder: Path, name: str) -> None:
+async def test_folder_with_special_characters_works(folder: Path, name: str) -> None:
     server = EmbeddedServer(folder / name, durable=False)
     with server.use() as lease:
         connection = await asyncpg.connect(lease.url)
@@ -70,7 +70,7 @@ async def test_a_folder_with_a_difficult_path_works(folder: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "a, b"])
-def test_a_socket_folder_outside_our_own_goes_with_the_server(folder: Path, name: str) -> None:
+def test_external_socket_folder_is_removed_on_stop(folder: Path, name: str) -> None:
     server = EmbeddedServer(folder / name, durable=False)
     with server.use():
         assert not _socket_folder(server).is_relative_to(folder)
@@ -79,7 +79,7 @@ def test_a_socket_folder_outside_our_own_goes_with_the_server(folder: Path, name
         assert lease.started
 
 
-def test_a_file_in_the_way_is_named_with_the_ways_round_it(folder: Path) -> None:
+def test_file_instead_of_a_folder_gives_a_hint(folder: Path) -> None:
     (folder / "file").touch()
     with pytest.raises(ConfigurationError) as refusal:
         EmbeddedServer(folder / "file" / "cluster").use()
@@ -88,7 +88,7 @@ def test_a_file_in_the_way_is_named_with_the_ways_round_it(folder: Path) -> None
     assert {"broker.database_url", "embedded:///dir"} <= set(str(refusal.value.help_text).replace(",", "").split())
 
 
-def test_data_of_another_major_version_is_left_alone_and_both_versions_are_named(folder: Path) -> None:
+def test_data_of_another_major_version_is_not_touched(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").write_text("13\n")
     server = EmbeddedServer(folder)
@@ -99,7 +99,7 @@ def test_data_of_another_major_version_is_left_alone_and_both_versions_are_named
     assert (server.status().server_version, server.status().binaries) == ("13", None)
 
 
-def test_a_data_folder_that_is_no_cluster_is_not_overwritten(folder: Path) -> None:
+def test_folder_without_a_cluster_is_not_overwritten(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "diary.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="not overwritten"):
@@ -107,7 +107,7 @@ def test_a_data_folder_that_is_no_cluster_is_not_overwritten(folder: Path) -> No
     assert (folder / "data" / "diary.txt").read_text() == "mine"
 
 
-def test_a_server_that_does_not_start_shows_its_last_words_and_its_logs(folder: Path) -> None:
+def test_failed_start_shows_log_lines_and_paths(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False, settings={"no_such_setting": "1"})
     with pytest.raises(ConfigurationError) as refusal:
         server.use()
@@ -117,7 +117,7 @@ def test_a_server_that_does_not_start_shows_its_last_words_and_its_logs(folder: 
 
 
 @pytest.mark.parametrize("start", [EmbeddedServer.use, EmbeddedServer.keep])
-def test_binaries_that_are_missing_leave_nothing_behind(
+def test_missing_binaries_leave_no_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[EmbeddedServer], object]
 ) -> None:
     monkeypatch.setenv("HORSIES_PG_BINDIR", "/nowhere")
@@ -128,7 +128,7 @@ def test_binaries_that_are_missing_leave_nothing_behind(
 
 
 @as_root
-def test_root_lends_the_server_an_account(folder: Path) -> None:
+def test_root_runs_the_server_under_another_account(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     with server.use():
         assert server_process(server).username() in {"postgres", "nobody"}
@@ -136,7 +136,7 @@ def test_root_lends_the_server_an_account(folder: Path) -> None:
 
 
 @as_root
-def test_a_closed_parent_is_named_and_stays_closed(folder: Path) -> None:
+def test_inaccessible_parent_is_named_and_not_changed(folder: Path) -> None:
     home = folder / "home"
     home.mkdir(mode=0o700)
     with pytest.raises(ConfigurationError, match=f"may not enter {home}"):
@@ -145,7 +145,7 @@ def test_a_closed_parent_is_named_and_stays_closed(folder: Path) -> None:
 
 
 @as_root
-def test_binaries_behind_a_closed_folder_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inaccessible_binaries_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = folder / "closed"
     bindir = _copy_of_the_binaries(closed)
     closed.chmod(0o700)
@@ -157,7 +157,7 @@ def test_binaries_behind_a_closed_folder_are_copied(folder: Path, monkeypatch: p
 
 
 @as_root
-def test_an_ordinary_user_runs_the_server_itself(folder: Path) -> None:
+def test_ordinary_user_runs_the_server(folder: Path) -> None:
     script = "with server.use(): say(uid=psutil.Process(server.status().pid).uids().real)"
     own = folder / "own"
     own.mkdir()
@@ -167,7 +167,7 @@ def test_an_ordinary_user_runs_the_server_itself(folder: Path) -> None:
 
 
 @as_root
-def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
+def test_unwritable_folder_is_named(folder: Path) -> None:
     [said] = run_script(_REFUSED.format(act="use"), folder / "cluster", uid=NOBODY)
     assert said["code"] == "HRS-220"
     assert str(folder / "cluster") in said["text"]
@@ -175,14 +175,14 @@ def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
 
 
 @as_root
-def test_the_server_of_another_user_is_not_touched(folder: Path) -> None:
+def test_server_of_another_user_is_not_touched(folder: Path) -> None:
     with EmbeddedServer(folder, durable=False).use():
         [said] = run_script(_REFUSED.format(act="use"), folder, uid=NOBODY)
     assert said["code"] == "HRS-220"
 
 
 @as_root
-def test_a_look_at_the_closed_cluster_of_another_user_is_refused(folder: Path) -> None:
+def test_status_of_another_users_cluster_raises(folder: Path) -> None:
     (folder / "data").mkdir(mode=0o700)
     (folder / "start.lock").touch(mode=0o600)
     [said] = run_script(_REFUSED.format(act="status"), folder, uid=NOBODY)
@@ -191,14 +191,14 @@ def test_a_look_at_the_closed_cluster_of_another_user_is_refused(folder: Path) -
 
 
 @as_root
-def test_a_user_without_a_name_is_told_to_bring_a_server(folder: Path) -> None:
+def test_uid_without_a_name_gives_a_hint(folder: Path) -> None:
     [said] = run_script(_REFUSED.format(act="use"), folder, uid=54321)
     assert "uid 54321 has no user name" in said["text"]
     assert "broker.database_url" in said["text"]
 
 
 @as_root
-def test_looking_for_other_clusters_passes_by_closed_homes(folder: Path) -> None:
+def test_inaccessible_homes_have_no_other_clusters(folder: Path) -> None:
     (folder / "data").mkdir()
     script = "from horsies.embedded import other_clusters; say(others=[str(path) for path in other_clusters(folder)])"
     [said] = run_script(script, folder, uid=NOBODY)

@@ -24,7 +24,7 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
     server.stop(force=True)
 
 
-def test_looking_at_a_cluster_that_is_not_there_creates_nothing(folder: Path) -> None:
+def test_status_of_a_missing_cluster_creates_nothing(folder: Path) -> None:
     server = EmbeddedServer(folder / "none")
     status = server.status()
     assert (status.running, status.data_exists, status.kept, status.users_present) == (False, False, False, False)
@@ -32,7 +32,7 @@ def test_looking_at_a_cluster_that_is_not_there_creates_nothing(folder: Path) ->
     assert not (folder / "none").exists()
 
 
-def test_the_first_starts_the_server_the_second_joins_and_the_last_stops_it(server: EmbeddedServer) -> None:
+def test_first_user_starts_and_last_user_stops(server: EmbeddedServer) -> None:
     first, second = server.use(), server.use()
     assert (first.started, second.started) == (True, False)
     assert first.url == second.url == server.url
@@ -43,7 +43,7 @@ def test_the_first_starts_the_server_the_second_joins_and_the_last_stops_it(serv
     assert not server.status().running
 
 
-def test_a_kept_server_outlives_its_users_until_it_is_stopped(server: EmbeddedServer) -> None:
+def test_kept_server_runs_until_it_is_stopped(server: EmbeddedServer) -> None:
     assert server.keep()
     assert not server.keep()
     with server.use() as lease:
@@ -56,7 +56,7 @@ def test_a_kept_server_outlives_its_users_until_it_is_stopped(server: EmbeddedSe
     assert not server.status().kept
 
 
-def test_stopping_a_server_in_use_takes_force(server: EmbeddedServer) -> None:
+def test_stopping_a_used_server_requires_force(server: EmbeddedServer) -> None:
     with server.use():
         with pytest.raises(Busy, match="--force") as refusal:
             server.stop()
@@ -66,7 +66,7 @@ def test_stopping_a_server_in_use_takes_force(server: EmbeddedServer) -> None:
         assert not server.status().running
 
 
-def test_of_six_racing_processes_one_makes_and_starts_the_server_and_one_stops_it() -> None:
+def test_six_concurrent_users_start_and_stop_one_server() -> None:
     with temporary_cluster_folder() as folder:
         clients = [ServerUser(folder) for _ in range(6)]
         joined = [client.joined() for client in clients]
@@ -79,7 +79,7 @@ def test_of_six_racing_processes_one_makes_and_starts_the_server_and_one_stops_i
         assert server_log(folder).count("database system is shut down") == 1
 
 
-def test_after_a_killed_client_the_next_one_joins_and_stops_the_server(folder: Path, server: EmbeddedServer) -> None:
+def test_server_of_a_killed_user_is_joined_and_stopped(folder: Path, server: EmbeddedServer) -> None:
     victim = ServerUser(folder)
     pid = victim.joined()["pid"]
     victim.kill()
@@ -89,7 +89,7 @@ def test_after_a_killed_client_the_next_one_joins_and_stops_the_server(folder: P
     assert not server.status().running
 
 
-def test_a_forked_child_cannot_give_up_its_parents_lease(folder: Path) -> None:
+def test_forked_child_cannot_release_the_parents_handle(folder: Path) -> None:
     script = """
 lease = server.use()
 if os.fork() == 0:
@@ -101,7 +101,7 @@ say(running=server.status().running, users=server.status().users_present)
     assert run_script(script, folder) == [{"running": True, "users": True}]
 
 
-def test_a_lease_that_was_never_released_ends_with_its_process(folder: Path, server: EmbeddedServer) -> None:
+def test_unreleased_handle_ends_with_its_process(folder: Path, server: EmbeddedServer) -> None:
     script = "lease = server.use(); say(started=lease.started)"
     assert run_script(script, folder) == [{"started": True}]
     assert not server.status().running

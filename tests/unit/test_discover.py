@@ -21,26 +21,26 @@ def refusal_of(locator: str | None) -> ConfigurationError:
 @pytest.mark.parametrize(
     "locator", ["shop.main:app", "shop.main", "shop/main.py:app", "shop/main.py", "./shop/main.py"]
 )
-def test_an_app_is_found_by_module_or_by_file(project: Project, locator: str) -> None:
+def test_app_is_found_by_module_or_file(project: Project, locator: str) -> None:
     project.write("shop/main.py", APP)
     assert import_app_with_tasks(locator, load_settings()).list_tasks() == []
 
 
-def test_a_file_in_the_working_folder_needs_no_path(project: Project) -> None:
+def test_file_in_the_working_directory_needs_no_path(project: Project) -> None:
     project.write("lone_app.py", APP)
     assert import_app_with_tasks("lone_app.py", load_settings()) is import_app_with_tasks(
         "lone_app:app", load_settings()
     )
 
 
-def test_without_a_locator_the_settings_name_the_app(project: Project) -> None:
+def test_settings_give_the_default_locator(project: Project) -> None:
     project.write("configured.py", APP)
     project.write("horsies.toml", '[app]\nlocator = "configured:app"\n')
     assert import_app_with_tasks(None, load_settings()) is import_app_with_tasks("configured", load_settings())
 
 
 @pytest.mark.parametrize("locator", ["depot_app:app", "depot_app.py:app", "./depot_app.py"])
-def test_a_locator_in_a_file_above_counts_from_that_file(
+def test_locator_of_a_discovered_file_is_relative_to_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, locator: str
 ) -> None:
     project.write("depot_app.py", APP)
@@ -50,7 +50,7 @@ def test_a_locator_in_a_file_above_counts_from_that_file(
     assert import_app_with_tasks(None, load_settings()) is import_app_with_tasks(locator, load_settings())
 
 
-def test_a_locator_given_otherwise_counts_from_the_working_folder(
+def test_other_locators_are_relative_to_the_working_directory(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write("horsies.toml", '[app]\nlocator = "elsewhere:app"\n')
@@ -61,36 +61,36 @@ def test_a_locator_given_otherwise_counts_from_the_working_folder(
     import_app_with_tasks(None, load_settings())
 
 
-def test_a_locator_wins_over_the_settings(project: Project) -> None:
+def test_given_locator_overrides_the_settings(project: Project) -> None:
     project.write("wanted.py", APP)
     project.write("horsies.toml", '[app]\nlocator = "horsies.sample:app"\n')
     assert "sample.resize" not in import_app_with_tasks("wanted", load_settings()).tasks
 
 
-def test_one_app_under_two_names_is_one_app(project: Project) -> None:
+def test_app_with_two_names_is_one_app(project: Project) -> None:
     project.write("aliased.py", f"{APP}queue = app\n")
     import_app_with_tasks("aliased", load_settings())
 
 
-def test_the_tasks_in_other_modules_are_found_too(project: Project) -> None:
+def test_task_modules_are_imported(project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['shop_tasks'])\n")
     project.write_task("shop_tasks.py", name="resize")
     assert import_app_with_tasks("main", load_settings()).list_tasks() == ["resize"]
 
 
-def test_an_app_can_be_had_without_its_tasks(project: Project) -> None:
+def test_app_can_be_imported_without_task_modules(project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['not_there'])\n")
     assert import_app("main", load_settings()).list_tasks() == []
 
 
-def test_tasks_beside_an_app_in_a_package_belong_to_that_very_app(project: Project) -> None:
+def test_sibling_modules_register_with_the_same_app(project: Project) -> None:
     project.write("depot/__init__.py")
     project.write("depot/main.py", f"{APP}app.discover_tasks(['depot/tasks.py'])\n")
     project.write_task("depot/tasks.py", name="count", app="depot.main")
     assert import_app_with_tasks("depot/main.py", load_settings()).list_tasks() == ["count"]
 
 
-def test_nothing_is_sent_while_an_app_is_imported(project: Project) -> None:
+def test_sends_are_suppressed_while_importing_the_app(project: Project) -> None:
     project.write("eager.py", f"{APP}app.was_suppressed = app.are_sends_suppressed()\n")
     app = import_app_with_tasks("eager", load_settings())
     assert vars(app)["was_suppressed"]
@@ -98,14 +98,14 @@ def test_nothing_is_sent_while_an_app_is_imported(project: Project) -> None:
 
 
 @pytest.mark.parametrize("locator", [None, "shop:", ":app", "shop:the app", " "])
-def test_what_cannot_name_an_app_says_how_to_name_one(project: Project, locator: str | None) -> None:
+def test_malformed_locator_gives_a_hint(project: Project, locator: str | None) -> None:
     error = refusal_of(locator)
     assert error.code is ErrorCode.CLI_INVALID_ARGS
     assert "package.module:app" in str(error.help_text)
 
 
 @pytest.mark.parametrize("locator", ["shop.main.py", "shop.main.py:app"])
-def test_a_dotted_name_that_ends_like_a_file_is_ambiguous(project: Project, locator: str) -> None:
+def test_dotted_name_with_py_suffix_is_ambiguous(project: Project, locator: str) -> None:
     project.write("shop/main.py", APP)
     error = refusal_of(locator)
     assert error.code is ErrorCode.CLI_INVALID_ARGS
@@ -113,20 +113,20 @@ def test_a_dotted_name_that_ends_like_a_file_is_ambiguous(project: Project, loca
 
 
 @pytest.mark.parametrize("locator", ["nowhere.main:app", "nowhere", "nowhere/main.py", "nowhere.py"])
-def test_a_module_or_file_that_is_not_there_says_where_was_looked(project: Project, locator: str) -> None:
+def test_missing_module_or_file_names_the_searched_folder(project: Project, locator: str) -> None:
     error = refusal_of(locator)
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
     assert str(project.folder) in str(error.help_text)
 
 
-def test_a_module_without_an_app_says_how_one_is_made(project: Project) -> None:
+def test_module_without_an_app_gives_a_hint(project: Project) -> None:
     project.write("empty_module.py")
     error = refusal_of("empty_module")
     assert (error.code, error.message) == (ErrorCode.WORKER_INVALID_LOCATOR, "no app in empty_module")
     assert "Horsies()" in str(error.help_text)
 
 
-def test_of_two_apps_one_must_be_named(project: Project) -> None:
+def test_module_with_two_apps_needs_a_name(project: Project) -> None:
     project.write("two.py", TWO_APPS)
     error = refusal_of("two")
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
@@ -134,14 +134,14 @@ def test_of_two_apps_one_must_be_named(project: Project) -> None:
     import_app_with_tasks("two:second", load_settings())
 
 
-def test_a_wrong_name_is_answered_with_the_right_one(project: Project) -> None:
+def test_wrong_app_name_suggests_the_right_one(project: Project) -> None:
     project.write("named.py", f"{APP}def create(): ...\n")
     assert refusal_of("named:ap").message == "no 'ap' in named"
     assert refusal_of("named:create").message == "named:create has type function, not a Horsies app"
     assert refusal_of("named:create").help_text == "did you mean named:app?"
 
 
-def test_a_module_that_imports_a_missing_one_is_not_itself_missing(project: Project) -> None:
+def test_missing_import_inside_the_module_is_an_import_error(project: Project) -> None:
     path = project.write("needy.py", f"{APP}import not_installed\n")
     error = refusal_of("needy:app")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
@@ -149,6 +149,6 @@ def test_a_module_that_imports_a_missing_one_is_not_itself_missing(project: Proj
     assert (error.location.file, error.location.line) == (str(path), 3)
 
 
-def test_a_setting_that_is_wrong_in_code_is_reported_as_itself(project: Project) -> None:
+def test_invalid_setting_in_code_keeps_its_error(project: Project) -> None:
     project.write("wrong.py", "from horsies import AppConfig\nAppConfig(prefetch_buffer=5)\n")
     assert refusal_of("wrong").code is ErrorCode.CONFIG_INVALID_PREFETCH

@@ -22,12 +22,12 @@ from horsies.errors import (
 
 
 @pytest.mark.parametrize("family", [ConfigurationError, TaskDefinitionError, WorkflowValidationError, RegistryError])
-def test_every_family_but_the_brokers_is_a_value_error(family: type[HorsiesError]) -> None:
+def test_all_errors_except_broker_errors_are_value_errors(family: type[HorsiesError]) -> None:
     assert issubclass(family, ValueError)
     assert not issubclass(BrokerError, ValueError)
 
 
-def test_an_error_prints_code_place_notes_and_help() -> None:
+def test_error_prints_code_location_notes_and_help() -> None:
     error = ConfigurationError(
         "too small",
         code=ErrorCode.CONFIG_INVALID_RECOVERY,
@@ -44,13 +44,13 @@ def test_an_error_prints_code_place_notes_and_help() -> None:
     ]
 
 
-def test_an_error_in_a_log_is_one_line_with_its_notes_and_help_as_fields() -> None:
+def test_one_line_format_has_notes_and_hint_as_fields() -> None:
     error = BrokerError("gone", code=BrokerErrorCode.DB_PING_FAILED, hint="start it", notes=["it was there"])
     assert format_one_line(error) == "error[DB_PING_FAILED]: gone  note=it was there  hint=start it"
     assert format_one_line(RuntimeError("odd")) == "odd"
 
 
-def test_the_location_of_the_caller_is_the_first_frame_outside_horsies() -> None:
+def test_caller_location_is_outside_horsies() -> None:
     location = SourceLocation.of_caller()
     assert location is not None
     assert location.file == __file__
@@ -58,18 +58,18 @@ def test_the_location_of_the_caller_is_the_first_frame_outside_horsies() -> None
 
 
 @pytest.mark.parametrize("line", ["url = 'postgresql://me:hunter2@db/app'", "connect(PASSWORD='hunter2')"])
-def test_a_source_line_that_may_hold_a_password_is_not_repeated(tmp_path: Path, line: str) -> None:
+def test_source_lines_with_secrets_are_hidden(tmp_path: Path, line: str) -> None:
     (tmp_path / "app.py").write_text(line)
     error = ConfigurationError("wrong", location=SourceLocation(str(tmp_path / "app.py"), 1))
     assert "hunter2" not in str(error)
     assert "app.py:1" in str(error)
 
 
-def test_nothing_is_raised_for_no_error() -> None:
+def test_raise_together_returns_without_errors() -> None:
     raise_together("settings", [])
 
 
-def test_one_error_is_raised_as_itself() -> None:
+def test_single_error_is_raised_unchanged() -> None:
     error = TaskDefinitionError("one")
     with pytest.raises(TaskDefinitionError) as caught:
         raise_together("tasks", [error])
@@ -77,7 +77,7 @@ def test_one_error_is_raised_as_itself() -> None:
 
 
 @pytest.mark.parametrize("family", [ConfigurationError, TaskDefinitionError, WorkflowValidationError])
-def test_several_errors_are_one_object_of_their_family_with_a_report(family: type[HorsiesError]) -> None:
+def test_several_errors_are_raised_as_their_common_class(family: type[HorsiesError]) -> None:
     errors = [family("one", code=ErrorCode.CONFIG_INVALID_WORKER), family("two")]
     with pytest.raises(MultipleValidationErrors) as caught:
         raise_together("phase", errors)

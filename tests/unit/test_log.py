@@ -27,7 +27,7 @@ def written(form: LogFormat, level: str = "INFO") -> io.StringIO:
     return stream
 
 
-def test_a_text_line_names_time_level_logger_message_and_extras() -> None:
+def test_text_line_has_time_level_logger_message_and_fields() -> None:
     stream = written("text")
     LOGGER.warning("claimed %d tasks", 3, extra={"queue": "mail"})
     line = stream.getvalue()
@@ -36,7 +36,7 @@ def test_a_text_line_names_time_level_logger_message_and_extras() -> None:
     )
 
 
-def test_a_json_line_is_one_object() -> None:
+def test_json_line_is_one_object() -> None:
     stream = written("json")
     LOGGER.info("done\n", extra={"task_id": "1"})
     (line,) = stream.getvalue().splitlines()
@@ -46,7 +46,7 @@ def test_a_json_line_is_one_object() -> None:
 
 
 @pytest.mark.parametrize("are_asked_for", [True, False])
-def test_statements_are_written_at_any_level_where_they_are_asked_for(are_asked_for: bool) -> None:
+def test_statements_are_logged_at_any_level_if_enabled(are_asked_for: bool) -> None:
     stream = io.StringIO()
     configure_logging("WARNING", statements=are_asked_for, stream=stream)
     logging.getLogger(STATEMENT_LOGGER).debug("SELECT 1", extra={"ms": 0.4})
@@ -54,7 +54,7 @@ def test_statements_are_written_at_any_level_where_they_are_asked_for(are_asked_
     assert stream.getvalue().endswith("DEBUG   horsies.statements  SELECT 1  ms=0.4\n") is are_asked_for
 
 
-def test_an_exception_is_part_of_the_record() -> None:
+def test_exception_is_part_of_the_record() -> None:
     stream = written("json")
     try:
         raise LookupError("lost")
@@ -63,14 +63,14 @@ def test_an_exception_is_part_of_the_record() -> None:
     assert "LookupError: lost" in json.loads(stream.getvalue())["exception"]
 
 
-def test_hostile_text_cannot_forge_a_line_or_reach_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     stream = written("text")
     LOGGER.info("name %s", "\x1b[2J\nINFO forged")
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 
 
-def test_the_level_is_obeyed() -> None:
+def test_level_filters_records() -> None:
     stream = written("text", level="warning")
     LOGGER.info("quiet")
     assert not stream.getvalue()

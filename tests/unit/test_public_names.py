@@ -176,31 +176,31 @@ STILL_TO_COME = {
 }
 
 
-def test_what_is_promised_is_there_or_is_known_to_be_missing() -> None:
+def test_documented_names_exist_or_are_known_missing() -> None:
     assert set(horsies.__all__) == PROMISED - STILL_TO_COME
 
 
-def test_the_names_are_sorted_and_stand_once() -> None:
+def test_names_are_sorted_and_unique() -> None:
     assert list(horsies.__all__) == sorted(set(horsies.__all__)) == dir(horsies)
 
 
 @pytest.mark.parametrize("name", horsies.__all__)
-def test_a_name_can_be_imported(name: str) -> None:
+def test_every_name_can_be_imported(name: str) -> None:
     assert getattr(horsies, name) is not None
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Horse"):
         horsies.Horse  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
-def test_importing_the_package_loads_neither_driver_nor_models() -> None:
+def test_importing_horsies_loads_neither_asyncpg_nor_models() -> None:
     code = "import sys, horsies; print([name for name in ('asyncpg', 'pydantic', 'asyncio') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_star_import_brings_everything() -> None:
+def test_star_import_has_every_name() -> None:
     code = "from horsies import *; print(Horsies.__name__, __version__ != '')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("Horsies True\n", "")

@@ -20,7 +20,7 @@ def _kept(folder: Path, timings: Iterable[Timing]) -> Path:
     return file
 
 
-def test_times_are_shown_by_scenario_beside_their_bound_and_what_exceeds_it_is_marked(
+def test_times_are_printed_and_excesses_marked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     quick = (each / 100 for each in range(100, 0, -1))
@@ -32,10 +32,10 @@ def test_times_are_shown_by_scenario_beside_their_bound_and_what_exceeds_it_is_m
     ]
 
 
-def test_a_p99_above_its_bound_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_p99_above_its_limit_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_kept(tmp_path, [*_timings("F1", 0.5), *_timings("F2", 0.5, 1.4)])) == 1
     assert "F2, settled: p99 is 1.40 s, the bound 1.30 s" in capsys.readouterr().err
 
 
-def test_one_late_recovery_in_a_hundred_is_none(tmp_path: Path) -> None:
+def test_one_late_recovery_in_a_hundred_passes(tmp_path: Path) -> None:
     assert main(_kept(tmp_path, _timings("F2", *[0.5] * 99, 1.4))) == 0

@@ -12,12 +12,12 @@ CUSTOM = AppConfig(
 )
 
 
-def test_an_app_has_its_default_queue_or_those_configured() -> None:
+def test_valid_queue_names_are_default_or_configured() -> None:
     assert Horsies(AppConfig()).get_valid_queue_names() == ["default"]
     assert Horsies(CUSTOM).get_valid_queue_names() == ["mail", "post"]
 
 
-def test_a_valid_queue_is_named_in_return() -> None:
+def test_valid_queue_name_is_returned() -> None:
     assert Horsies(AppConfig()).validate_queue_name(None) == "default"
     assert Horsies(CUSTOM).validate_queue_name("mail") == "mail"
 
@@ -30,13 +30,13 @@ def test_a_valid_queue_is_named_in_return() -> None:
         (CUSTOM, "fax", ErrorCode.TASK_INVALID_QUEUE),
     ],
 )
-def test_any_other_queue_is_refused(config: AppConfig, queue_name: str | None, code: ErrorCode) -> None:
+def test_unknown_queue_name_raises(config: AppConfig, queue_name: str | None, code: ErrorCode) -> None:
     with pytest.raises((ConfigurationError, TaskDefinitionError)) as caught:
         Horsies(config).validate_queue_name(queue_name)
     assert caught.value.code is code
 
 
-def test_discovering_imports_nothing_and_hands_out_a_copy() -> None:
+def test_discovered_modules_are_not_imported_and_returned_as_copy() -> None:
     app = Horsies(AppConfig())
     app.discover_tasks(["no.such.module", "tasks.py"])
     found = app.get_discovered_task_modules()
@@ -44,7 +44,7 @@ def test_discovering_imports_nothing_and_hands_out_a_copy() -> None:
     assert app.get_discovered_task_modules() == ["no.such.module", "tasks.py"]
 
 
-def test_discovering_again_replaces_and_warns(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_discover_replaces_modules_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     app = Horsies(AppConfig())
     with caplog.at_level(logging.WARNING, "horsies"):
         app.discover_tasks(["one"])
@@ -54,7 +54,7 @@ def test_discovering_again_replaces_and_warns(caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 1
 
 
-def test_sends_are_suppressed_in_every_app_while_modules_are_imported(tmp_path: Path) -> None:
+def test_imports_suppress_sends_of_every_app(tmp_path: Path) -> None:
     app = Horsies(AppConfig())
     module = tmp_path / "asking_at_import.py"
     module.write_text("from horsies import AppConfig, Horsies\nanswer = Horsies(AppConfig()).are_sends_suppressed()\n")
@@ -63,7 +63,7 @@ def test_sends_are_suppressed_in_every_app_while_modules_are_imported(tmp_path: 
     assert not app.are_sends_suppressed()
 
 
-def test_making_an_app_and_its_broker_opens_nothing() -> None:
+def test_creating_app_and_broker_opens_no_connection() -> None:
     app = Horsies(AppConfig())
     broker = app.get_broker()
     app.set_role("worker")

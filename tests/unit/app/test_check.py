@@ -48,11 +48,11 @@ def schedule(**given: object) -> TaskSchedule:
     return TaskSchedule.model_validate({"name": "billing", "task_name": "bill", "pattern": HOURLY, **given})
 
 
-def test_a_sound_app_has_no_errors() -> None:
+def test_valid_app_has_no_errors() -> None:
     assert Horsies().check() == []
 
 
-def test_a_queue_that_a_worker_should_serve_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_of_the_worker_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORSIES_WORKER__QUEUES", '["mail", "fax"]')
     failed = first_failed_phase(Horsies())
     assert failed is not None
@@ -60,7 +60,7 @@ def test_a_queue_that_a_worker_should_serve_must_exist(monkeypatch: pytest.Monke
     assert codes(list(failed.errors)) == [ErrorCode.TASK_INVALID_QUEUE] * 2
 
 
-def test_every_task_module_that_cannot_be_imported_is_reported(project: Project) -> None:
+def test_every_failing_task_module_is_reported(project: Project) -> None:
     project.write("raises.py", "1 / 0")
     project.write("mistyped.py", "def (:")
     project.write("fine.py")
@@ -77,7 +77,7 @@ def test_every_task_module_that_cannot_be_imported_is_reported(project: Project)
     ]
 
 
-def test_errors_of_one_definition_are_told_apart(project: Project) -> None:
+def test_errors_of_one_definition_are_listed_separately(project: Project) -> None:
     project.write(
         "wrong.py", "from horsies import Horsies\n@Horsies().task('t', priority=0, timeout_ms=1)\ndef t(): ..."
     )
@@ -115,7 +115,7 @@ def doubled() -> TaskResult[None, TaskError]:
 """
 
 
-def test_every_wrong_task_of_a_module_is_reported_each_time_it_is_checked(project: Project) -> None:
+def test_repeated_check_reports_every_invalid_task_again(project: Project) -> None:
     project.write("three_wrong.py", THREE_WRONG)
     app = Horsies()
     app.discover_tasks(["three_wrong.py"])
@@ -127,7 +127,7 @@ def test_every_wrong_task_of_a_module_is_reported_each_time_it_is_checked(projec
         ]
 
 
-def test_a_task_must_not_hand_out_codes_of_ours() -> None:
+def test_task_must_not_use_reserved_error_codes() -> None:
     app = Horsies()
 
     @app.task("pay", exception_mapper={CardDeclined: "TASK_CANCELLED"}, default_unhandled_error_code="WORKER_CRASHED")
@@ -140,22 +140,22 @@ def test_a_task_must_not_hand_out_codes_of_ours() -> None:
     assert found[0].notes == ("in task 'pay'",)
 
 
-def test_nor_must_the_app() -> None:
+def test_app_must_not_use_reserved_error_codes() -> None:
     found = Horsies(AppConfig(exception_mapper={CardDeclined: "POISON_TASK"})).check()
     assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION]
     assert found[0].notes == ("in the app's settings",)
 
 
-def test_codes_of_ones_own_are_welcome() -> None:
+def test_custom_error_codes_are_accepted() -> None:
     app = Horsies(AppConfig(exception_mapper={CardDeclined: "DECLINED"}, default_unhandled_error_code="BROKEN"))
     assert app.check() == []
 
 
-def test_a_schedule_whose_arguments_fit_its_task_is_sound() -> None:
+def test_schedule_with_matching_arguments_is_valid() -> None:
     assert app_with(schedule(args=(7,), kwargs={"amount": 9.5})).check() == []
 
 
-def test_a_schedule_must_name_a_registered_task() -> None:
+def test_task_of_a_schedule_must_be_registered() -> None:
     (error,) = app_with(schedule(task_name="bil")).check()
     assert error.code is ErrorCode.TASK_NOT_REGISTERED
     assert error.notes == ("in schedule 'billing'",)
@@ -165,20 +165,20 @@ def test_a_schedule_must_name_a_registered_task() -> None:
     ("given", "named"),
     [({"args": (7,)}, "amount"), ({"args": ("x", 1)}, "customer"), ({"args": (7, 1), "kwargs": {"vat": 1}}, "vat")],
 )
-def test_the_arguments_of_a_schedule_must_fit_its_task(given: dict[str, object], named: str) -> None:
+def test_arguments_of_a_schedule_must_match_its_task(given: dict[str, object], named: str) -> None:
     (error,) = app_with(schedule(**given)).check()
     assert error.code is ErrorCode.CONFIG_INVALID_SCHEDULE
     assert named in error.message
 
 
-def test_the_queue_of_a_schedule_must_be_configured() -> None:
+def test_queue_of_a_schedule_must_be_configured() -> None:
     queues = [CustomQueueConfig(name="mail")]
     schedules = ScheduleConfig(schedules=[schedule(queue_name="fax")])
     app = Horsies(AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=queues, schedule=schedules))
     assert codes(app.check()) == [ErrorCode.TASK_INVALID_QUEUE, ErrorCode.TASK_NOT_REGISTERED]
 
 
-def test_every_schedule_is_looked_at_and_a_file_is_pointed_at(project: Project) -> None:
+def test_every_schedule_is_checked_and_errors_name_the_file(project: Project) -> None:
     entry = '[[schedule.entries]]\nname = "{}"\ntask_name = "none"\npattern = {{ type = "hourly", minute = 0 }}\n'
     path = project.write("horsies.toml", entry.format("a") + entry.format("b"))
     found = Horsies().check()
@@ -186,20 +186,20 @@ def test_every_schedule_is_looked_at_and_a_file_is_pointed_at(project: Project) 
     assert all(error.location is not None and error.location.file == str(path) for error in found)
 
 
-def test_a_later_phase_does_not_run_after_one_with_errors(project: Project) -> None:
+def test_phase_with_errors_stops_the_check(project: Project) -> None:
     project.write("raises.py", "1 / 0")
     app = app_with(schedule(task_name="unknown"))
     app.discover_tasks(["raises.py"])
     assert codes(app.check(live=True)) == [ErrorCode.MODULE_EXEC_ERROR]
 
 
-def test_a_server_that_does_not_answer_is_one_error_without_its_password() -> None:
+def test_unreachable_server_is_one_error_without_password() -> None:
     app = Horsies(AppConfig(broker=PostgresConfig(database_url="postgresql://me:hunter2@127.0.0.1:1/db")))
     (error,) = app.check(live=True)
     assert error.code is ErrorCode.BROKER_INIT_FAILED
     assert "hunter2" not in str(error)
 
 
-async def test_inside_an_event_loop_the_live_check_is_refused() -> None:
+async def test_live_check_raises_inside_an_event_loop() -> None:
     with pytest.raises(InsideEventLoop):
         Horsies().check(live=True)

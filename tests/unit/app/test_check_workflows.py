@@ -36,7 +36,7 @@ def found_in(app: Horsies) -> tuple[str, list[object]]:
     return failed.phase, [error.code for error in failed.errors]
 
 
-def test_a_definition_without_a_key_is_found() -> None:
+def test_definition_without_a_key_is_reported() -> None:
     app, add = app_with_task()
 
     class Keyless(WorkflowDefinition[Any]):
@@ -47,7 +47,7 @@ def test_a_definition_without_a_key_is_found() -> None:
     assert app.check()[0].location == Keyless.__location__
 
 
-def test_a_definition_that_cannot_be_built_is_found() -> None:
+def test_definition_that_cannot_be_built_is_reported() -> None:
     app, add = app_with_task()
 
     class Wrong(WorkflowDefinition[Any]):
@@ -59,7 +59,7 @@ def test_a_definition_that_cannot_be_built_is_found() -> None:
     assert app.check()[0].location == Wrong.__location__
 
 
-def test_builders_are_called_once_for_each_case_and_nothing_is_sent() -> None:
+def test_builders_run_once_per_case_with_sends_suppressed() -> None:
     app, add = app_with_task()
     seen: list[tuple[int, bool]] = []
 
@@ -74,7 +74,7 @@ def test_builders_are_called_once_for_each_case_and_nothing_is_sent() -> None:
     assert [builder.function for builder in app.get_workflow_builders()] == [fan]
 
 
-def test_a_builder_without_parameters_needs_no_cases() -> None:
+def test_builder_without_parameters_needs_no_cases() -> None:
     app, add = app_with_task()
 
     @app.workflow_builder()
@@ -86,7 +86,7 @@ def test_a_builder_without_parameters_needs_no_cases() -> None:
     assert one.__qualname__ in found[0].notes[-1]
 
 
-def test_a_builder_with_parameters_needs_cases_that_fit() -> None:
+def test_builder_with_parameters_needs_matching_cases() -> None:
     app, _ = app_with_task()
 
     @app.workflow_builder()
@@ -105,7 +105,7 @@ def test_a_builder_with_parameters_needs_cases_that_fit() -> None:
     )
 
 
-def test_whatever_else_a_builder_does_is_told() -> None:
+def test_builder_that_raises_or_returns_no_spec_is_reported() -> None:
     app, _ = app_with_task()
 
     @app.workflow_builder()
@@ -146,7 +146,7 @@ BUILDERS = """
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_builder_that_no_check_calls_is_found(project: Project, is_named: bool) -> None:
+def test_undecorated_builder_is_reported(project: Project, is_named: bool) -> None:
     path = project.write("building.py", BUILDERS)
     app: Horsies = import_module_or_file(str(path)).app
     app.discover_tasks([str(path)] if is_named else [])
@@ -177,7 +177,7 @@ WRONG = """
 """
 
 
-def test_every_wrong_workflow_of_a_module_is_reported(project: Project) -> None:
+def test_every_invalid_workflow_of_a_module_is_reported(project: Project) -> None:
     project.write("wrong_flows.py", WRONG)
     app = Horsies()
     app.discover_tasks(["wrong_flows.py"])

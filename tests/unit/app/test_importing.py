@@ -24,12 +24,12 @@ def failure_of(name: str) -> ConfigurationError:
     return raised.value
 
 
-def test_a_file_is_imported_once(project: Project) -> None:
+def test_file_is_imported_once(project: Project) -> None:
     path = project.write("loose_tasks.py", "made = object()")
     assert import_file(path) is import_file(Path("loose_tasks.py"))
 
 
-def test_two_files_of_one_name_are_two_modules(project: Project) -> None:
+def test_files_with_equal_names_are_different_modules(project: Project) -> None:
     first = import_file(project.write("mail/loose.py", "queue = 'mail'"))
     second = import_file(project.write("reports/loose.py", "queue = 'reports'"))
     assert (first.queue, second.queue) == ("mail", "reports")
@@ -37,7 +37,7 @@ def test_two_files_of_one_name_are_two_modules(project: Project) -> None:
     assert sys.modules[second.__name__] is second
 
 
-def test_a_file_in_a_package_is_the_module_that_its_siblings_import(project: Project) -> None:
+def test_file_in_a_package_is_imported_as_its_member(project: Project) -> None:
     for file in ("shop/__init__.py", "shop/jobs/__init__.py"):
         project.write(file)
     project.write("shop/settings.py", "made = object()")
@@ -46,16 +46,16 @@ def test_a_file_in_a_package_is_the_module_that_its_siblings_import(project: Pro
     assert import_file(Path("shop/settings.py")).made is jobs.made
 
 
-def test_the_file_of_a_package_itself_is_the_package(project: Project) -> None:
+def test_init_file_is_imported_as_the_package(project: Project) -> None:
     assert import_file(project.write("store_front/__init__.py")).__name__ == "store_front"
 
 
-def test_a_package_whose_name_is_taken_is_imported_by_its_file(project: Project) -> None:
+def test_package_with_a_used_name_is_imported_by_file(project: Project) -> None:
     project.write("json/__init__.py")
     assert import_file(project.write("json/my_tasks.py", "mine = True")).mine
 
 
-def test_a_module_that_raises_is_named_with_the_line_that_did(project: Project) -> None:
+def test_import_error_names_the_line_that_raised(project: Project) -> None:
     path = project.write("broken.py", "import json\n\njson.loads('{')\n")
     error = failure_of("broken.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
@@ -64,23 +64,23 @@ def test_a_module_that_raises_is_named_with_the_line_that_did(project: Project) 
     assert "on its own: python broken.py" in str(error)
 
 
-def test_a_syntax_error_is_at_the_line_that_does_not_parse(project: Project) -> None:
+def test_syntax_error_names_its_line(project: Project) -> None:
     path = project.write("unfinished.py", "fine = 1\ndef (:\n")
     assert failure_of("unfinished.py").location == SourceLocation(str(path), 2)
 
 
-def test_a_module_that_does_not_exist_blames_no_line_of_ours() -> None:
+def test_missing_module_has_no_location_inside_horsies() -> None:
     error = failure_of("no.such.module")
     assert (error.code, error.location) == (ErrorCode.MODULE_EXEC_ERROR, None)
     assert "python -c 'import no.such.module'" in str(error)
 
 
-def test_a_module_that_leaves_is_an_error_like_any_other(project: Project) -> None:
+def test_module_that_exits_is_an_import_error(project: Project) -> None:
     project.write("script.py", "import sys\nsys.exit(3)\n")
     assert "SystemExit: 3" in failure_of("script.py").message
 
 
-def test_an_error_of_ours_passes_as_itself(project: Project) -> None:
+def test_validation_errors_are_raised_unchanged(project: Project) -> None:
     project.write("wrong_task.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\n")
     with pytest.raises(TaskDefinitionError):
         import_module_or_file("wrong_task.py")
@@ -100,7 +100,7 @@ handle = work.send(1).unwrap()
 """
 
 
-def test_a_policy_that_cannot_work_is_shown_where_it_is_written(project: Project) -> None:
+def test_invalid_retry_policy_names_its_line(project: Project) -> None:
     path = project.write("policies.py", UNWORKABLE_POLICY)
     with pytest.raises(TaskDefinitionError) as caught:
         import_module_or_file("policies.py")
@@ -108,7 +108,7 @@ def test_a_policy_that_cannot_work_is_shown_where_it_is_written(project: Project
     assert caught.value.location == SourceLocation(str(path), 4)
 
 
-def test_a_module_that_needs_what_it_sends_is_told_where_to_send(project: Project) -> None:
+def test_send_during_import_gives_a_hint(project: Project) -> None:
     add_to_sys_path(project.folder)
     project.write("main.py", APP)
     project.write_task("work.py", name="work")
@@ -121,7 +121,7 @@ def test_a_module_that_needs_what_it_sends_is_told_where_to_send(project: Projec
     assert "sends are suppressed while modules are imported" in (error.help_text or "")
 
 
-def test_an_error_of_ours_that_says_nothing_of_the_module_is_its_failure(project: Project) -> None:
+def test_other_horsies_errors_become_import_errors(project: Project) -> None:
     path = project.write("taking.py", "from horsies import Err\nErr('no number').unwrap()\n")
     error = failure_of("taking.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
@@ -129,7 +129,7 @@ def test_an_error_of_ours_that_says_nothing_of_the_module_is_its_failure(project
     assert error.location == SourceLocation(str(path), 2)
 
 
-def test_what_stands_after_a_refused_task_is_run_as_well(project: Project) -> None:
+def test_import_continues_after_an_invalid_task(project: Project) -> None:
     project.write(
         "half_wrong.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\nt.bind(1)\n1 / 0\n"
     )
@@ -138,7 +138,7 @@ def test_what_stands_after_a_refused_task_is_run_as_well(project: Project) -> No
     assert [error.code for error in caught.value.faults] == [ErrorCode.TASK_NO_RETURN_TYPE, ErrorCode.MODULE_EXEC_ERROR]
 
 
-def test_modules_that_lack_a_task_are_not_kept(project: Project) -> None:
+def test_modules_with_invalid_tasks_are_removed(project: Project) -> None:
     add_to_sys_path(project.folder)
     project.write("bureau/__init__.py")
     import_module_or_file("bureau")
@@ -150,7 +150,7 @@ def test_modules_that_lack_a_task_are_not_kept(project: Project) -> None:
     assert not hasattr(sys.modules["bureau"], "jobs")
 
 
-def test_a_module_that_raised_is_not_kept(project: Project) -> None:
+def test_module_that_raised_is_removed(project: Project) -> None:
     project.write("second_try.py", "1 / 0")
     failure_of("second_try.py")
     project.write("second_try.py", "fine = True  # now")

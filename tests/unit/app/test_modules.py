@@ -11,26 +11,26 @@ from horsies import ConfigurationError, ErrorCode, Horsies
 from tests.support.cli import Project
 
 
-def test_a_pattern_finds_python_files_but_no_tests(project: Project) -> None:
+def test_pattern_matches_python_files_except_tests(project: Project) -> None:
     wanted = [project.write(f"jobs/{name}") for name in ("a.py", "deep/b.py")]
     for name in ("test_a.py", "a_test.py", "conftest.py", "notes.txt"):
         project.write(f"jobs/{name}")
     assert Horsies().expand_module_globs(["jobs/**/*.py"]) == [str(path) for path in wanted]
 
 
-def test_what_is_left_out_can_be_chosen(project: Project) -> None:
+def test_excluded_patterns_can_be_changed(project: Project) -> None:
     kept = project.write("jobs/test_a.py")
     project.write("jobs/old.py")
     assert Horsies().expand_module_globs(["jobs/*.py"], exclude=["old.py"]) == [str(kept)]
 
 
-def test_dotted_names_pass_and_nothing_is_found_twice(project: Project) -> None:
+def test_dotted_names_are_kept_and_duplicates_removed(project: Project) -> None:
     path = project.write("jobs/a.py")
     found = Horsies().expand_module_globs(["shop.tasks", "jobs/*.py", "jobs/a.py", str(path), "shop.tasks"])
     assert found == ["shop.tasks", str(path)]
 
 
-def test_naming_modules_imports_nothing(project: Project) -> None:
+def test_discover_tasks_imports_nothing(project: Project) -> None:
     app = Horsies()
     app.discover_tasks(["never_there"])
     assert app.get_discovered_task_modules() == ["never_there"]
@@ -46,7 +46,7 @@ GIVEN_TEXT: list[Callable[[Horsies], object]] = [
 
 
 @pytest.mark.parametrize("given_text", GIVEN_TEXT)
-def test_a_text_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
+def test_string_instead_of_a_list_raises(
     given_text: Callable[[Horsies], object],
 ) -> None:
     with pytest.raises(ConfigurationError, match=r'use \["jobs/\*\.py"\]') as refused:
@@ -56,14 +56,14 @@ def test_a_text_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
     assert refused.value.location.file == __file__
 
 
-def test_the_list_of_modules_is_a_copy() -> None:
+def test_list_of_modules_is_a_copy() -> None:
     app = Horsies()
     app.discover_tasks(["shop.tasks"])
     app.get_discovered_task_modules().clear()
     assert app.get_discovered_task_modules() == ["shop.tasks"]
 
 
-def test_a_second_list_replaces_the_first_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_list_of_modules_replaces_the_first_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     app = Horsies()
     app.discover_tasks(["first"])
     app.discover_tasks(["second"])
@@ -71,7 +71,7 @@ def test_a_second_list_replaces_the_first_and_says_so(caplog: pytest.LogCaptureF
     assert "replaces modules ['first'] with ['second']" in caplog.text
 
 
-def test_modules_are_imported_by_path_and_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_imported_by_path_and_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(project.folder)
     project.write("by_name.py")
     app = Horsies()
@@ -79,21 +79,21 @@ def test_modules_are_imported_by_path_and_by_name(project: Project, monkeypatch:
     assert [module.__name__ for module in app.import_task_modules()] == ["by_path", "by_name"]
 
 
-def test_a_missing_file_is_skipped_with_a_warning(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_is_skipped_with_a_warning(project: Project, caplog: pytest.LogCaptureFixture) -> None:
     there = str(project.write("there.py"))
     imported = Horsies().import_task_modules(["gone.py", there])
     assert [module.__file__ for module in imported] == [there]
     assert "task module gone.py does not exist" in caplog.text
 
 
-def test_a_raising_module_stops_the_imports(project: Project) -> None:
+def test_module_that_raises_stops_the_imports(project: Project) -> None:
     project.write("raising.py", "raise RuntimeError('no')")
     with pytest.raises(ConfigurationError, match="RuntimeError: no") as raised:
         Horsies().import_task_modules(["raising.py"])
     assert raised.value.code is ErrorCode.MODULE_EXEC_ERROR
 
 
-def test_sends_are_suppressed_while_modules_are_imported_and_no_longer(project: Project) -> None:
+def test_sends_are_suppressed_only_during_imports(project: Project) -> None:
     project.write("eager.py", "from horsies import Horsies\nsuppressed = Horsies().are_sends_suppressed()")
     app = Horsies()
     (eager,) = app.import_task_modules(["eager.py"])
@@ -101,7 +101,7 @@ def test_sends_are_suppressed_while_modules_are_imported_and_no_longer(project: 
     assert not app.are_sends_suppressed()
 
 
-def test_a_raising_module_leaves_no_suppression_behind(project: Project) -> None:
+def test_suppression_ends_after_a_failed_import(project: Project) -> None:
     project.write("raising.py", "1 / 0")
     app = Horsies()
     with pytest.raises(ConfigurationError):

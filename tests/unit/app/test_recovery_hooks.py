@@ -19,14 +19,14 @@ def takes_nothing() -> None: ...
 def takes_two(_context: RecoveryContext, _more: int) -> None: ...
 
 
-def test_registering_works_as_a_decorator() -> None:
+def test_registration_works_as_a_decorator() -> None:
     app = Horsies()
     assert app.on_recovery(decide) is decide
     assert app.on_interrupted(mourn) is mourn
     assert app.on_workers_recovered(count) is count
 
 
-def test_hooks_are_kept_in_order_and_once() -> None:
+def test_hooks_are_kept_in_order_without_duplicates() -> None:
     app = Horsies()
     for hook in (decide, mourn, decide):
         app.on_interrupted(hook)
@@ -35,7 +35,7 @@ def test_hooks_are_kept_in_order_and_once() -> None:
 
 @pytest.mark.parametrize("hook", [takes_nothing, takes_two, "decide", None])
 @pytest.mark.parametrize("register", ["on_recovery", "on_interrupted", "on_workers_recovered"])
-def test_what_could_not_be_called_is_refused_where_it_is_registered(register: str, hook: Any) -> None:
+def test_invalid_hook_raises_at_its_registration(register: str, hook: Any) -> None:
     with pytest.raises(ConfigurationError) as raised:
         getattr(Horsies(), register)(hook)
     assert raised.value.code is ErrorCode.CONFIG_INVALID_CHILD_HOOK

@@ -25,7 +25,7 @@ SHAPE = CallSignature(
 SEND: dict[str, Any] = {"task_name": "mail.send", "queue_name": "mail", "priority": 5, "sent_at": SENT_AT}
 
 
-def test_an_enqueue_fingerprint_is_the_sha_of_canonical_json() -> None:
+def test_enqueue_sha_is_the_hash_of_canonical_json() -> None:
     document = {
         "name": "mail.send",
         "queue": "mail",
@@ -58,14 +58,14 @@ def test_fingerprints_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 700, 1000, 5000])
-def test_long_and_short_ones_are_made_alike(length: int) -> None:
+def test_short_and_long_documents_use_the_same_hash(length: int) -> None:
     text = canonical_json({"args": ["x" * length], "kwargs": {}, "name": "mail.send"})
     arguments = EncodedArguments(args_json=canonical_json(["x" * length]), kwargs_json="{}")
     shape = CallSignature(positional=(), keywords=frozenset(), required=(), var_positional="more", var_keyword=None)
     assert command_sha("mail.send", arguments, shape) == sha256(text.encode()).hexdigest()
 
 
-def test_without_a_hash_of_its_own_the_interpreter_has_that_of_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openssl_hash_is_used_without_a_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fingerprint._find_fast_sha256() is not sha256
     for name in ("_sha2", "_sha256"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -92,13 +92,13 @@ def test_every_part_of_a_send_changes_its_fingerprint(change: dict[str, Any]) ->
     assert enqueue_sha(**changed) != enqueue_sha(ARGUMENTS, **SEND)
 
 
-def test_the_zone_in_which_an_instant_is_written_does_not_matter() -> None:
+def test_time_zone_does_not_change_the_fingerprint() -> None:
     elsewhere: dict[str, Any] = {**SEND, "sent_at": SENT_AT.astimezone(timezone(timedelta(hours=9)))}
 
     assert enqueue_sha(ARGUMENTS, **elsewhere) == enqueue_sha(ARGUMENTS, **SEND)
 
 
-def test_a_command_is_its_name_and_its_arguments() -> None:
+def test_command_sha_covers_name_and_arguments() -> None:
     other = EncodedArguments(args_json="[]", kwargs_json='{"a":null}')
     calls = [("mail.send", ARGUMENTS), ("mail", ARGUMENTS), ("mail", other)]
 
@@ -115,7 +115,7 @@ def test_a_command_is_its_name_and_its_arguments() -> None:
         (("[1,2,3,4]", "{}"), ("[1,2,4,3]", "{}"), False),
     ],
 )
-def test_a_command_is_the_same_by_position_and_by_name(
+def test_command_sha_ignores_positional_or_keyword_form(
     one: tuple[str, str], other: tuple[str, str], is_same: bool
 ) -> None:
     shas = {command_sha("mail", EncodedArguments(*call), SHAPE) for call in (one, other)}

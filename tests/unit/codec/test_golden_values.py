@@ -137,7 +137,7 @@ def test_every_documented_type_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_written_in_its_pinned_form(name: str) -> None:
+def test_value_is_encoded_in_its_pinned_form(name: str) -> None:
     codec = codec_for(VALUES[name].annotation)
 
     stored = codec.dump(codec.validate(VALUES[name].value))
@@ -147,7 +147,7 @@ def test_a_value_is_written_in_its_pinned_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_the_pinned_form_is_read_as_the_typed_value(name: str) -> None:
+def test_pinned_form_is_decoded_to_the_typed_value(name: str) -> None:
     documented = VALUES[name]
     expected = documented.value if documented.comes_out is ... else documented.comes_out
 

@@ -17,14 +17,14 @@ from horsies.codec.ids import IdGenerator
 from horsies.model import task as model_ids
 
 
-def test_ids_rise() -> None:
+def test_ids_increase() -> None:
     source = IdGenerator()
     ids = [source.next_uuid() for _ in range(10_000)]
 
     assert ids == sorted(set(ids))
 
 
-def test_threads_share_one_rising_series() -> None:
+def test_threads_share_one_increasing_sequence() -> None:
     source = IdGenerator()
 
     def draw(_: int) -> list[UUID]:
@@ -37,7 +37,7 @@ def test_threads_share_one_rising_series() -> None:
     assert len({each for ids in series for each in ids}) == 8_000
 
 
-def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytest.FixtureRequest) -> None:
+def test_signal_handler_may_interrupt_id_generation(request: pytest.FixtureRequest) -> None:
     source = IdGenerator()
     taken: list[str] = []
 
@@ -59,7 +59,7 @@ def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytes
     assert len({*ids, *taken}) == len(ids) + len(taken)
 
 
-def test_ids_that_somebody_overtook_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_ids_are_dropped_after_a_later_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     source, make, taken = IdGenerator(), ids.format_ids, list[str]()
 
     def interrupted(first: int, count: int) -> list[str]:
@@ -73,7 +73,7 @@ def test_ids_that_somebody_overtook_are_not_given_out(monkeypatch: pytest.Monkey
     assert below < taken[0] < source.next_id()
 
 
-def test_texts_rise_in_each_thread_and_among_other_ids() -> None:
+def test_text_ids_increase_in_each_thread() -> None:
     source = IdGenerator()
 
     def draw(_: int) -> list[str]:
@@ -90,7 +90,7 @@ def test_texts_rise_in_each_thread_and_among_other_ids() -> None:
     assert len({each for ids in series for each in ids}) == 4 * 2_500
 
 
-def test_ids_that_were_made_together_are_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_ids_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     source, now = IdGenerator(), [100.0]
     monkeypatch.setattr(ids.time, "monotonic", lambda: now[0])
     earlier = [source.next_id() for _ in range(3)]
@@ -101,7 +101,7 @@ def test_ids_that_were_made_together_are_not_kept_for_long(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
+def test_forked_child_starts_its_own_sequence_despite_held_lock() -> None:
     source = IdGenerator()
     for _ in range(3):
         source.next_id()  # after which some are ready
@@ -123,7 +123,7 @@ def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
     assert not theirs & ours
 
 
-def test_a_series_takes_its_place_among_single_ids() -> None:
+def test_id_batches_and_single_ids_increase_together() -> None:
     source = IdGenerator()
     ids = [
         str(source.next_uuid()),
@@ -137,7 +137,7 @@ def test_a_series_takes_its_place_among_single_ids() -> None:
 
 @pytest.mark.parametrize("before", [1, 2, 17])
 @pytest.mark.parametrize("meanwhile", [1, 20])
-def test_whatever_step_is_interrupted_no_id_is_given_out_twice(before: int, meanwhile: int) -> None:
+def test_interruption_at_any_step_never_duplicates_ids(before: int, meanwhile: int) -> None:
     step = 0
     while (given := _interrupted_at(step, before=before, meanwhile=meanwhile)) is not None:
         assert len(set(given)) == len(given)

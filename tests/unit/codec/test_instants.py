@@ -13,13 +13,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @given(st.lists(st.integers(0, 10**10 * 10**6), min_size=1))
-def test_now_is_written_as_any_other_instant_is(micros: list[int]) -> None:
+def test_format_utc_now_equals_format_utc(micros: list[int]) -> None:
     for each in (*micros, micros[-1] // 10**6 * 10**6):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fingerprint.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
             assert format_utc_now() == format_utc(EPOCH + timedelta(microseconds=each))
 
 
-def test_another_time_zone_is_written_in_utc() -> None:
+def test_other_time_zones_are_formatted_in_utc() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=5)))
     assert format_utc(at) == "2026-01-01T22:04:05+00:00"

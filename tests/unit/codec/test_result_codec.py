@@ -61,23 +61,23 @@ def stored_body(error: TaskError) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_is_written_in_its_pinned_form(name: str) -> None:
+def test_result_is_encoded_in_its_pinned_form(name: str) -> None:
     assert stored(RESULTS[name]).document == canonical_json(GOLDEN[name])
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "an exception"])
-def test_the_pinned_form_is_read_as_the_result(name: str) -> None:
+def test_pinned_form_is_decoded_to_the_result(name: str) -> None:
     assert decode_result(json.dumps(GOLDEN[name]), ANYTHING) == RESULTS[name]
 
 
-def test_a_stored_exception_comes_back_as_its_record() -> None:
+def test_stored_exception_is_decoded_as_a_record() -> None:
     error = decode_result(json.dumps(GOLDEN["an exception"])).err_value
 
     assert error.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
     assert error.exception == GOLDEN["an exception"]["err"]["exception"]
 
 
-def test_an_ok_value_is_stored_as_its_declared_type_wants_it() -> None:
+def test_ok_value_is_converted_to_the_declared_type() -> None:
     assert stored(TaskResult(ok="5"), int) == EncodedResult(document='{"ok":5}', error=None)
 
 
@@ -95,9 +95,7 @@ def test_an_ok_value_is_stored_as_its_declared_type_wants_it() -> None:
         (TaskResult(ok=["\ud800"]), list[str], OperationalErrorCode.WORKER_SERIALIZATION_ERROR),
     ],
 )
-def test_a_return_value_that_does_not_fit_becomes_the_error_that_says_so(
-    returned: object, annotation: Any, code: str
-) -> None:
+def test_invalid_return_value_becomes_an_error_result(returned: object, annotation: Any, code: str) -> None:
     result = stored(returned, annotation)
 
     assert result.error is not None
@@ -105,37 +103,37 @@ def test_a_return_value_that_does_not_fit_becomes_the_error_that_says_so(
     assert json.loads(result.document)["err"]["error_code"] == code
 
 
-def test_a_mismatch_does_not_show_the_value() -> None:
+def test_type_mismatch_does_not_show_the_value() -> None:
     assert "hunter2" not in stored(TaskResult(ok="hunter2"), int).document
 
 
 @pytest.mark.parametrize("document", ["", "null", "5", "[]", "{}", '{"ok":1,"err":{}}', '{"err":5}', '{"value":1}'])
-def test_a_document_that_is_no_result_says_so(document: str) -> None:
+def test_invalid_document_is_a_deserialization_error(document: str) -> None:
     assert decode_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
 
 
-def test_an_error_of_the_wrong_shape_says_so() -> None:
+def test_invalid_stored_error_is_a_deserialization_error() -> None:
     document = '{"err":{"message":[]}}'
 
     assert decode_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
 
 
-def test_an_error_with_fields_of_a_later_release_is_still_read() -> None:
+def test_error_with_unknown_fields_is_decoded() -> None:
     assert decode_result('{"err":{"error_code":"CARD_DECLINED","severity":9}}').err_value == TaskError(
         error_code="CARD_DECLINED"
     )
 
 
-def test_a_value_that_no_longer_fits_its_type_says_so() -> None:
+def test_stored_value_of_another_type_is_a_hydration_error() -> None:
     assert decode_result('{"ok":"five"}', NUMBER).err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
 
 
-def test_without_the_declared_type_the_value_is_plain_json() -> None:
+def test_value_without_declared_type_is_plain_json() -> None:
     assert decode_result('{"ok":{"a":[1]}}').ok_value == {"a": [1]}
 
 
 @pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()], {1: 2}])
-def test_error_data_that_cannot_be_stored_is_replaced_by_its_repr(data: object) -> None:
+def test_unstorable_error_data_becomes_its_repr(data: object) -> None:
     assert stored_body(TaskError(error_code="BROKEN", data=data)) == {
         "error_code": "BROKEN",
         "message": None,
@@ -144,12 +142,12 @@ def test_error_data_that_cannot_be_stored_is_replaced_by_its_repr(data: object) 
     }
 
 
-def test_an_object_without_even_a_repr_is_named() -> None:
+def test_error_data_with_failing_repr_is_named_by_type() -> None:
     assert stored_body(TaskError(data=Hostile()))["data"] == "<Hostile: repr raised RuntimeError>"
     assert stored_body(TaskError(data=10**5000))["data"] == "<int: repr raised ValueError>"
 
 
-def test_what_no_text_may_hold_becomes_the_replacement_character() -> None:
+def test_unstorable_characters_become_the_replacement_character() -> None:
     body = stored_body(TaskError(message="a\0b\ud800", exception=ValueError("c\0d")))
 
     assert body["message"] == "a\ufffdb\ufffd"
@@ -157,7 +155,7 @@ def test_what_no_text_may_hold_becomes_the_replacement_character() -> None:
 
 
 @pytest.mark.parametrize("levels", [150, 198, 199, 200, 300, 100_000])
-def test_deep_error_data_is_stored_and_can_be_read_again(levels: int) -> None:
+def test_deeply_nested_error_data_round_trips(levels: int) -> None:
     data: list[Any] = []
     for _ in range(levels - 1):
         data = [data]
@@ -168,7 +166,7 @@ def test_deep_error_data_is_stored_and_can_be_read_again(levels: int) -> None:
 
 
 @given(message=st.none() | st.text(), data=st.none() | st.text() | st.floats() | st.lists(st.text()))
-def test_every_error_can_be_stored_and_read(message: str | None, data: object) -> None:
+def test_every_error_round_trips(message: str | None, data: object) -> None:
     document = stored(TaskResult(err=TaskError(error_code="ANY", message=message, data=data))).document
 
     assert find_json_fault(json.loads(document)) is None

@@ -182,7 +182,7 @@ def returned(annotation: Any, value: object) -> Any:
         (int, 10**4299),
     ],
 )
-def test_what_is_accepted_comes_back_equal(annotation: Any, value: object) -> None:
+def test_accepted_values_round_trip(annotation: Any, value: object) -> None:
     found = returned(annotation, value)
 
     assert found == value
@@ -212,27 +212,27 @@ def test_what_is_accepted_comes_back_equal(annotation: Any, value: object) -> No
         (Annotated[int, AfterValidator(lambda number: number + 1)], 1, "contains a value of type int"),
     ],
 )
-def test_what_would_come_back_as_something_else_is_refused(annotation: Any, value: object, reason: str) -> None:
+def test_values_that_would_change_are_rejected(annotation: Any, value: object, reason: str) -> None:
     with pytest.raises(PayloadError) as caught:
         sent(annotation, value)
 
     assert reason in caught.value.reason
 
 
-def test_fields_are_read_by_name_where_an_alias_is_the_name_of_another() -> None:
+def test_clashing_aliases_are_ignored_when_decoding() -> None:
     renamed = codec_for(Renamed).load({"name": "N", "title": "T"})
     assert isinstance(renamed, Renamed)
     assert (renamed.name, renamed.title) == ("N", "T")
 
 
-def test_fields_that_swap_their_names_come_back_in_their_places() -> None:
+def test_fields_with_swapped_aliases_round_trip() -> None:
     swapped = Swapped.model_validate({"b": 1, "a": 2})
     assert (swapped.a, swapped.b) == (1, 2)
     assert returned(Swapped, swapped) == swapped
     assert returned(list[SwappedToo], [SwappedToo(b=1, a=2)]) == [SwappedToo(b=1, a=2)]
 
 
-def test_fields_may_be_named_as_they_like() -> None:
+def test_fields_may_be_named_like_schema_keys() -> None:
     value = SchemaWords.model_construct(metadata={"a": 1}, default=set("fedcba"), expected=5)
 
     assert sent(SchemaWords, value)["default"] == list("abcdef")
@@ -241,21 +241,21 @@ def test_fields_may_be_named_as_they_like() -> None:
         sent(SchemaWords, {"metadata": {1: 1}, "default": [], "expected": 1})
 
 
-def test_a_dataclass_is_refused_in_the_same_words_as_a_model() -> None:
+def test_dataclasses_and_models_give_equal_errors() -> None:
     with pytest.raises(PayloadError, match="name: is missing"):
         sent(Named, {})
 
 
-def test_an_alias_that_is_no_name_is_read_as_well() -> None:
+def test_aliases_are_accepted_when_decoding() -> None:
     assert sent(Friendly, Friendly.model_validate({"userName": "ada"})) == {"user_name": "ada"}
     assert codec_for(Friendly).load({"user_name": "ada"}) == codec_for(Friendly).load({"userName": "ada"})
 
 
-def test_senders_use_the_aliases_that_a_class_declares() -> None:
+def test_sender_may_use_declared_aliases() -> None:
     assert sent(Swapped, {"b": 1, "a": 2}) == {"a": 1, "b": 2}
 
 
-def test_under_any_a_value_comes_back_as_its_json_form() -> None:
+def test_values_typed_any_are_decoded_as_json() -> None:
     value = {"spot": Spot(x=1), "pair": (1, {2}), "day": date(2026, 1, 2), "bytes": NOT_TEXT}
 
     assert returned(Any, value) == {
@@ -266,7 +266,7 @@ def test_under_any_a_value_comes_back_as_its_json_form() -> None:
     }
 
 
-def test_sets_are_written_in_the_same_order_wherever_they_stand() -> None:
+def test_nested_sets_are_encoded_in_a_fixed_order() -> None:
     assert sent(set[Pair], {Pair(2), Pair(1, frozenset({2, 1}))}) == [
         {"left": 1, "right": [1, 2]},
         {"left": 2, "right": []},
@@ -275,7 +275,7 @@ def test_sets_are_written_in_the_same_order_wherever_they_stand() -> None:
     assert sent(Roots, {3, 1, 2}) == [1, 2, 3]
 
 
-def test_what_is_no_part_of_a_value_is_not_missed() -> None:
+def test_private_and_computed_attributes_may_be_lost() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
 
     assert sent(Busy, Busy(at=at)) == {"at": "2026-01-02T00:00:00Z"}
@@ -284,7 +284,7 @@ def test_what_is_no_part_of_a_value_is_not_missed() -> None:
     assert sent(list[Identity], [Identity({date(2026, 1, 2): 1})]) == [{"by_day": {"2026-01-02": 1}}]
 
 
-def test_no_refusal_shows_a_key_that_is_data() -> None:
+def test_errors_never_show_keys_of_user_data() -> None:
     with pytest.raises(PayloadError) as caught:
         sent(Open, Open.model_validate({"private": {2: 1}}))
 

@@ -118,7 +118,7 @@ def nested(levels: int) -> list[Any]:
     return functools.reduce(lambda inner, _: [inner], range(levels - 1), list[Any]())
 
 
-def test_arguments_are_stored_as_the_caller_split_them() -> None:
+def test_positional_and_keyword_arguments_are_stored_separately() -> None:
     encoded = codec_of(collecting).encode((1, "2", 3), {"flag": "yes", "note": "n"})
 
     assert (encoded.args_json, encoded.kwargs_json) == ("[1,2,3]", '{"flag":true,"note":"n"}')
@@ -126,7 +126,7 @@ def test_arguments_are_stored_as_the_caller_split_them() -> None:
     assert encoded.size_bytes == len("[1,2,3]") + len('{"flag":true,"note":"n"}')
 
 
-def test_arguments_come_back_typed() -> None:
+def test_arguments_are_decoded_to_their_types() -> None:
     codec = codec_of(guarded)
     encoded = codec.encode((), {"secret": Secret(pin=1234)})
 
@@ -135,13 +135,13 @@ def test_arguments_come_back_typed() -> None:
     assert (call.args, call.kwargs) == ((), {"secret": Secret(pin=1234)})
 
 
-def test_defaults_are_left_to_the_code_that_runs() -> None:
+def test_defaults_are_not_stored() -> None:
     encoded = codec_of(typed).encode((5,), {})
 
     assert (encoded.args_json, encoded.kwargs_json) == ("[5]", "{}")
 
 
-def test_lax_mode_turns_text_into_the_number_it_holds() -> None:
+def test_lax_mode_converts_text_to_numbers() -> None:
     assert codec_of(typed).encode(("5",), {}).args == [5]
 
 
@@ -156,7 +156,7 @@ def test_lax_mode_turns_text_into_the_number_it_holds() -> None:
         ((1,), {"text": 5}, "text", "must be text"),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused_by_name(
+def test_invalid_call_names_the_parameter(
     args: tuple[object, ...], kwargs: dict[str, object], parameter: str | None, reason: str
 ) -> None:
     refused = refusal(typed, *args, **kwargs)
@@ -171,7 +171,7 @@ def test_a_call_that_does_not_fit_is_refused_by_name(
     keywords=st.sets(st.sampled_from(["a", "b", "c", "first", "rest", "flag", "extra", "other"])),
     function=st.sampled_from([spread, typed, collecting, guarded]),
 )
-def test_what_binds_is_what_python_binds(count: int, keywords: set[str], function: Callable[..., object]) -> None:
+def test_binding_agrees_with_python(count: int, keywords: set[str], function: Callable[..., object]) -> None:
     kwargs = dict.fromkeys(keywords)
     try:
         function(*[None] * count, **kwargs)
@@ -188,9 +188,7 @@ def test_what_binds_is_what_python_binds(count: int, keywords: set[str], functio
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("function", [plain, json_only])
-def test_without_an_annotation_only_storable_plain_json_is_taken(
-    function: Callable[..., object], value: object
-) -> None:
+def test_unannotated_parameters_accept_only_plain_json(function: Callable[..., object], value: object) -> None:
     assert refusal(function, value).parameter == "value"
 
 
@@ -199,11 +197,11 @@ def test_without_an_annotation_only_storable_plain_json_is_taken(
     [math.inf, Loose(anything=math.nan), ["\0"], {"\ud800": 1}, object(), nested(257)],
     ids=lambda value: type(value).__name__,
 )
-def test_with_an_annotation_what_cannot_be_stored_is_refused_too(value: object) -> None:
+def test_annotated_parameters_reject_unstorable_values(value: object) -> None:
     assert refusal(anything, value).parameter == "value"
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_cyclic_value_is_rejected() -> None:
     value: list[Any] = []
     value.append(value)
 
@@ -211,17 +209,17 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     assert refusal(anything, value).parameter == "value"
 
 
-def test_a_secret_is_refused_unless_its_model_reveals_it() -> None:
+def test_secret_is_rejected_unless_its_model_reveals_it() -> None:
     assert "mask" in refusal(login, Login(user="ada", password=SecretStr("hunter2"))).reason
     encoded = codec_of(revealed).encode((Revealed(user="ada", password=SecretStr("hunter2")),), {})
     assert encoded.args == [{"user": "ada", "password": "hunter2"}]
 
 
-def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
+def test_names_in_var_keywords_must_be_storable() -> None:
     assert refusal(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
 
 
-def test_keywords_must_be_text() -> None:
+def test_keyword_names_must_be_strings() -> None:
     wrong: Any = {1: "x"}
     for function in (typed, collecting):
         with pytest.raises(PayloadError, match="keyword names must be strings"):
@@ -229,7 +227,7 @@ def test_keywords_must_be_text() -> None:
 
 
 @pytest.mark.parametrize("function", [typed, plain, anything])
-def test_a_number_too_long_for_python_to_write_is_refused_by_name(function: Callable[..., object]) -> None:
+def test_number_with_too_many_digits_is_rejected(function: Callable[..., object]) -> None:
     refused = refusal(function, 10**5000)
 
     assert refused.parameter == ("number" if function is typed else "value")
@@ -237,7 +235,7 @@ def test_a_number_too_long_for_python_to_write_is_refused_by_name(function: Call
 
 
 @pytest.mark.parametrize("function", [plain, json_only])
-def test_256_levels_survive_the_round_trip(function: Callable[..., object]) -> None:
+def test_256_levels_round_trip(function: Callable[..., object]) -> None:
     codec = codec_of(function)
     encoded = codec.encode((nested(256),), {})
 
@@ -247,11 +245,11 @@ def test_256_levels_survive_the_round_trip(function: Callable[..., object]) -> N
 @pytest.mark.parametrize(
     "value", [{"pin": "9876543x"}, {"pin": 98765432}, {"pin": 1, "notes": {"98765432": "x"}}, "98765432"]
 )
-def test_a_refusal_never_shows_the_value(value: object) -> None:
+def test_errors_never_show_the_value(value: object) -> None:
     assert "98765432" not in str(refusal(guarded, value))
 
 
-def test_a_refusal_shows_every_fault_with_its_place() -> None:
+def test_error_lists_every_fault_with_its_path() -> None:
     refused = refusal(ordering, {"lines": [{"quantity": 0}, {"colour": "red"}], "notes": {"private": "y"}})
 
     assert refused.parameter == "order"
@@ -263,14 +261,14 @@ def test_a_refusal_shows_every_fault_with_its_place() -> None:
     ]
 
 
-def test_a_refusal_tells_five_faults_and_counts_the_rest() -> None:
+def test_error_lists_five_faults_and_counts_the_rest() -> None:
     refused = refusal(ordering, {"lines": [{"quantity": 0}] * 8})
 
     assert refused.reason.count("must be at least 1") == 5
     assert refused.reason.endswith("; and 3 more")
 
 
-def test_a_fault_that_takes_the_name_of_one_of_pydantics_is_told_without_its_words() -> None:
+def test_custom_error_with_pydantic_type_hides_its_message() -> None:
     assert refusal(impostor, 98765432).reason == "must be at least …"
 
 
@@ -286,19 +284,19 @@ def test_a_fault_that_takes_the_name_of_one_of_pydantics_is_told_without_its_wor
         ("[" * 9999, "{}"),
     ],
 )
-def test_damaged_stored_arguments_are_refused(args_json: str, kwargs_json: str) -> None:
+def test_corrupt_stored_arguments_are_rejected(args_json: str, kwargs_json: str) -> None:
     with pytest.raises(PayloadError):
         codec_of(typed).decode(args_json, kwargs_json)
 
 
-def test_255_levels_survive_under_any() -> None:
+def test_255_levels_round_trip_as_any() -> None:
     codec = codec_of(anything)
     encoded = codec.encode((), {"value": nested(255)})
 
     assert codec.decode(encoded.args_json, encoded.kwargs_json).kwargs == {"value": nested(255)}
 
 
-def test_a_model_may_be_as_deep_as_it_can_be_read_again() -> None:
+def test_model_depth_is_limited_by_the_parser() -> None:
     codec, deep = codec_of(loose), Loose(anything=nested(199))
     encoded = codec.encode((deep,), {})
 
@@ -306,18 +304,18 @@ def test_a_model_may_be_as_deep_as_it_can_be_read_again() -> None:
     assert "more than 200 levels" in refusal(loose, Loose(anything=nested(200))).reason
 
 
-def test_equal_sets_have_equal_texts_whatever_their_order() -> None:
+def test_equal_sets_are_encoded_equally() -> None:
     one, other = {"ab": {"x", "y"}}, {"ab": {"y", "x"}}
 
     assert codec_of(anything).encode((one,), {}) == codec_of(anything).encode((other,), {})
     assert codec_of(anything).encode((one,), {}).args == [{"ab": ["x", "y"]}]
 
 
-def test_a_class_further_down_in_the_module_is_found() -> None:
+def test_forward_reference_to_a_later_class_is_resolved() -> None:
     assert codec_of(later).encode(({"day": "3"},), {}).args == [{"day": 3}]
 
 
-def test_all_that_is_wrong_with_a_signature_is_reported_together() -> None:
+def test_all_faults_of_a_signature_are_reported_together() -> None:
     faults = TaskCodec.of(faulty).unwrap_err()
 
     assert [(fault.code, fault.parameter) for fault in faults] == [
@@ -331,7 +329,7 @@ def test_all_that_is_wrong_with_a_signature_is_reported_together() -> None:
     assert [fault.may_resolve_later for fault in faults] == [True, False, False]
 
 
-def test_a_default_that_its_own_annotation_refuses_is_a_fault_of_its_parameter() -> None:
+def test_default_that_violates_its_annotation_is_a_fault() -> None:
     faults = TaskCodec.of(misfit).unwrap_err()
 
     assert [(fault.code, fault.parameter) for fault in faults] == [
@@ -342,19 +340,19 @@ def test_a_default_that_its_own_annotation_refuses_is_a_fault_of_its_parameter()
     assert "98765432" not in faults[1].reason
 
 
-def test_a_model_that_waits_for_a_class_may_resolve_later() -> None:
+def test_model_with_undefined_class_may_resolve_later() -> None:
     (fault,) = TaskCodec.of(unfinished).unwrap_err()
 
     assert (fault.parameter, fault.may_resolve_later) == ("value", True)
 
 
-def test_a_return_type_must_be_declared() -> None:
+def test_return_type_must_be_declared() -> None:
     (fault,) = TaskCodec.of(undeclared).unwrap_err()
 
     assert fault.code is ErrorCode.TASK_NO_RETURN_TYPE
 
 
-def test_a_wrapped_function_counts_with_its_own_signature() -> None:
+def test_wrapped_function_uses_its_own_signature() -> None:
     @functools.wraps(typed)
     def wrapper(*args: Any, **kwargs: Any) -> Any: ...
 

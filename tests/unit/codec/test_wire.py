@@ -40,22 +40,22 @@ def cyclic() -> list[Any]:
 
 
 @given(value=json_values)
-def test_json_values_survive_the_round_trip(value: Any) -> None:
+def test_json_values_round_trip(value: Any) -> None:
     assert parse_json(canonical_json(value)) == value
     assert find_json_fault(value) is None
 
 
 @given(value=st.dictionaries(storable_text, json_values, max_size=4))
-def test_canonical_text_does_not_depend_on_the_order_of_keys(value: dict[str, Any]) -> None:
+def test_canonical_json_ignores_the_order_of_keys(value: dict[str, Any]) -> None:
     assert canonical_json(value) == canonical_json(dict(reversed(value.items())))
 
 
-def test_canonical_text_is_compact_sorted_and_plain() -> None:
+def test_canonical_json_is_compact_sorted_and_unescaped() -> None:
     assert canonical_json({"b": [1, 2.5, None], "a": "ü"}) == '{"a":"ü","b":[1,2.5,null]}'
 
 
 @given(value=st.floats(min_value=1e15, allow_infinity=False))
-def test_large_floats_are_written_with_a_point_and_without_an_exponent(value: float) -> None:
+def test_large_floats_have_no_exponent(value: float) -> None:
     text = canonical_json([value, -value, {"1e+16": '\\"1e+16'}])
 
     assert re.fullmatch(r'\[\d+\.\d+,-\d+\.\d+,\{"1e\+16":"\\\\\\"1e\+16"\}\]', text)
@@ -83,7 +83,7 @@ def test_large_floats_are_written_with_a_point_and_without_an_exponent(value: fl
     ],
     ids=lambda value: value if isinstance(value, str) and value.isprintable() else type(value).__name__,
 )
-def test_what_cannot_be_stored_is_found(value: object, fault: str) -> None:
+def test_unstorable_values_are_found(value: object, fault: str) -> None:
     assert fault in str(find_json_fault(value))
 
 
@@ -92,26 +92,26 @@ def test_256_levels_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\0b", {"a\0": 1}, ["\udfff"], nested(MAX_DEPTH + 1), [nested(5)] * 500])
-def test_suspicion_falls_on_every_fault_that_has_a_text(value: Any) -> None:
+def test_needs_full_check_covers_every_encodable_fault(value: Any) -> None:
     assert needs_full_check(canonical_json(value))
 
 
 @given(value=st.lists(json_values, max_size=3))
-def test_what_is_not_suspect_has_no_fault(value: list[Any]) -> None:
+def test_text_without_full_check_has_no_fault(value: list[Any]) -> None:
     text = canonical_json(value)
     assert needs_full_check(text) or find_json_fault(json.loads(text)) is None
 
 
 @pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
-def test_text_that_is_no_json_is_a_value_error(text: str) -> None:
+def test_invalid_json_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the class is the promise
         parse_json(text)
 
 
-def test_cleaning_replaces_only_what_cannot_be_stored() -> None:
+def test_replacement_changes_only_unstorable_characters() -> None:
     assert replace_unstorable("a\0b\ud800c 🐎 ü") == "a\ufffdb\ufffdc 🐎 ü"
 
 
 @given(text=st.text())
-def test_cleaned_text_can_always_be_stored(text: str) -> None:
+def test_replaced_text_is_always_storable(text: str) -> None:
     assert find_json_fault(replace_unstorable(text)) is None

@@ -27,11 +27,11 @@ ALIASES = [
 
 
 @pytest.mark.parametrize(("alias", "name", "home"), ALIASES)
-def test_an_alias_is_the_same_object(alias: str, name: str, home: str) -> None:
+def test_alias_is_the_same_object(alias: str, name: str, home: str) -> None:
     assert getattr(importlib.import_module(alias), name) is getattr(importlib.import_module(home), name)
 
 
-def test_loading_settings_does_not_load_the_driver() -> None:
+def test_loading_settings_does_not_import_asyncpg() -> None:
     program = "import sys, horsies.config; sys.exit('asyncpg' in sys.modules)"
     environ = {"PYTHONPATH": str(Path(horsies.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60)

@@ -32,7 +32,7 @@ def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
         ("recovery = 5", "recovery: must be a table: [recovery]"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, text: str, message: str) -> None:
+def test_unknown_key_suggests_the_closest_one(tmp_path: Path, text: str, message: str) -> None:
     error = refused(tmp_path, text)
     assert error.message == f"{tmp_path / 'horsies.toml'}: {message}"
     assert error.code is ErrorCode.CONFIG_UNKNOWN_KEY
@@ -51,28 +51,28 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, text: st
         ("[schedule]\nschedules = []", "[[schedule.entries]]"),
     ],
 )
-def test_a_key_in_the_wrong_place_is_refused_with_the_right_one(tmp_path: Path, text: str, place: str) -> None:
+def test_misplaced_key_suggests_the_right_section(tmp_path: Path, text: str, place: str) -> None:
     assert refused(tmp_path, text).help_text == f"use {place}"
 
 
-def test_a_section_written_below_another_is_refused_with_where_to_move_it(tmp_path: Path) -> None:
+def test_section_below_another_section_gives_a_hint(tmp_path: Path) -> None:
     error = refused(tmp_path, "[app]\nlocator = 'a:b'\nbroker.database_url = 'embedded:'")
     assert error.message == f"{tmp_path / 'horsies.toml'}: app.broker: unknown key"
     assert error.help_text == "broker is a section: move the line above [app], or into [broker]"
 
 
-def test_a_queue_needs_a_table_of_its_own(tmp_path: Path) -> None:
+def test_queue_needs_its_own_table(tmp_path: Path) -> None:
     assert "[queues.NAME]" in refused(tmp_path, "[queues]\npriority = 5").message
 
 
-def test_a_wrong_value_is_named_with_file_and_line(tmp_path: Path) -> None:
+def test_invalid_value_names_file_and_line(tmp_path: Path) -> None:
     error = refused(tmp_path, "[app]\n\n[recovery]\n# often\ncheck_interval_ms = 5\n")
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=5)
     assert "recovery.check_interval_ms: must be a whole number from 1000 to 600000, got 5" in error.message
 
 
 @pytest.mark.parametrize("key", [key.path for key in KEYS.values() if key.section != ENTRY_SECTION])
-def test_every_wrong_value_has_a_code_and_a_hint(tmp_path: Path, key: str) -> None:
+def test_invalid_values_have_a_code_and_a_hint(tmp_path: Path, key: str) -> None:
     section, _, name = key.rpartition(".")
     error = refused(tmp_path, f"[{section}]\n{name} = 2024-01-01\n")
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
@@ -81,7 +81,7 @@ def test_every_wrong_value_has_a_code_and_a_hint(tmp_path: Path, key: str) -> No
 
 
 @pytest.mark.parametrize("header", ['[queues."bad name"]', "[queues.'bad name']", '["queues" . "bad name"]'])
-def test_a_queue_is_named_by_its_table_and_its_place(tmp_path: Path, header: str) -> None:
+def test_invalid_queue_names_its_table_and_line(tmp_path: Path, header: str) -> None:
     error = refused(tmp_path, f"[app]\n{header}\n")
     assert 'horsies.toml: queues."bad name": must be a name of 1 to 100 letters' in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
@@ -90,7 +90,7 @@ def test_a_queue_is_named_by_its_table_and_its_place(tmp_path: Path, header: str
 @pytest.mark.parametrize(
     "pattern", ["pattern = { type = 'daly', time = '25:00' }", "[schedule.entries.pattern]\ntype = 'daly'"]
 )
-def test_a_wrong_pattern_is_found_in_its_own_entry(tmp_path: Path, pattern: str) -> None:
+def test_invalid_pattern_names_its_schedule_entry(tmp_path: Path, pattern: str) -> None:
     entry = "[[schedule.entries]]\ntask_name = 't'\nname = "
     right = "pattern = { type = 'hourly', minute = 5 }\n"
     error = refused(tmp_path, f"{entry}'a'\n{right}{entry}'b'\n{pattern}\n{entry}'c'\n{right}")
@@ -98,7 +98,7 @@ def test_a_wrong_pattern_is_found_in_its_own_entry(tmp_path: Path, pattern: str)
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=8)
 
 
-def test_names_are_those_of_the_file_not_of_the_models(tmp_path: Path) -> None:
+def test_errors_use_names_of_the_file(tmp_path: Path) -> None:
     queue = "[queues.mail]\npriority = 0\n"
     entry = "[[schedule.entries]]\nname = 'a'\ntask_name = 't'\n"
     text = f"[app]\npayload_warn_bytes = 0\n{queue}{entry}"
@@ -108,7 +108,7 @@ def test_names_are_those_of_the_file_not_of_the_models(tmp_path: Path) -> None:
     assert "schedule.entries[0].pattern: is required" in str(error)
 
 
-def test_all_faults_of_all_origins_come_together(tmp_path: Path) -> None:
+def test_errors_of_all_sources_are_raised_together(tmp_path: Path) -> None:
     text = "[broker]\npool_size = 0\n[log]\nlevel = 'LOUD'\n[recovery]\nrunning_stale_threshold_ms = 30000\nfoo = 1\n"
     error = refused(tmp_path, text, HORSIES_WORKER__PROCESSES="0", HORSIES_TUI__THEM="x")
     assert isinstance(error, MultipleValidationErrors)
@@ -116,57 +116,57 @@ def test_all_faults_of_all_origins_come_together(tmp_path: Path) -> None:
     assert [word for word in ("HRS-213", "HRS-204", "HRS-217", "HRS-218") if word not in str(error)] == []
 
 
-def test_a_variable_is_named_as_the_source(tmp_path: Path) -> None:
+def test_error_names_the_environment_variable(tmp_path: Path) -> None:
     error = refused(tmp_path, HORSIES_WORKER__PROCESSES="many")
     assert error.message.startswith("HORSIES_WORKER__PROCESSES: worker.processes: must be a whole number")
 
 
-def test_wrong_syntax_is_named_with_line_and_column(tmp_path: Path) -> None:
+def test_syntax_error_names_line_and_column(tmp_path: Path) -> None:
     error = refused(tmp_path, "[app]\nlocator = \n")
     assert f"{tmp_path / 'horsies.toml'}:2:11: not valid TOML" in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2, column=11)
 
 
-def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+def test_deeply_nested_file_raises(tmp_path: Path) -> None:
     error = refused(tmp_path, f"x = {'[' * 5_000}{']' * 5_000}\n")
     assert error.message == f"{tmp_path / 'horsies.toml'}: not valid TOML: nested too deeply"
 
 
-def test_wrong_syntax_beside_a_password_does_not_quote_the_line(tmp_path: Path) -> None:
+def test_syntax_error_does_not_quote_a_password(tmp_path: Path) -> None:
     assert "hunter2" not in str(refused(tmp_path, '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db\n'))
 
 
-def test_a_wrong_url_is_refused_without_its_password(tmp_path: Path) -> None:
+def test_invalid_url_error_hides_the_password(tmp_path: Path) -> None:
     error = refused(tmp_path, '[broker]\ndatabase_url = "mysql://u:hunter2@h/db"\n')
     assert error.code is ErrorCode.BROKER_INVALID_URL
     assert "hunter2" not in str(error)
     assert "hunter2" not in str(refused(tmp_path, DATABASE_URL="mysql://u:hunter2@h/db"))
 
 
-def test_a_named_file_that_is_missing_hints_at_init(tmp_path: Path) -> None:
+def test_missing_file_suggests_init(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file") as caught:
         load_settings("missing.toml", environ={}, cwd=tmp_path)
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
     assert "horsies init" in (caught.value.help_text or "")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_folder_instead_of_a_file_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder"):
         load_settings(tmp_path, environ={})
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+def test_file_in_another_encoding_raises(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_bytes("[app]\nlocator = 'ü'".encode("latin-1"))
     with pytest.raises(ConfigurationError, match="not UTF-8"):
         load_settings(environ={}, cwd=tmp_path)
 
 
-def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("[worker]\nprocesses = 3", encoding="utf-8-sig")
     assert load_settings(environ={}, cwd=tmp_path).worker.processes == 3
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_raises(tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
     with pytest.raises(ConfigurationError, match="cannot read") as caught:
@@ -175,18 +175,18 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "make it readable for this user" in (caught.value.help_text or "")
 
 
-def test_a_folder_called_like_the_file_is_passed_by(tmp_path: Path) -> None:
+def test_folder_named_like_the_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "inner" / "horsies.toml").mkdir(parents=True)
     (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
     assert load_settings(environ={}, cwd=tmp_path / "inner").file == tmp_path / "horsies.toml"
 
 
-def test_a_place_that_cannot_be_looked_into_has_no_file(tmp_path: Path) -> None:
+def test_inaccessible_folder_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
     assert load_settings(environ={}, cwd=tmp_path / ("x" * 300)).file == tmp_path / "horsies.toml"
 
 
-def test_a_working_folder_that_was_deleted_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_working_directory_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

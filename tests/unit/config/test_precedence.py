@@ -44,7 +44,7 @@ def outcome(found: LoadedSettings) -> tuple[int, Precedence]:
 CODE = AppConfig(recovery=RecoveryConfig(check_interval_ms=3_000))
 
 
-def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
+def test_defaults_apply_without_any_source(tmp_path: Path) -> None:
     found = loaded(tmp_path)
     assert outcome(found) == (30_000, Precedence.DEFAULT)
     assert found.app == AppConfig()
@@ -52,12 +52,12 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
     assert found.file is None
 
 
-def test_a_found_file_replaces_the_default(tmp_path: Path) -> None:
+def test_discovered_file_overrides_defaults(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     assert outcome(loaded(tmp_path)) == (2_000, Precedence.DISCOVERED_FILE)
 
 
-def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
+def test_nearest_file_in_parent_folders_is_discovered(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     write(tmp_path / "horsies.toml", interval(2_000))
@@ -66,7 +66,7 @@ def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
     assert loaded(inner).file == near
 
 
-def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
+def test_code_overrides_a_discovered_file(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000) + "max_crashes = 4\n")
     found = loaded(tmp_path, app_config=CODE)
     assert outcome(found) == (3_000, Precedence.CODE)
@@ -74,45 +74,45 @@ def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
     assert found.replaced == ()
 
 
-def test_a_default_spelled_out_in_code_is_a_value_given_in_code(tmp_path: Path) -> None:
+def test_explicit_default_in_code_counts_as_code(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     code = AppConfig(recovery=RecoveryConfig(check_interval_ms=30_000))
     assert outcome(loaded(tmp_path, app_config=code)) == (30_000, Precedence.CODE)
 
 
-def test_a_named_file_replaces_code_and_says_so(tmp_path: Path) -> None:
+def test_named_file_overrides_code_and_lists_replaced_keys(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, named, app_config=CODE)
     assert outcome(found) == (4_000, Precedence.NAMED_FILE)
     assert found.replaced == ("recovery.check_interval_ms",)
 
 
-def test_a_file_is_looked_for_only_when_none_is_named(tmp_path: Path) -> None:
+def test_named_file_prevents_discovery(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     named = write(tmp_path / "other.toml", "")
     assert outcome(loaded(tmp_path, named)) == (30_000, Precedence.DEFAULT)
 
 
-def test_a_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+def test_environment_may_name_the_file(tmp_path: Path) -> None:
     write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, app_config=CODE)
     assert outcome(found) == (4_000, Precedence.NAMED_FILE)
 
 
-def test_the_environment_replaces_a_named_file(tmp_path: Path) -> None:
+def test_environment_overrides_a_named_file(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, named, environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}, app_config=CODE)
     assert outcome(found) == (5_000, Precedence.ENVIRONMENT)
     assert str(found.origin_of(CHECK)) == "HORSIES_RECOVERY__CHECK_INTERVAL_MS"
 
 
-def test_an_option_replaces_everything(tmp_path: Path) -> None:
+def test_option_overrides_everything(tmp_path: Path) -> None:
     environ = {"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}
     found = loaded(tmp_path, environ=environ, options={"recovery.check_interval_ms": 6_000})
     assert outcome(found) == (6_000, Precedence.OPTION)
 
 
-def test_an_option_that_was_not_used_replaces_nothing(tmp_path: Path) -> None:
+def test_unused_option_overrides_nothing(tmp_path: Path) -> None:
     assert outcome(loaded(tmp_path, options={"recovery.check_interval_ms": None})) == (30_000, Precedence.DEFAULT)
 
 
@@ -122,7 +122,7 @@ def test_an_option_that_was_not_used_replaces_nothing(tmp_path: Path) -> None:
         st.sampled_from([rank for rank in Precedence if rank not in {Precedence.DEFAULT, Precedence.FALLBACK}])
     )
 )
-def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ranks: set[Precedence]) -> None:
+def test_highest_precedence_wins(tmp_path: Path, ranks: set[Precedence]) -> None:
     file = write(tmp_path / "horsies.toml", "")
     named = file if Precedence.NAMED_FILE in ranks else None
     if ranks & {Precedence.DISCOVERED_FILE, Precedence.NAMED_FILE}:
@@ -137,7 +137,7 @@ def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ra
     assert found.origin_of(CHECK).precedence == max(ranks, default=Precedence.DEFAULT)
 
 
-def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:
+def test_database_url_variable_is_the_last_fallback(tmp_path: Path) -> None:
     environ = {"DATABASE_URL": "postgres://h/fallback"}
     assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/fallback"
     code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/code"))
@@ -146,46 +146,46 @@ def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:
     assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/file"
 
 
-def test_the_same_url_in_another_spelling_replaces_nothing(tmp_path: Path) -> None:
+def test_equal_url_in_another_spelling_is_not_an_override(tmp_path: Path) -> None:
     code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/db"))
     environ = {"HORSIES_BROKER__DATABASE_URL": "postgres://h/db"}
     assert loaded(tmp_path, app_config=code, environ=environ).replaced == ()
 
 
-def test_queues_in_a_file_imply_the_custom_mode(tmp_path: Path) -> None:
+def test_queues_in_a_file_imply_custom_mode(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", "[queues.mail]\npriority = 3\n[queues.big]\n")
     found = loaded(tmp_path)
     assert found.app.queue_mode is QueueMode.CUSTOM
     assert found.app.custom_queues == [CustomQueueConfig(name="mail", priority=3), CustomQueueConfig(name="big")]
 
 
-def test_a_found_file_fills_in_a_queue_but_adds_none_to_those_in_code(tmp_path: Path) -> None:
+def test_discovered_file_extends_but_adds_no_queues(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", "[queues.mail]\npriority = 3\nmax_concurrency = 7\n[queues.big]\n")
     code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail", priority=2)])
     queues = loaded(tmp_path, app_config=code).app.custom_queues
     assert queues == [CustomQueueConfig(name="mail", priority=2, max_concurrency=7)]
 
 
-def test_a_named_file_adds_its_queues_to_those_in_code(tmp_path: Path) -> None:
+def test_named_file_adds_queues(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", "[queues.big]\n")
     code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail")])
     queues = loaded(tmp_path, named, app_config=code).app.custom_queues
     assert {queue.name for queue in queues or ()} == {"mail", "big"}
 
 
-def test_settings_only_code_can_give_are_kept(tmp_path: Path) -> None:
+def test_settings_only_available_in_code_are_kept(tmp_path: Path) -> None:
     code = AppConfig(exception_mapper={KeyError: "NOT_THERE"}, schedule=ScheduleConfig())
     found = loaded(tmp_path, app_config=code).app
     assert found.exception_mapper == {KeyError: "NOT_THERE"}
     assert found.schedule == ScheduleConfig()
 
 
-def test_settings_left_unchecked_in_code_stay_as_they_are(tmp_path: Path) -> None:
+def test_unvalidated_settings_in_code_are_kept(tmp_path: Path) -> None:
     fast = RecoveryConfig.unchecked(check_interval_ms=300)
     assert loaded(tmp_path, app_config=AppConfig(recovery=fast)).app.recovery is fast
 
 
-def test_a_file_that_contradicts_code_is_blamed_for_it(tmp_path: Path) -> None:
+def test_contradiction_with_code_names_the_file(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", "[recovery]\nrunner_heartbeat_interval_ms = 30000\n")
     code = AppConfig(recovery=RecoveryConfig(running_stale_threshold_ms=10_000, runner_heartbeat_interval_ms=5_000))
     with pytest.raises(ConfigurationError, match="running_stale_threshold_ms") as caught:

@@ -38,9 +38,7 @@ def value_of(folder: Path, key: str, **how: Any) -> Any:
         ("HORSIES_LOG__LEVEL", "debug", "log.level", "DEBUG"),
     ],
 )
-def test_variables_are_read_as_their_key_wants_it(
-    tmp_path: Path, variable: str, text: str, key: str, value: object
-) -> None:
+def test_variables_are_parsed_by_type(tmp_path: Path, variable: str, text: str, key: str, value: object) -> None:
     assert value_of(tmp_path, key, environ={variable: text}) == value
 
 
@@ -55,7 +53,7 @@ def test_variables_are_read_as_their_key_wants_it(
         ("HORSIES_NOTHING__LIKE__THIS", "x"),
     ],
 )
-def test_variables_that_make_no_sense_are_refused_by_name(tmp_path: Path, variable: str, text: str) -> None:
+def test_invalid_variables_are_named_in_errors(tmp_path: Path, variable: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=variable):
         load_settings(environ={variable: text}, cwd=tmp_path)
 
@@ -63,12 +61,12 @@ def test_variables_that_make_no_sense_are_refused_by_name(tmp_path: Path, variab
 @pytest.mark.parametrize(
     "variable", ["HORSIES_SUPPRESS_SENDS", "HORSIES_PG_BINDIR", "HORSIES_ACTOR", "HORSIES_CHILD_PROCESS", "NO_COLOR"]
 )
-def test_variables_of_another_kind_are_left_alone(tmp_path: Path, variable: str) -> None:
+def test_other_variables_are_ignored(tmp_path: Path, variable: str) -> None:
     load_settings(environ={variable: "x"}, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mail-out", "Mail.Out", "MAIL_OUT"])
-def test_a_variable_finds_a_queue_whose_name_no_variable_can_have(tmp_path: Path, name: str) -> None:
+def test_variable_matches_queue_names_with_special_characters(tmp_path: Path, name: str) -> None:
     (tmp_path / "horsies.toml").write_text(f'[queues."{name}"]\npriority = 2\n', encoding="utf-8")
     environ = {"HORSIES_QUEUES__MAIL_OUT__PRIORITY": "9"}
     assert value_of(tmp_path, f"queues.{name}.priority", environ=environ) == 9
@@ -87,17 +85,17 @@ def test_a_variable_finds_a_queue_whose_name_no_variable_can_have(tmp_path: Path
         "worker.grace_s",
     ],
 )
-def test_none_is_written_as_text_or_minus_one(tmp_path: Path, key: str, written: str) -> None:
+def test_none_is_written_as_none_or_minus_one(tmp_path: Path, key: str, written: str) -> None:
     section, _, name = key.rpartition(".")
     (tmp_path / "horsies.toml").write_text(f"[{section}]\n{name} = {written}\n", encoding="utf-8")
     assert value_of(tmp_path, key) is None
 
 
-def test_options_may_come_as_text(tmp_path: Path) -> None:
+def test_options_may_be_strings(tmp_path: Path) -> None:
     assert value_of(tmp_path, "worker.grace_s", options={"worker.grace_s": "20"}) == 20
 
 
-def test_passwords_are_hidden_in_descriptions(tmp_path: Path) -> None:
+def test_passwords_are_redacted_in_descriptions(tmp_path: Path) -> None:
     text = (
         '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db"\n[[schedule.entries]]\nname = "a"\ntask_name = "t"\n'
         'pattern = { type = "hourly", minute = 5 }\nkwargs = { api_token = "hunter2", n = 1 }\n'
@@ -110,13 +108,13 @@ def test_passwords_are_hidden_in_descriptions(tmp_path: Path) -> None:
     assert entries[0]["kwargs"] == {"api_token": "***", "n": 1}
 
 
-def test_patterns_of_hidden_names_may_have_flags_of_their_own(tmp_path: Path) -> None:
+def test_mask_patterns_may_have_inline_flags(tmp_path: Path) -> None:
     text = '[tui]\nmask_keys = ["(?x) p w", "pin"]\nfilters = { PW = "a", pin = "b", c = "c" }\n'
     (tmp_path / "horsies.toml").write_text(text, encoding="utf-8")
     assert value_of(tmp_path, "tui.filters") == {"PW": "***", "pin": "***", "c": "c"}
 
 
-def test_a_description_is_plain_data_whatever_toml_can_write(tmp_path: Path) -> None:
+def test_descriptions_are_plain_data_for_every_toml_type(tmp_path: Path) -> None:
     text = (
         '[[schedule.entries]]\nname = "a"\ntask_name = "t"\npattern = { type = "daily", time = 02:30:00 }\n'
         "args = [2024-01-01, 2024-01-01T05:00:00Z, nan, -inf, 1.5, { at = 03:00:00 }]\n"
@@ -127,7 +125,7 @@ def test_a_description_is_plain_data_whatever_toml_can_write(tmp_path: Path) -> 
     assert entry["args"] == ["2024-01-01", "2024-01-01T05:00:00+00:00", "nan", "-inf", 1.5, {"at": "03:00:00"}]
 
 
-def test_a_description_follows_the_order_of_the_file(tmp_path: Path) -> None:
+def test_descriptions_follow_the_order_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("[queues.mail]\n[queues.big]\n", encoding="utf-8")
     keys = [row.key for row in describe_settings(load_settings(environ={}, cwd=tmp_path))]
     assert [key for key in keys if key.startswith(("queues.", "schedule."))] == [
@@ -142,7 +140,7 @@ def test_a_description_follows_the_order_of_the_file(tmp_path: Path) -> None:
     assert keys.index("schedule.entries") < keys.index("tui.read_only")
 
 
-def test_a_description_names_the_line_a_value_came_from(tmp_path: Path) -> None:
+def test_descriptions_name_the_line_of_a_value(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("[worker]\nprocesses = 3\n", encoding="utf-8")
     row = next(

@@ -35,7 +35,7 @@ def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, 
     return found
 
 
-def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
+def test_keys_and_settings_correspond() -> None:
     settings = {path for root, model in ROOTS.items() for path in fields_of(model, (root,))} - CODE_ONLY
     settings -= {("app", "custom_queues"), ("app", "schedule", "schedules")}
     settings |= {("app", "custom_queues", "NAME", name) for name in CustomQueueConfig.model_fields if name != "name"}
@@ -43,18 +43,18 @@ def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
     assert {key.model_path for key in KEYS.values()} == settings
 
 
-def test_the_example_in_the_repository_is_what_we_render() -> None:
+def test_example_file_is_up_to_date() -> None:
     assert EXAMPLE.read_text(encoding="utf-8") == render_toml(SAMPLE_VALUES)
 
 
-def test_the_example_shows_every_key_with_its_comment() -> None:
+def test_example_shows_every_key_with_its_comment() -> None:
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     for key in KEYS.values():
         below = lines[lines.index(f"# {key.comment}") + 1]
         assert below.removeprefix("# ").startswith((f"{key.name} = ", f"[{key.path}]"))
 
 
-def test_the_example_yields_the_defaults_and_the_sample_app() -> None:
+def test_example_has_the_defaults_and_the_sample_app() -> None:
     loaded, bare = load_settings(EXAMPLE, environ={}), load_settings(environ={}, cwd=Path("/"))
     changed = {
         (row.key, row.value)
@@ -64,13 +64,13 @@ def test_the_example_yields_the_defaults_and_the_sample_app() -> None:
     assert changed == {("app.locator", "horsies.sample:app")}
 
 
-def test_the_example_leaves_the_database_open() -> None:
+def test_example_does_not_set_the_database() -> None:
     environ = {"DATABASE_URL": "postgresql://h/db"}
     assert load_settings(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path, *, settled: bool) -> None:
+def test_commented_out_examples_are_valid(tmp_path: Path, *, settled: bool) -> None:
     comments = {f"# {key.comment}" for key in KEYS.values()}
     kept = [line for line in render_toml(write_defaults=settled).splitlines()[3:] if line not in comments]
     text = "\n".join(line.removeprefix("# ") for line in kept).replace(
@@ -83,7 +83,7 @@ def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path, *, settled: 
     assert loaded.tui.filters == {"smtp": "queue:mail err:SMTP*"}
 
 
-def test_init_shows_all_settings_and_makes_none_so_that_later_defaults_come_through(tmp_path: Path) -> None:
+def test_init_shows_all_settings_but_sets_none(tmp_path: Path) -> None:
     file = write_config_file(tmp_path / "horsies.toml")
     assert not [
         row
@@ -94,7 +94,7 @@ def test_init_shows_all_settings_and_makes_none_so_that_later_defaults_come_thro
     assert [line.removeprefix("# ") for line in shown] == [line.removeprefix("# ") for line in settled]
 
 
-def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="already exists") as caught:
@@ -104,37 +104,37 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == "mine"
 
 
-def test_force_overwrites_an_existing_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_force_overwrites_and_leaves_no_draft(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("mine", encoding="utf-8")
     assert write_config_file(file, force=True).read_text(encoding="utf-8") == render_toml(write_defaults=False)
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_folder_gets_a_file_with_the_usual_name(tmp_path: Path) -> None:
+def test_folder_gets_a_file_with_the_default_name(tmp_path: Path) -> None:
     assert write_config_file(tmp_path) == tmp_path / "horsies.toml"
 
 
-def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere/horsies\.toml: no such folder: .*/nowhere") as caught:
         write_config_file(tmp_path / "nowhere" / "horsies.toml")
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
 
 
-def test_a_name_with_a_slash_at_its_end_is_a_folder(tmp_path: Path) -> None:
+def test_path_with_trailing_slash_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such folder"):
         write_config_file(f"{tmp_path}/nowhere/")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path) -> None:
+def test_unwritable_path_raises_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot write: File name too long") as caught:
         write_config_file(tmp_path / ("x" * 300))
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
     assert "--path" in (caught.value.help_text or "")
 
 
-def test_force_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_force_replaces_only_regular_files(tmp_path: Path) -> None:
     link, fifo = tmp_path / "link.toml", tmp_path / "fifo.toml"
     link.symlink_to(tmp_path / "elsewhere")
     os.mkfifo(fifo)
@@ -145,7 +145,7 @@ def test_force_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
     assert fifo.is_fifo()
 
 
-def test_of_two_that_start_a_project_at_once_one_is_refused(tmp_path: Path) -> None:
+def test_only_one_concurrent_init_succeeds(tmp_path: Path) -> None:
     def start(number: int) -> bool:
         try:
             return write_config_file(tmp_path / "horsies.toml").is_file()

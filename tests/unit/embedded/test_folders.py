@@ -18,33 +18,33 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_missing_parents_are_made_and_existing_ones_stay_as_they_are(tmp_path: Path) -> None:
+def test_missing_parents_are_created_and_existing_ones_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     make_folder(tmp_path / "a" / "b", _OURSELVES)
     assert [_mode(path) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")] == [0o750, 0o700, 0o700]
 
 
-def test_a_private_folder_may_exist_already(tmp_path: Path) -> None:
+def test_private_folder_may_already_exist(tmp_path: Path) -> None:
     make_private_folder(tmp_path / "private", _OURSELVES)
     make_private_folder(tmp_path / "private", _OURSELVES)
     assert _mode(tmp_path / "private") == 0o700
 
 
-def test_a_folder_that_others_can_enter_is_not_private(tmp_path: Path) -> None:
+def test_accessible_folder_is_not_private(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
     with pytest.raises(ConfigurationError, match="0700"):
         make_private_folder(tmp_path / "open", _OURSELVES)
 
 
-def test_a_link_is_not_a_private_folder(tmp_path: Path) -> None:
+def test_symlink_is_not_a_private_folder(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(ConfigurationError, match="0700"):
         make_private_folder(tmp_path / "link", _OURSELVES)
 
 
-def test_the_outermost_closed_folder_is_found(tmp_path: Path) -> None:
+def test_outermost_inaccessible_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "closed" / "inner").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     assert first_inaccessible(tmp_path / "closed" / "inner", _OURSELVES) is None

@@ -7,18 +7,18 @@ import pytest
 from horsies.embedded.layout import ClusterPaths
 
 
-def test_the_url_names_role_database_and_socket_folder() -> None:
+def test_url_has_role_database_and_socket_folder() -> None:
     assert ClusterPaths(Path("/srv/a b")).url == "postgresql://horsies@/horsies?host=/srv/a%20b/socket"
 
 
 @pytest.mark.parametrize("folder", [Path("/srv") / ("x" * 100), Path("/srv") / ("ü" * 50), Path("/srv/a,b")])
-def test_a_path_that_no_socket_or_url_can_carry_gives_way_to_a_short_one(folder: Path) -> None:
+def test_unusable_socket_path_is_replaced_by_a_short_one(folder: Path) -> None:
     short = ClusterPaths(folder).socket_folder
     assert short.parent == Path("/tmp")
     assert short == ClusterPaths(folder).socket_folder
     assert short != ClusterPaths(folder / "other").socket_folder
 
 
-def test_the_longest_path_that_fits_is_used() -> None:
+def test_longest_usable_socket_path_is_kept() -> None:
     longest = Path("/" + "x" * (103 - len("//socket/.s.PGSQL.5432")))
     assert ClusterPaths(longest).socket_folder == longest / "socket"

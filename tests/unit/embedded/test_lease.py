@@ -12,7 +12,7 @@ def _lease(leave: Callable[[], None]) -> ServerHandle:
     return ServerHandle(url="postgresql:///", folder=Path("/nowhere"), started=True, on_release=leave)
 
 
-def test_a_lease_is_left_once() -> None:
+def test_handle_is_released_once() -> None:
     left: list[str] = []
     lease = _lease(lambda: left.append("left"))
     lease.release()
@@ -21,7 +21,7 @@ def test_a_lease_is_left_once() -> None:
 
 
 @pytest.mark.parametrize("interruption", [SystemExit, KeyboardInterrupt])
-def test_a_release_that_a_signal_cut_short_can_be_completed(interruption: type[BaseException]) -> None:
+def test_interrupted_release_can_be_completed(interruption: type[BaseException]) -> None:
     interruptions = [interruption()]
     left: list[str] = []
 
@@ -37,7 +37,7 @@ def test_a_release_that_a_signal_cut_short_can_be_completed(interruption: type[B
     assert left == ["left"]
 
 
-def test_a_signal_handler_that_releases_does_not_meet_itself() -> None:
+def test_release_in_a_signal_handler_runs_once() -> None:
     left: list[str] = []
 
     def leave() -> None:
@@ -49,7 +49,7 @@ def test_a_signal_handler_that_releases_does_not_meet_itself() -> None:
     assert left == ["left"]
 
 
-def test_a_release_that_failed_is_not_tried_again() -> None:
+def test_failed_release_is_not_repeated() -> None:
     tried: list[str] = []
 
     def leave() -> None:

@@ -40,11 +40,11 @@ def _server_saying(reply: bytes, path: Path) -> Generator[None]:
         thread.join()
 
 
-def test_no_socket_means_no_server(path: Path) -> None:
+def test_missing_socket_is_no_response(path: Path) -> None:
     assert probe_server(path) is ServerState.NO_RESPONSE
 
 
-def test_a_socket_that_nobody_listens_on_means_no_server(path: Path) -> None:
+def test_socket_without_listener_is_no_response(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert probe_server(path) is ServerState.NO_RESPONSE
@@ -59,6 +59,6 @@ def test_a_socket_that_nobody_listens_on_means_no_server(path: Path) -> None:
         (b"", ServerState.NOT_READY),
     ],
 )
-def test_what_a_server_says_is_understood(path: Path, reply: bytes, answer: ServerState) -> None:
+def test_server_replies_are_classified(path: Path, reply: bytes, answer: ServerState) -> None:
     with _server_saying(reply, path):
         assert probe_server(path) is answer

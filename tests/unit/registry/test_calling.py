@@ -48,18 +48,18 @@ def returning(value: Any) -> Any:
         (DeclinedForGood(), OperationalErrorCode.UNHANDLED_EXCEPTION),
     ],
 )
-def test_an_exception_becomes_the_code_that_is_mapped(app: Horsies, error: BaseException, code: str) -> None:
+def test_exception_becomes_its_mapped_code(app: Horsies, error: BaseException, code: str) -> None:
     result = app.task("t", exception_mapper={Declined: "BY_TASK"})(raising(error))()
     assert result.err_value.error_code is code or result.err_value.error_code == code
     assert result.err_value.exception is error
 
 
-def test_the_default_of_the_task_comes_before_that_of_the_app(app: Horsies) -> None:
+def test_default_code_of_the_task_overrides_the_app(app: Horsies) -> None:
     task = app.task("t", default_unhandled_error_code="OOPS")(raising(RuntimeError()))
     assert task().err_value.error_code == "OOPS"
 
 
-def test_an_order_to_stop_is_passed_on(app: Horsies) -> None:
+def test_keyboard_interrupt_is_raised(app: Horsies) -> None:
     with pytest.raises(KeyboardInterrupt):
         app.task("t")(raising(KeyboardInterrupt()))()
 
@@ -73,16 +73,16 @@ def test_an_order_to_stop_is_passed_on(app: Horsies) -> None:
         (TaskResult[Any, Any](ok="no number"), ContractCode.RETURN_TYPE_MISMATCH),
     ],
 )
-def test_what_is_not_the_declared_result_is_an_error(app: Horsies, returned: Any, code: object) -> None:
+def test_wrong_return_value_is_an_error_result(app: Horsies, returned: Any, code: object) -> None:
     assert app.task("t")(returning(returned))().err_value.error_code is code
 
 
-def test_an_error_that_was_returned_is_passed_on_as_it_is(app: Horsies) -> None:
+def test_returned_error_is_unchanged(app: Horsies) -> None:
     error = TaskError(error_code="CARD_DECLINED", data={"card": 1})
     assert app.task("t")(returning(TaskResult[int, TaskError](err=error)))().err_value is error
 
 
-def test_arguments_that_do_not_fit_are_an_error_result(app: Horsies) -> None:
+def test_wrong_arguments_are_an_error_result(app: Horsies) -> None:
     @app.task("t")
     def needs_one(n: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=n)
@@ -103,12 +103,12 @@ def asynchronous(app: Horsies, error: BaseException | None) -> Any:
 
 
 @pytest.mark.parametrize("error", [RuntimeError(), SystemExit(1), asyncio.CancelledError()])
-async def test_an_async_task_that_raises_is_an_error_result(app: Horsies, error: BaseException) -> None:
+async def test_async_task_that_raises_is_an_error_result(app: Horsies, error: BaseException) -> None:
     result = await asynchronous(app, error)()
     assert result.err_value.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
-async def test_a_cancelled_call_of_an_async_task_is_cancelled(app: Horsies) -> None:
+async def test_cancelled_async_call_raises_cancelled_error(app: Horsies) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await asynchronous(app, None)()

@@ -74,7 +74,7 @@ UNSOUND_OPTIONS: list[tuple[dict[str, Any], ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("options", "code"), UNSOUND_OPTIONS)
-def test_an_unsound_option_is_refused(options: dict[str, Any], code: ErrorCode) -> None:
+def test_invalid_option_raises(options: dict[str, Any], code: ErrorCode) -> None:
     assert codes_of(**options) == [code]
 
 
@@ -90,11 +90,11 @@ def test_an_unsound_option_is_refused(options: dict[str, Any], code: ErrorCode) 
         {"flags": ()},
     ],
 )
-def test_the_edges_of_the_ranges_are_accepted(options: dict[str, Any]) -> None:
+def test_limits_of_options_are_accepted(options: dict[str, Any]) -> None:
     assert define(**options).task_name
 
 
-def test_an_option_of_a_send_says_where_it_belongs() -> None:
+def test_send_option_gives_a_hint() -> None:
     with pytest.raises(TaskDefinitionError, match="with_options"):
         define(good_until=datetime.now(UTC))
 
@@ -108,14 +108,14 @@ def custom(queue_name: str | None) -> TaskFunction[..., Any]:
     ("queue_name", "code"),
     [(None, ErrorCode.CONFIG_INVALID_QUEUE_MODE), ("post", ErrorCode.TASK_INVALID_QUEUE)],
 )
-def test_with_custom_queues_a_task_names_one_of_them(queue_name: str | None, code: ErrorCode) -> None:
+def test_custom_queue_mode_requires_a_known_queue(queue_name: str | None, code: ErrorCode) -> None:
     with pytest.raises(HorsiesError) as caught:
         custom(queue_name)
     assert caught.value.code is code
     assert "mail" in str(caught.value)
 
 
-def test_the_queue_of_a_task_is_the_one_named_or_the_default() -> None:
+def test_queue_of_a_task_is_given_or_default() -> None:
     assert custom("mail").task_queue_name == "mail"
     assert define().task_queue_name == "default"
 
@@ -176,7 +176,7 @@ UNSOUND_SIGNATURES: list[tuple[Any, list[ErrorCode]]] = [
 
 
 @pytest.mark.parametrize(("function", "codes"), UNSOUND_SIGNATURES)
-def test_an_unsound_signature_is_refused(function: Any, codes: list[ErrorCode]) -> None:
+def test_invalid_signature_raises(function: Any, codes: list[ErrorCode]) -> None:
     assert codes_of(function) == codes
 
 
@@ -214,7 +214,7 @@ HIDING: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("function", "words"), HIDING)
-def test_what_hides_its_function_is_refused_in_words_for_what_it_is(function: Any, words: str) -> None:
+def test_callables_other_than_functions_are_described(function: Any, words: str) -> None:
     (fault,) = faults_of(function)
     assert fault.code is ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED
     assert words in fault.message
@@ -229,57 +229,57 @@ async def yielding_async() -> AsyncIterator[TaskResult[int, TaskError]]:
 
 
 @pytest.mark.parametrize("function", [yielding, yielding_async])
-def test_a_generator_is_refused(function: Any) -> None:
+def test_generator_raises(function: Any) -> None:
     assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
 
 
-def test_a_method_is_refused_with_the_class_it_belongs_to() -> None:
+def test_method_raises_with_its_class() -> None:
     with pytest.raises(TaskDefinitionError, match="send is a method of Mailer") as caught:
         define(Mailer.send)
     assert caught.value.code is ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED
 
 
-def test_a_function_in_a_class_body_that_needs_no_object_may_be_a_task() -> None:
+def test_static_function_in_a_class_may_be_a_task() -> None:
     assert define(Mailer.count)(1).ok_value == 1
 
 
-def test_self_is_a_parameter_like_any_other_outside_a_class() -> None:
+def test_self_is_an_ordinary_parameter_outside_a_class() -> None:
     def reflect(self: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=self)
 
     assert define(reflect)(1).ok_value == 1
 
 
-def test_a_decorator_without_parentheses_is_refused_at_once() -> None:
+def test_decorator_without_parentheses_raises() -> None:
     with pytest.raises(TaskDefinitionError, match="task_name"):
         Horsies(AppConfig()).task(sound)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_decorator_without_a_name_is_refused_in_the_same_words() -> None:
+def test_decorator_without_a_name_raises() -> None:
     with pytest.raises(TaskDefinitionError, match="task_name is missing") as caught:
         Horsies(AppConfig()).task()
     assert '@app.task("emails.send")' in str(caught.value)
 
 
-def test_an_unknown_option_is_answered_with_those_there_are() -> None:
+def test_unknown_option_lists_valid_options() -> None:
     with pytest.raises(TaskDefinitionError, match="valid options: queue_name, priority, retry_policy"):
         define(retries=3)
 
 
-def test_the_advice_for_a_strange_type_is_meant_for_tasks() -> None:
+def test_hint_for_an_unsupported_type_fits_tasks() -> None:
     with pytest.raises(TaskDefinitionError, match="Unknown cannot be stored as JSON") as caught:
         define(with_a_strange_parameter)
     assert "arbitrary_types_allowed" not in str(caught.value)
 
 
-def test_a_missing_return_type_is_told_once_and_mended_once() -> None:
+def test_missing_return_type_is_reported_once() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(without_annotation)
     assert caught.value.message == "task 't': has no return annotation"
     assert "TaskResult" in (caught.value.help_text or "")
 
 
-def test_all_faults_are_reported_together_as_one_error_of_the_family() -> None:
+def test_all_faults_are_raised_together() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(with_a_bare_value, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
     assert isinstance(caught.value, MultipleValidationErrors)
@@ -294,7 +294,7 @@ def test_all_faults_are_reported_together_as_one_error_of_the_family() -> None:
     ]
 
 
-def test_a_fault_names_the_file_and_line_of_the_function() -> None:
+def test_fault_names_file_and_line_of_the_function() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(with_a_bare_value)
     line = with_a_bare_value.__code__.co_firstlineno
@@ -302,7 +302,7 @@ def test_a_fault_names_the_file_and_line_of_the_function() -> None:
 
 
 @pytest.mark.parametrize("function", [Callee(), wrapping_without_a_trace(sound)])
-def test_without_a_function_of_its_own_the_line_of_the_decorator_is_named(function: Any) -> None:
+def test_fault_of_a_wrapper_names_the_decorator_line(function: Any) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(function)
     assert caught.value.location is not None
@@ -317,6 +317,6 @@ UNSOUND: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("function", "options"), UNSOUND)
-def test_every_fault_says_what_to_do_about_it(function: Any, options: dict[str, Any]) -> None:
+def test_every_fault_has_a_hint(function: Any, options: dict[str, Any]) -> None:
     for fault in faults_of(function, **options):
         assert fault.help_text

@@ -48,44 +48,44 @@ def context_with(**nodes: Any) -> WorkflowContext:
     return call_of(told, workflow_meta=META, workflow_ctx=nodes).kwargs["workflow_ctx"]
 
 
-def test_a_parameter_gets_the_whole_result_typed_as_it_declares() -> None:
+def test_parameter_receives_the_typed_result() -> None:
     call = call_of(of_days, args_from={"start": {"ok": "2024-02-29"}})
     assert call.kwargs == {"start": TaskResult(ok=date(2024, 2, 29))}
 
 
-def test_a_failed_dependency_is_its_error() -> None:
+def test_failed_dependency_is_passed_as_error() -> None:
     call = call_of(of_days, args_from={"start": {"err": {"error_code": "UPSTREAM_SKIPPED"}}})
     assert call.kwargs["start"].err_value.error_code is OutcomeCode.UPSTREAM_SKIPPED
 
 
-def test_a_value_that_does_not_fit_the_parameter_is_an_error_that_says_so() -> None:
+def test_mismatching_result_is_passed_as_error() -> None:
     call = call_of(of_days, args_from={"start": {"ok": "no day"}})
     assert call.kwargs["start"].err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
 
 
-def test_a_dependency_that_is_still_open_leaves_the_default() -> None:
+def test_unfinished_dependency_leaves_the_default() -> None:
     assert call_of(perhaps, args_from={}).kwargs == {}
 
 
-def test_a_dependency_that_is_missing_without_a_default_is_refused() -> None:
+def test_missing_dependency_without_default_raises() -> None:
     with pytest.raises(PayloadError, match="'start': missing"):
         call_of(of_days, args_from={})
 
 
-def test_a_result_can_be_sent_like_any_other_argument() -> None:
+def test_task_result_can_be_sent_as_an_argument() -> None:
     codec = codec_of(perhaps)
     for start in (TaskResult(ok=date.min), TaskResult(err=TaskError(error_code="LATE")), None):
         stored = codec.encode((), {"start": start})
         assert codec.decode(*stored).kwargs == {"start": start}
 
 
-def test_what_is_no_result_of_the_declared_type_cannot_be_sent() -> None:
+def test_wrong_value_for_a_result_parameter_raises() -> None:
     for wrong in (date.min, TaskResult(ok="x"), None):
         with pytest.raises(PayloadError, match="'start'"):
             codec_of(of_days).encode((), {"start": wrong})
 
 
-def test_the_context_and_the_place_in_the_run_are_injected_beside_the_arguments() -> None:
+def test_context_and_meta_are_injected() -> None:
     call = call_of(may_be_told, '{"number": 1}', workflow_meta=META, workflow_ctx={})
     context = call.kwargs["workflow_ctx"]
     assert call.kwargs["number"] == 1
@@ -93,27 +93,27 @@ def test_the_context_and_the_place_in_the_run_are_injected_beside_the_arguments(
     assert (context.workflow_id, context.task_index, context.task_name) == ("w", 3, "sum")
 
 
-def test_without_sources_there_is_no_context() -> None:
+def test_context_is_absent_without_sources() -> None:
     assert set(call_of(may_be_told, '{"number": 1}', workflow_meta=META).kwargs) == {"number", "workflow_meta"}
 
 
-def test_a_function_that_does_not_ask_is_told_nothing() -> None:
+def test_function_without_injected_parameters_gets_none() -> None:
     assert call_of(perhaps, workflow_meta=META, workflow_ctx={}).kwargs == {}
 
 
-def test_nobody_can_send_a_context() -> None:
+def test_context_cannot_be_sent() -> None:
     with pytest.raises(PayloadError, match="cannot be sent"):
         codec_of(may_be_told).encode((1,), {"workflow_meta": {}})
 
 
-def test_a_result_in_the_context_is_typed_by_its_task_or_by_its_node() -> None:
+def test_context_results_are_typed_by_task_or_node() -> None:
     context = context_with(a={"result": {"ok": "2024-02-29"}, "task_name": "day"}, b={"result": {"ok": "2024-02-29"}})
     assert context.result_for(NodeKey("a")) == TaskResult(ok=date(2024, 2, 29))
     assert context.result_for(NodeKey("b")) == TaskResult(ok="2024-02-29")
     assert context.result_for(NodeKey("b", TypedCodec(date))) == TaskResult(ok=date(2024, 2, 29))
 
 
-def test_a_node_that_is_not_listed_is_a_key_error() -> None:
+def test_unlisted_node_raises_key_error() -> None:
     context = context_with(a={"result": {"ok": 1}})
     assert context.has_result(NodeKey("a"))
     assert not context.has_result(NodeKey("b"))
@@ -121,7 +121,7 @@ def test_a_node_that_is_not_listed_is_a_key_error() -> None:
         context.result_for(NodeKey("b"))
 
 
-def test_a_sub_workflow_brings_its_summary() -> None:
+def test_context_has_the_summary_of_a_sub_workflow() -> None:
     context = context_with(child={"result": {"ok": None}, "summary": SUMMARY.document()}, plain={"result": {"ok": 1}})
     assert context.summary_for(NodeKey("child")) == SUMMARY
     assert not context.has_summary(NodeKey("plain"))
@@ -129,17 +129,17 @@ def test_a_sub_workflow_brings_its_summary() -> None:
         context.summary_for(NodeKey("plain"))
 
 
-def test_the_name_of_a_sub_workflow_is_no_name_of_a_task() -> None:
+def test_sub_workflow_name_does_not_select_a_task_codec() -> None:
     child = {"result": {"ok": "2024-02-29"}, "summary": SUMMARY.document(), "task_name": "day"}
     assert context_with(child=child).result_for(NodeKey("child")) == TaskResult(ok="2024-02-29")
 
 
 @pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
-def test_a_damaged_context_is_refused(context: str) -> None:
+def test_corrupt_context_raises(context: str) -> None:
     with pytest.raises(PayloadError, match="not a JSON object"):
         decode_arguments(codec_of(perhaps), "[]", "{}", context, result_codec_for=ok_of)
 
 
-def test_a_damaged_summary_is_refused() -> None:
+def test_corrupt_summary_raises() -> None:
     with pytest.raises(PayloadError, match="summary"):
         context_with(child={"summary": {"status": "GONE"}})

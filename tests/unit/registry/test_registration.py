@@ -28,7 +28,7 @@ def other(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=-n)
 
 
-def test_a_registered_task_is_found_by_name(app: Horsies) -> None:
+def test_registered_task_is_found_by_name(app: Horsies) -> None:
     task = app.task("b")(one)
     app.task("a")(other)
     assert app.list_tasks() == ["a", "b"]
@@ -36,13 +36,13 @@ def test_a_registered_task_is_found_by_name(app: Horsies) -> None:
     assert (task.__name__, task.__doc__) == ("one", "Give back the number.")
 
 
-def test_the_same_line_may_register_again_and_changes_nothing(app: Horsies) -> None:
+def test_same_line_may_register_again(app: Horsies) -> None:
     first = app.task("a")(one)
     assert app.task("a", priority=5)(one) is first
     assert first.task_options.priority is None
 
 
-def test_another_place_may_not_take_the_same_name(app: Horsies) -> None:
+def test_duplicate_name_from_another_line_raises(app: Horsies) -> None:
     app.task("a")(one)
     with pytest.raises(RegistryError) as caught:
         app.task("a")(other)
@@ -52,7 +52,7 @@ def test_another_place_may_not_take_the_same_name(app: Horsies) -> None:
     assert f"{__file__}:{one.__code__.co_firstlineno}" in str(caught.value)
 
 
-def test_two_apps_may_use_the_same_name(app: Horsies) -> None:
+def test_two_apps_may_use_one_name(app: Horsies) -> None:
     app.task("a")(one)
     assert Horsies(AppConfig()).task("a")(other)(1).ok_value == -1
 
@@ -66,9 +66,7 @@ def add(a: int, b: int) -> TaskResult[int, TaskError]:
 """
 
 
-def test_a_module_that_is_imported_again_keeps_its_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Horsies
-) -> None:
+def test_reimported_module_keeps_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Horsies) -> None:
     (tmp_path / "holder.py").write_text("app = None\n")
     (tmp_path / "reloaded_tasks.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -78,7 +76,7 @@ def test_a_module_that_is_imported_again_keeps_its_tasks(
     assert importlib.reload(module).add is first
 
 
-def test_a_script_that_is_also_imported_registers_its_tasks_once(tmp_path: Path) -> None:
+def test_script_that_is_also_imported_registers_tasks_once(tmp_path: Path) -> None:
     (tmp_path / "holder.py").write_text("from horsies import AppConfig, Horsies\napp = Horsies(AppConfig())\n")
     (tmp_path / "script.py").write_text(MODULE + "import script\nprint(add is script.add)\n")
     done = subprocess.run(
@@ -87,12 +85,12 @@ def test_a_script_that_is_also_imported_registers_its_tasks_once(tmp_path: Path)
     assert (done.stdout.splitlines()[-1:], done.stderr) == (["True"], "")
 
 
-def test_flags_are_names_that_are_set_or_a_table(app: Horsies) -> None:
+def test_flags_are_a_list_or_a_dict(app: Horsies) -> None:
     assert app.task("a", flags=["x", "y"])(one).definition.flags == {"x": True, "y": True}
     assert app.task("b", flags={"x": False})(one).definition.flags == {"x": False}
 
 
-def test_what_travels_with_a_task_is_its_policy_and_its_time_limit(app: Horsies) -> None:
+def test_stored_options_are_policy_and_timeout(app: Horsies) -> None:
     policy = RetryPolicy.fixed([1, 2], auto_retry_for=["BUSY"])
     task = app.task("a", retry_policy=policy, timeout_ms=5000)(one)
     assert task.definition.max_retries == 2
@@ -101,7 +99,7 @@ def test_what_travels_with_a_task_is_its_policy_and_its_time_limit(app: Horsies)
     assert app.task("b")(one).definition.options_json == "{}"
 
 
-def test_the_declared_ok_type_is_known(app: Horsies) -> None:
+def test_declared_ok_type_is_known(app: Horsies) -> None:
     assert app.task("a")(one).task_ok_type is int
 
 
@@ -113,7 +111,7 @@ def traced(function: Callable[[int], TaskResult[int, TaskError]]) -> Callable[[i
     return inner
 
 
-def test_a_wrapped_function_keeps_its_signature_and_runs_with_its_wrapper(app: Horsies) -> None:
+def test_wrapped_function_keeps_signature_and_wrapper(app: Horsies) -> None:
     task = app.task("a")(traced(one))
     assert task.task_ok_type is int
     assert task(5).ok_value == 1005
@@ -131,13 +129,13 @@ def awaited(
     return inner
 
 
-async def test_an_asynchronous_wrapper_makes_an_asynchronous_task(app: Horsies) -> None:
+async def test_async_wrapper_makes_an_async_task(app: Horsies) -> None:
     task = app.task("a")(awaited(one))
     assert task.definition.is_async
     assert (await task(5)).ok_value == 5
 
 
-async def test_an_async_function_is_a_task_too(app: Horsies) -> None:
+async def test_async_function_is_a_task(app: Horsies) -> None:
     @app.task("a")
     async def later(n: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=n)
@@ -145,7 +143,7 @@ async def test_an_async_function_is_a_task_too(app: Horsies) -> None:
     assert (await later(3)).ok_value == 3
 
 
-def test_every_kind_of_parameter_may_be_used(app: Horsies) -> None:
+def test_every_kind_of_parameter_is_supported(app: Horsies) -> None:
     @app.task("a")
     def total(first: int, /, *more: int, factor: int = 1, **named: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=factor * (first + sum(more) + sum(named.values())))

@@ -18,11 +18,11 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def test_a_plain_call_returns_the_result() -> None:
+def test_call_returns_the_result() -> None:
     assert Bridge().run(double(21)) == 42
 
 
-def test_an_exception_reaches_the_caller() -> None:
+def test_exception_reaches_the_caller() -> None:
     async def fail() -> None:
         raise LookupError("gone")
 
@@ -41,12 +41,12 @@ def test_many_threads_share_one_loop() -> None:
     assert len({call.result() for call in calls}) == 1
 
 
-async def test_inside_a_running_loop_it_refuses_instead_of_blocking() -> None:
+async def test_call_inside_a_running_loop_raises() -> None:
     with pytest.raises(InsideEventLoop):
         Bridge().run(double(1))
 
 
-def test_an_interrupted_caller_cancels_what_it_waited_for() -> None:
+def test_interrupted_caller_cancels_the_coroutine() -> None:
     bridge = Bridge()
     cancelled = threading.Event()
 
@@ -68,7 +68,7 @@ def test_an_interrupted_caller_cancels_what_it_waited_for() -> None:
     assert cancelled.wait(5)
 
 
-def test_a_forked_child_starts_a_loop_of_its_own() -> None:
+def test_forked_child_starts_its_own_loop() -> None:
     code = (
         "import os, warnings; warnings.simplefilter('ignore')\n"
         "from horsies.sync import BRIDGE\n"
@@ -82,7 +82,7 @@ def test_a_forked_child_starts_a_loop_of_its_own() -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-def test_calls_at_interpreter_exit_are_served() -> None:
+def test_calls_in_atexit_handlers_work() -> None:
     code = (
         "import atexit\n"
         "from horsies.sync import BRIDGE\n"
@@ -93,7 +93,7 @@ def test_calls_at_interpreter_exit_are_served() -> None:
     assert (done.stdout, done.stderr) == ("said\n", "")
 
 
-def test_a_call_after_the_last_exit_handler_is_refused_and_does_not_hang() -> None:
+def test_call_after_atexit_handlers_raises() -> None:
     code = (
         "import os\n"
         "from horsies.sync import BRIDGE, BridgeUnavailable\n"
@@ -109,7 +109,7 @@ def test_a_call_after_the_last_exit_handler_is_refused_and_does_not_hang() -> No
     assert (done.stdout, done.stderr, done.returncode) == ("refused", "", 0)
 
 
-def test_where_no_thread_can_be_had_the_call_is_refused_and_the_next_one_tries_again(
+def test_call_raises_without_a_thread_and_later_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: threading.Thread) -> None:
