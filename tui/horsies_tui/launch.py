@@ -83,7 +83,7 @@ class DatabaseOpener:
             application_name="horsies-tui",
         ) as ops:
             try:
-                await ops.refuse_unless_current()
+                await ops.require_current_schema()
             except HorsiesError as error:
                 error.help_text = self.options.add_connection_options(error.help_text or "")
                 raise
