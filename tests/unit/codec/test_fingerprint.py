@@ -1,3 +1,5 @@
+"""Fingerprints of sends and calls, and timestamps as text."""
+
 from __future__ import annotations
 
 import json
@@ -7,11 +9,13 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from horsies.codec import fingerprint
 from horsies.codec.arguments import CallSignature, EncodedArguments
 from horsies.codec.canonical_json import canonical_json
-from horsies.codec.fingerprint import command_sha, enqueue_sha
+from horsies.codec.fingerprint import command_sha, enqueue_sha, format_utc, format_utc_now
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
@@ -121,3 +125,19 @@ def test_command_sha_ignores_positional_or_keyword_form(
     shas = {command_sha("mail", EncodedArguments(*call), SHAPE) for call in (one, other)}
 
     assert (len(shas) == 1) is is_same
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@given(st.lists(st.integers(0, 10**10 * 10**6), min_size=1))
+def test_format_utc_now_equals_format_utc(micros: list[int]) -> None:
+    for each in (*micros, micros[-1] // 10**6 * 10**6):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fingerprint.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
+            assert format_utc_now() == format_utc(EPOCH + timedelta(microseconds=each))
+
+
+def test_other_time_zones_are_formatted_in_utc() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=5)))
+    assert format_utc(at) == "2026-01-01T22:04:05+00:00"

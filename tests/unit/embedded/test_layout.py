@@ -1,10 +1,27 @@
+"""Paths, folders, configuration and locks of an embedded cluster."""
+
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from horsies.embedded.layout import ClusterPaths
+from horsies.embedded import EmbeddedServer, default_folder, other_clusters
+from horsies.embedded.binaries import ServerAccount, first_inaccessible
+from horsies.embedded.layout import (
+    ClusterPaths,
+    SharedLock,
+    exclusive_lock,
+    is_either_locked,
+    is_locked,
+    make_folder,
+    make_private_folder,
+    server_settings,
+    write_conf,
+)
+from horsies.errors import ConfigurationError, ErrorCode
 
 
 def test_url_has_role_database_and_socket_folder() -> None:
@@ -22,3 +39,153 @@ def test_unusable_socket_path_is_replaced_by_a_short_one(folder: Path) -> None:
 def test_longest_usable_socket_path_is_kept() -> None:
     longest = Path("/" + "x" * (103 - len("//socket/.s.PGSQL.5432")))
     assert ClusterPaths(longest).socket_folder == longest / "socket"
+
+
+def test_default_folder_depends_on_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    expected = "/var/lib/horsies/embedded" if os.geteuid() == 0 else f"{tmp_path}/horsies/embedded"
+    assert str(default_folder()) == expected
+    assert EmbeddedServer().folder == default_folder().resolve()
+
+
+def test_other_clusters_exclude_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    theirs = tmp_path / "horsies" / "embedded"
+    assert theirs not in other_clusters(tmp_path / "ours")
+    (theirs / "data").mkdir(parents=True)
+    assert theirs in other_clusters(tmp_path / "ours")
+    assert theirs not in other_clusters(theirs)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "tab\t", "nul\0", "del\x7f", os.fsdecode(b"latin \xfc")])
+def test_folder_with_control_characters_is_rejected(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="control character") as raised:
+        EmbeddedServer(tmp_path / name)
+    assert raised.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert raised.value.message.isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_symlink_to_a_folder_with_control_characters_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "two\nlines")
+    with pytest.raises(ConfigurationError, match="control character"):
+        EmbeddedServer(tmp_path / "link")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/".join(["y" * 200] * 30), "file/cluster", "loop"])
+def test_status_of_an_invalid_path_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigurationError, match="cannot use the folder") as raised:
+        EmbeddedServer(tmp_path / name).status()
+    assert raised.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert str(tmp_path / name) in raised.value.message
+
+
+def test_invalid_path_is_no_other_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ("x" * 300)))
+    assert not [path for path in other_clusters(tmp_path) if path.is_relative_to(tmp_path)]
+
+
+_CURRENT_USER = ServerAccount(name="current-user", uid=os.geteuid(), gid=os.getegid())
+_OTHER_USER = ServerAccount(name="other-user", uid=54321, gid=54321)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_missing_parents_are_created_and_existing_ones_unchanged(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    make_folder(tmp_path / "a" / "b", _CURRENT_USER)
+    assert [_mode(path) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")] == [0o750, 0o700, 0o700]
+
+
+def test_private_folder_may_already_exist(tmp_path: Path) -> None:
+    make_private_folder(tmp_path / "private", _CURRENT_USER)
+    make_private_folder(tmp_path / "private", _CURRENT_USER)
+    assert _mode(tmp_path / "private") == 0o700
+
+
+def test_accessible_folder_is_not_private(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    with pytest.raises(ConfigurationError, match="0700"):
+        make_private_folder(tmp_path / "open", _CURRENT_USER)
+
+
+def test_symlink_is_not_a_private_folder(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(ConfigurationError, match="0700"):
+        make_private_folder(tmp_path / "link", _CURRENT_USER)
+
+
+def test_outermost_inaccessible_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "closed" / "inner").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    assert first_inaccessible(tmp_path / "closed" / "inner", _CURRENT_USER) is None
+    assert first_inaccessible(tmp_path / "closed" / "inner", _OTHER_USER) in {
+        tmp_path / "closed",
+        *tmp_path.parents,
+        tmp_path,
+    }
+
+
+def test_durability_can_be_switched_off() -> None:
+    names = ("fsync", "synchronous_commit", "full_page_writes")
+    durable = server_settings(Path("/s"), durable=True, extra={})
+    fast = server_settings(Path("/s"), durable=False, extra={})
+    assert ({durable[name] for name in names}, {fast[name] for name in names}) == ({"on"}, {"off"})
+
+
+def test_extra_settings_override_ours() -> None:
+    assert server_settings(Path("/s"), durable=True, extra={"max_connections": "7"})["max_connections"] == "7"
+
+
+def test_conf_values_are_escaped(tmp_path: Path) -> None:
+    write_conf(tmp_path / "horsies.conf", {"cluster_name": "it's a \\ test"})
+    assert (tmp_path / "horsies.conf").read_text().splitlines()[1:] == ["cluster_name = 'it''s a \\\\ test'"]
+
+
+def test_conf_is_readable_for_the_server_account(tmp_path: Path) -> None:
+    write_conf(tmp_path / "horsies.conf", {})
+    assert stat.S_IMODE((tmp_path / "horsies.conf").stat().st_mode) == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["horsies.conf"]
+
+
+def test_lock_is_held_until_the_last_share_is_closed(tmp_path: Path) -> None:
+    lock = tmp_path / "users.lock"
+    first, second = SharedLock(lock), SharedLock(lock)
+    first.close()
+    assert is_locked(lock)
+    second.close()
+    assert not is_locked(lock)
+
+
+def test_closing_twice_does_not_close_a_reused_descriptor(tmp_path: Path) -> None:
+    lock = tmp_path / "users.lock"
+    first = SharedLock(lock)
+    first.close()
+    second = SharedLock(lock)
+    first.close()
+    assert is_locked(lock)
+    second.close()
+
+
+def test_checking_a_lock_creates_no_file(tmp_path: Path) -> None:
+    assert not is_either_locked(tmp_path / "start.lock", tmp_path / "users.lock")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_held_start_lock_counts_as_locked(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / "start.lock"):
+        assert is_either_locked(tmp_path / "start.lock", tmp_path / "users.lock")
+    assert not is_either_locked(tmp_path / "start.lock", tmp_path / "users.lock")
+
+
+def test_exclusive_lock_is_released_despite_inherited_descriptors(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / "users.lock") as lock:
+        copy = os.dup(lock)
+    assert not is_locked(tmp_path / "users.lock")
+    os.close(copy)
