@@ -13,7 +13,7 @@ import pytest
 from horsies import TaskError
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.recovery_times import note
+from tests.support.recovery_times import record_times
 from tests.support.workers import InProcessWorker, worker_in_process
 
 CRASHES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,7 +38,9 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: 
         killed_at = await ledger.now()
         os.kill(victim.pid, signal.SIGKILL)
         row = (await ledger.until_terminal(victim.task_id, within_s=1))[victim.task_id]
-        note("F3", "task of a killed child settled", (row["terminal_at"] - killed_at).total_seconds(), bound_s=1)
+        record_times(
+            "F3", "task of a killed child settled", (row["terminal_at"] - killed_at).total_seconds(), bound_s=1
+        )
         assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "WORKER_CRASHED", 1)
         await worker.until(lambda: len(worker.children) == 8)
         assert others < {child.pid for child in worker.children}

@@ -22,7 +22,7 @@ from horsies.recovery.sweep import sweep
 from horsies.store.database import Database
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
-from tests.support.recovery_times import BOUND_S, note, note_recoveries
+from tests.support.recovery_times import BOUND_S, record_recovery_times, record_times
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 BUSY = 8
@@ -78,12 +78,12 @@ async def test_the_work_of_a_killed_worker_is_settled_by_another_within_the_boun
             killed_at, began = await ledger.now(), time.monotonic()
             victim.signal(signal.SIGKILL)
             await victim.until_children_are_gone(within_s=2)
-            note("F1", "children of a dead worker gone", time.monotonic() - began, bound_s=2)
+            record_times("F1", "children of a dead worker gone", time.monotonic() - began, bound_s=2)
             (tmp_path / "go").touch()
             rows = await ledger.until_terminal(*once, *again, *claimed, within_s=20)
             (listening,) = await ledger.fetch(LISTENING, judge.worker_id)
             late = await ledger.fetch(LATENESS, [*once, *again], listening["since"])
-            await note_recoveries(ledger, "F1", pid=victim.pid, since=killed_at)
+            await record_recovery_times(ledger, "F1", pid=victim.pid, since=killed_at)
             assert await ledger.violations([*once, *again, *claimed]) == []
     facts = {id_: (row["status"], row["error_code"], row["retry_count"], row["attempts"]) for id_, row in rows.items()}
     assert {facts[each] for each in once} == {("FAILED", "WORKER_CRASHED", 0, 1)}
@@ -178,7 +178,7 @@ async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
             workers.append(await start(stack))
         rows = await ledger.until_terminal(*sent, within_s=60)
         for pid, killed_at in killed.items():
-            await note_recoveries(ledger, "F2", pid=pid, since=killed_at)
+            await record_recovery_times(ledger, "F2", pid=pid, since=killed_at)
         assert {row["status"] for row in rows.values()} == {"COMPLETED"}
         in_hand = KILLS * PROCESSES
         assert sum(row["crash_count"] for row in rows.values()) <= in_hand, "only what was in the hands of the dead"

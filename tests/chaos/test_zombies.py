@@ -20,7 +20,7 @@ from horsies.store.database import Database
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
-from tests.support.recovery_times import note_recoveries
+from tests.support.recovery_times import record_recovery_times
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
@@ -110,7 +110,7 @@ async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_i
             async with standing_still(zombie):
                 (tmp_path / "go").touch()
                 row = (await ledger.until_terminal(task_id))[task_id]
-                await note_recoveries(ledger, "F6", pid=zombie.pid, since=stopped_at)
+                await record_recovery_times(ledger, "F6", pid=zombie.pid, since=stopped_at)
                 assert (row["status"], row["claim_token"], row["crash_count"]) == ("COMPLETED", 2, 1)
             await until_refused(ledger, task_id)
             await ledger.until(lambda: ledger.events("worker_returned"))
@@ -131,7 +131,7 @@ async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhe
             stopped_at = await ledger.now()
             async with standing_still(zombie):
                 await until_started_again(ledger, task_id)
-            await note_recoveries(ledger, "F7", pid=zombie.pid, since=stopped_at)
+            await record_recovery_times(ledger, "F7", pid=zombie.pid, since=stopped_at)
             await until_refused(ledger, task_id)
 
             async def is_beaten_for() -> bool:
@@ -167,7 +167,7 @@ async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
             rows = await ledger.until_terminal(first, second)
             assert {row["status"] for row in rows.values()} == {"COMPLETED"}
             assert (rows[taken]["claim_token"], rows[taken]["crash_count"]) == (2, 1)
-            await note_recoveries(ledger, "F11", pid=os.getpid(), since=cut_at)
+            await record_recovery_times(ledger, "F11", pid=os.getpid(), since=cut_at)
             proxy.heal()
             await lonely.wait_for_event(events.WorkerUnfenced)
             await heir.stop()

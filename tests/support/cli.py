@@ -1,6 +1,7 @@
-"""Commands of `horsies` as processes of their own, forked from one that has loaded the program already.
+"""Run `horsies` commands in processes forked from a server that has already imported the program.
 
-Loading it takes most of a short command's time and a second of a worker's start, and the tests run hundreds of them.
+Imports take most of the time of a short command and a second of a worker's start, and tests run hundreds of them. Also:
+project folders with Python files, and the examples in our documents.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from textwrap import dedent
 from typing import Any, NamedTuple
 
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
-"""The program of this tree."""
-LARGEST_REQUEST = 1 << 20
-LOADED = ("ops", "reads.workflows", "reads.stale", "actions.apply", "actions.plan", "sweep", "cleanup")
+MAX_REQUEST_BYTES = 1 << 20
+PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.apply", "actions.plan", "sweep", "cleanup")
 COMMANDS = (
     "task",
     "queue",
@@ -53,7 +53,7 @@ class CommandExit(NamedTuple):
 
 
 class Command:
-    """A command that runs, with what tests ask of a `subprocess.Popen`; it leads a session of its own."""
+    """A running command in its own session, with the interface of `subprocess.Popen` that tests need."""
 
     def __init__(self, arguments: Sequence[str], answers: socket.socket) -> None:
         self._arguments = arguments
@@ -62,7 +62,7 @@ class Command:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit status; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -86,20 +86,20 @@ class Command:
 
 
 class CommandServer:
-    """Runs commands, also from several threads at once; it goes when this process does."""
+    """Forks a process for each command; safe to use from several threads. Ends with this process."""
 
     def __init__(self) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            handed = theirs.fileno()
+        self._requests, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end:
+            fd = server_end.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(handed)], pass_fds=[handed], stdin=subprocess.DEVNULL
+                [sys.executable, __file__, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL
             )
 
     def run(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float
     ) -> CommandExit:
-        """Wait for a command to end, which it does by our hand when its time is over."""
+        """Run a command to its end; kill it after `timeout_s`."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             outputs = stdout.fileno(), stderr.fileno()
             command = self.start(arguments, cwd=cwd, environment=environment, outputs=outputs)
@@ -113,15 +113,15 @@ class CommandServer:
     def start(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], outputs: tuple[int, int]
     ) -> Running:
-        """A command whose stdout and stderr are these files; whoever starts it waits for it."""
+        """Start a command with these files as stdout and stderr; the caller waits for it."""
         request = json.dumps({"arguments": arguments, "cwd": str(cwd), "environment": environment}).encode()
-        answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self._line, [request], [*outputs, theirs.fileno()])
+        answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end:
+            socket.send_fds(self._requests, [request], [*outputs, server_end.fileno()])
         return Command(arguments, answers)
 
     def close(self) -> None:
-        self._line.close()
+        self._requests.close()
         self._process.wait()
 
 
@@ -136,7 +136,7 @@ def start_in_new_interpreter(
     outputs: tuple[int, int],
     program: Sequence[str] = PROGRAM,
 ) -> Running:
-    """The same for a program that is another one, or that must read what an interpreter reads at its start."""
+    """As `CommandServer.start`, for another program or for a test of interpreter start-up."""
     stdout, stderr = outputs
     return subprocess.Popen(
         [*program, *arguments],
@@ -151,7 +151,7 @@ def start_in_new_interpreter(
 
 @cache
 def command_server() -> CommandServer:
-    """The one of this process."""
+    """The command server of this process."""
     server = CommandServer()
     atexit.register(server.close)
     return server
@@ -162,14 +162,14 @@ def _text(fd: int) -> str:
 
 
 def _load() -> None:
-    for name in LOADED:
+    for name in PRELOADED:
         import_module(f"horsies_ops.{name}")
     for name in COMMANDS:
         import_module(f"horsies_ops.cli.commands.{name}")
 
 
-def _become(arguments: list[str], cwd: str, environment: dict[str, str], stdout: int, stderr: int) -> None:
-    """Make this process look like one that was just started for a command."""
+def _set_up_process(arguments: list[str], cwd: str, environment: dict[str, str], stdout: int, stderr: int) -> None:
+    """Make this forked process look like one just started for a command."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
@@ -178,43 +178,43 @@ def _become(arguments: list[str], cwd: str, environment: dict[str, str], stdout:
     os.dup2(stderr, 2)
     sys.argv = ["horsies", *arguments]
     sys.path[0] = cwd
-    sys.path[1:1] = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[1:1] = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
-def _watch(pid: int, answers: int) -> None:
-    """Tell how a command ended, and go."""
-    with socket.socket(fileno=answers) as line:
-        line.send(str(pid).encode())
+def _report_exit(pid: int, answers: int) -> None:
+    """Send the pid and later the exit status of a command, then exit."""
+    with socket.socket(fileno=answers) as connection:
+        connection.send(str(pid).encode())
         _, status = os.waitpid(pid, 0)
-        line.send(str(os.waitstatus_to_exitcode(status)).encode())
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
 
-def _serve(line: socket.socket) -> bool:
-    """Fork for each request; returns in the process of each command, and False here when nobody asks any more."""
+def _serve(requests: socket.socket) -> bool:
+    """Fork for each request. Returns True in each command's process, False here when the client has gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        data, fds, _, _ = socket.recv_fds(line, LARGEST_REQUEST, 3)
+        data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
         if not data:
             return False
         if os.fork() == 0:
             break
         for fd in fds:
             os.close(fd)
-    line.close()
+    requests.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stdout, stderr, answers = fds
     if pid := os.fork():
-        _watch(pid, answers)
-    _become(**json.loads(data), stdout=stdout, stderr=stderr)
+        _report_exit(pid, answers)
+    _set_up_process(**json.loads(data), stdout=stdout, stderr=stderr)
     for fd in fds:
         os.close(fd)
     return True
 
 
-# The `horsies` executable, run as a user runs it.
+# The `horsies` executable
 
-LONGEST_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executable:
-    """Runs `horsies` in a folder, with an environment that has no settings but those given."""
+    """Runs `horsies` in a folder; the environment has no settings except those given."""
 
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict[str, str])
@@ -239,21 +239,21 @@ class Executable:
     def __call__(self, *arguments: str, **environment: str) -> CommandResult:
         settings = self._settings(environment)
         if self.program is PROGRAM:
-            ended = command_server().run(arguments, cwd=self.cwd, environment=settings, timeout_s=LONGEST_S)
-            return CommandResult(code=ended.code, stdout=ended.stdout, stderr=ended.stderr)
-        done = subprocess.run(
+            done = command_server().run(arguments, cwd=self.cwd, environment=settings, timeout_s=COMMAND_TIMEOUT_S)
+            return CommandResult(code=done.code, stdout=done.stdout, stderr=done.stderr)
+        process = subprocess.run(
             [*self.program, *arguments],
             cwd=self.cwd,
             env=settings,
             capture_output=True,
             text=True,
-            timeout=LONGEST_S,
+            timeout=COMMAND_TIMEOUT_S,
         )
-        return CommandResult(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        return CommandResult(code=process.returncode, stdout=process.stdout, stderr=process.stderr)
 
     @contextmanager
     def start(self, *arguments: str, **environment: str) -> Generator[RunningCommand]:
-        """A command that runs until it is told to stop; killed by its pid if it still runs at the end."""
+        """Start a command; it is killed at the end of the block if it still runs."""
         log = self.cwd / "stderr.log"
         with log.open("wb") as stderr, (self.cwd / "stdout.log").open("wb") as stdout:
             popen = self._start(arguments, self._settings(environment), (stdout.fileno(), stderr.fileno()))
@@ -276,8 +276,6 @@ class Executable:
 
 @dataclass(frozen=True, slots=True)
 class RunningCommand:
-    """A command that runs."""
-
     popen: Running
     log: Path
 
@@ -297,7 +295,7 @@ class RunningCommand:
             time.sleep(0.01)
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM and return the exit status."""
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout=20)
 
@@ -308,7 +306,7 @@ def _clean_environment() -> dict[str, str]:
     }
 
 
-# A folder of the user's with Python files in it.
+# A project folder
 
 APP = "from horsies import Horsies\napp = Horsies()\n"
 
@@ -327,7 +325,7 @@ class Project:
     folder: Path
 
     def write(self, file: str, text: str = "") -> Path:
-        """Write a file, and let it be found by whoever imports next."""
+        """Write a file and invalidate import caches."""
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text))
@@ -339,7 +337,7 @@ class Project:
         return self.write(file, TASK.format(name=name, app=app))
 
 
-# The examples in our documents, taken out of them.
+# Examples in our documents
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -349,28 +347,28 @@ _FILE_NAME = re.compile(r"# (\S+\.\w+)\n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A block of a document."""
+    """A code block of a document."""
 
     document: str
     language: str
     text: str
     line: int
-    """The line before its first."""
+    """Number of lines before its first line."""
 
     @property
     def file_name(self) -> str | None:
-        """The file that the block stands for, named in a comment on its first line."""
+        """File name given in a comment on its first line, if any."""
         found = _FILE_NAME.match(self.text)
         return found[1] if found else None
 
     def run_in(self, namespace: dict[str, object]) -> None:
-        """Run it; a traceback names the document and the line in it."""
+        """Execute it; tracebacks name the document and its line."""
         code = compile("\n" * self.line + self.text, self.document, "exec")
-        exec(code, namespace)  # noqa: S102  # that is what examples are for
+        exec(code, namespace)  # noqa: S102
 
 
 def examples_of(document: str, *, language: str | None = None) -> Iterator[Example]:
-    """The blocks of a document, or those in one language."""
+    """Code blocks of a document, all or those in one language."""
     text = (ROOT / document).read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start(2))
@@ -379,7 +377,7 @@ def examples_of(document: str, *, language: str | None = None) -> Iterator[Examp
 
 
 def program_of(document: str) -> str:
-    """The Python examples that stand for no file, as one program in which each line has its number in the document."""
+    """Python examples without a file name, as one program with the line numbers of the document."""
     lines: list[str] = []
     for example in examples_of(document, language="python"):
         if example.file_name is None:
@@ -388,8 +386,8 @@ def program_of(document: str) -> str:
 
 
 def write_files_of(document: str, folder: Path) -> list[str]:
-    """Write each example that stands for a file into `folder`; returns their names."""
-    named = {each.file_name: each.text for each in examples_of(document) if each.file_name is not None}
+    """Write each example with a file name into `folder`; returns the names."""
+    named = {example.file_name: example.text for example in examples_of(document) if example.file_name is not None}
     for name, text in named.items():
         (folder / name).write_text(text)
     return list(named)

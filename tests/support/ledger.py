@@ -1,4 +1,4 @@
-"""The common verdict of fault tests: what tasks wrote down themselves, compared with the queue's own tables."""
+"""Fault tests' common check: compares what tasks recorded in the ledger with the queue's tables (promises C1 to C8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import asyncpg
 from horsies.codec.ids import ID_GENERATOR
 from tests.support.ledger_app import QUICK_RECOVERY, retried
 
-# ruff: noqa: ASYNC110  # other processes set no events
+# ruff: noqa: ASYNC110  # other processes have to be polled
 
 
 TABLE = """
@@ -53,7 +53,7 @@ POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a task wrote at its start or end."""
+    """A ledger row: the start or end of a task body."""
 
     task_id: str
     claim_token: int
@@ -64,7 +64,7 @@ class Entry:
 
 
 class Ledger:
-    """What has run, as the tasks tell it, and the queue's tables beside it."""
+    """The ledger of a test database, with reads of the queue's tables."""
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
@@ -72,7 +72,7 @@ class Ledger:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[Ledger]:
-        """A ledger in a fresh database; whoever connects to it while it is open is gone when it is closed (C8)."""
+        """Create the ledger; at the end all connections opened meanwhile must be closed (C8)."""
         connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
         try:
             await connection.execute(TABLE)
@@ -87,7 +87,7 @@ class Ledger:
         return [dict(row) for row in await self._connection.fetch(sql, *arguments)]
 
     async def now(self) -> datetime:
-        """What time it is for the database, to count from."""
+        """The database clock."""
         ((at,),) = await self._connection.fetch("SELECT clock_timestamp()")
         return at
 
@@ -96,7 +96,7 @@ class Ledger:
         return [Entry(**row) for row in rows]
 
     async def starts(self, *task_ids: str) -> list[Entry]:
-        """Starts in their order; of these tasks only, where some are named."""
+        """Starts in order; only of `task_ids` if given."""
         return [
             entry
             for entry in await self.entries()
@@ -104,7 +104,7 @@ class Ledger:
         ]
 
     async def rows(self, *task_ids: str) -> dict[str, dict[str, Any]]:
-        """The queue's own rows, by id."""
+        """Rows of horsies_tasks, by id."""
         return {row["id"]: row for row in await self.fetch(ROWS, list(task_ids))}
 
     async def row(self, task_id: str) -> dict[str, Any]:
@@ -116,30 +116,30 @@ class Ledger:
     async def events(self, kind: str) -> list[dict[str, Any]]:
         return await self.fetch("SELECT *, task_id::text FROM horsies_events WHERE kind = $1 ORDER BY id", kind)
 
-    async def until(self, holds: Callable[[], Awaitable[object]], *, within_s: float = 10.0) -> None:
-        """Look until it holds; for what nothing in this process can signal."""
+    async def until(self, condition: Callable[[], Awaitable[object]], *, within_s: float = 10.0) -> None:
+        """Poll until the condition is true."""
         async with asyncio.timeout(within_s):
-            while not await holds():
+            while not await condition():
                 await asyncio.sleep(POLL_S)
 
     async def until_started(self, *task_ids: str, within_s: float = 10.0) -> None:
-        async def all_have() -> bool:
+        async def have_started() -> bool:
             return set(task_ids) <= {entry.task_id for entry in await self.starts()}
 
-        await self.until(all_have, within_s=within_s)
+        await self.until(have_started, within_s=within_s)
 
     async def until_terminal(self, *task_ids: str, within_s: float = 10.0) -> dict[str, dict[str, Any]]:
-        """The rows of these tasks once all have ended."""
+        """Wait until these tasks have ended and return their rows."""
 
-        async def all_are() -> bool:
+        async def are_terminal() -> bool:
             sql = "SELECT count(*) FROM horsies_tasks WHERE id = ANY($1::text[]::uuid[]) AND terminal_at IS NOT NULL"
             return await self._connection.fetchval(sql, list(task_ids)) == len(task_ids)
 
-        await self.until(all_are, within_s=within_s)
+        await self.until(are_terminal, within_s=within_s)
         return await self.rows(*task_ids)
 
     async def connections(self) -> int:
-        """Those of others to this database."""
+        """Number of other connections to this database."""
         sql = """
         SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
@@ -147,12 +147,12 @@ class Ledger:
         return await self._connection.fetchval(sql)
 
     async def until_connections_are(self, baseline: int) -> None:
-        """C8: no more than these of others are left."""
+        """Wait until at most `baseline` other connections are left (C8)."""
 
-        async def are() -> bool:
+        async def are_closed() -> bool:
             return await self.connections() <= baseline
 
-        await self.until(are, within_s=20)
+        await self.until(are_closed, within_s=20)
 
     async def violations(
         self,
@@ -164,23 +164,23 @@ class Ledger:
         may_overlap: bool = False,
         unbegun: int = 0,
     ) -> list[str]:
-        """Everything that breaks C1 to C6; C7 is looked at when a worker has ended, C8 when the ledger is closed.
+        """All violations of C1 to C6. C7 is checked when a worker has ended, C8 when the ledger is closed.
 
-        `held` may be live, `unrecorded` are tasks whose bodies write nothing, `unbegun` the rest of chunks whose whole
-        worker died.
+        Tasks in `held` may be unfinished, those in `unrecorded` write no ledger rows. `unbegun` attempts may lack a
+        start: tasks of a chunk that had not begun when the whole worker died.
         """
         rows, attempts, entries = await self.rows(*task_ids), await self.attempts(*task_ids), await self.entries()
         entries = [entry for entry in entries if entry.task_id in rows]
-        recorded = [each for each in attempts if each["task_id"] not in unrecorded]
-        faults: list[str] = [
+        recorded = [attempt for attempt in attempts if attempt["task_id"] not in unrecorded]
+        violations: list[str] = [
             *_unfinished(rows, task_ids, held),
-            *_outcomes_twice(attempts),
+            *_duplicate_outcomes(attempts),
             *(() if may_overlap else _overlaps(entries, attempts)),
             *_beyond_policy(rows, max_crashes),
             *_miscounted(recorded, entries, unbegun),
         ]
-        faults += [f"C6 {row['id']} has a dead owner" for row in await self.fetch(ORPHANS)]
-        return faults
+        violations += [f"C6 {row['id']} has a dead owner" for row in await self.fetch(ORPHANS)]
+        return violations
 
 
 def _unfinished(rows: dict[str, dict[str, Any]], task_ids: Sequence[str], held: Collection[str]) -> Iterator[str]:
@@ -191,16 +191,16 @@ def _unfinished(rows: dict[str, dict[str, Any]], task_ids: Sequence[str], held: 
             yield f"C1 {task_id} is {rows[task_id]['status']}"
 
 
-def _outcomes_twice(attempts: list[dict[str, Any]]) -> Iterator[str]:
-    last = Counter(each["task_id"] for each in attempts if not each["will_retry"])
+def _duplicate_outcomes(attempts: list[dict[str, Any]]) -> Iterator[str]:
+    last = Counter(attempt["task_id"] for attempt in attempts if not attempt["will_retry"])
     yield from (f"C2 {task_id} has {count} outcomes" for task_id, count in last.items() if count > 1)
-    tokens = Counter((each["task_id"], each["claim_token"]) for each in attempts)
+    tokens = Counter((attempt["task_id"], attempt["claim_token"]) for attempt in attempts)
     yield from (f"C2 {key} has {count} attempts" for key, count in tokens.items() if count > 1)
 
 
 def _overlaps(entries: list[Entry], attempts: list[dict[str, Any]]) -> Iterator[str]:
-    """A start before the end, or the known death, of the run before it."""
-    ends = {(each["task_id"], each["claim_token"]): each["finished_at"] for each in attempts}
+    """Starts before the previous execution of the same task had ended or was known to be dead."""
+    ends = {(attempt["task_id"], attempt["claim_token"]): attempt["finished_at"] for attempt in attempts}
     ends |= {(entry.task_id, entry.claim_token): entry.at for entry in entries if entry.what == "end"}
     by_task: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -210,7 +210,7 @@ def _overlaps(entries: list[Entry], attempts: list[dict[str, Any]]) -> Iterator[
         for first, second in pairwise(starts):
             end = ends.get((task_id, first.claim_token))
             if end is None or end > second.at:
-                yield f"C3 {task_id}: run {second.claim_token} began before run {first.claim_token} had ended"
+                yield f"C3 {task_id}: claim {second.claim_token} started before claim {first.claim_token} ended"
 
 
 def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterator[str]:
@@ -224,20 +224,20 @@ def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterato
 def _miscounted(attempts: list[dict[str, Any]], entries: list[Entry], unbegun: int) -> Iterator[str]:
     starts = [entry for entry in entries if entry.what == "start"]
     runs = Counter((start.task_id, start.claim_token) for start in starts)
-    pids = {(each["task_id"], each["claim_token"]): each["worker_pid"] for each in attempts}
+    pids = {(attempt["task_id"], attempt["claim_token"]): attempt["worker_pid"] for attempt in attempts}
     yield from (f"C5 {key} ran {count} times" for key, count in runs.items() if count > 1)
     yield from (f"C5 {key} ran without an attempt row" for key in runs.keys() - pids.keys())
     if len(pids.keys() - runs.keys()) > unbegun:
-        yield from (f"C5 {key} has an attempt row and never ran" for key in pids.keys() - runs.keys())
+        yield from (f"C5 {key} has an attempt row but never ran" for key in pids.keys() - runs.keys())
     for start in starts:
-        told = pids.get((start.task_id, start.claim_token), start.pid)
-        if told != start.pid:
-            yield f"C5 {start.task_id} ran in process {start.pid}, not in {told}"
+        recorded_pid = pids.get((start.task_id, start.claim_token), start.pid)
+        if recorded_pid != start.pid:
+            yield f"C5 {start.task_id} ran in process {start.pid}, but its attempt says {recorded_pid}"
 
 
-# Tasks as if they had been sent, in any queue and with any priority.
+# Inserted tasks
 
-PUT = """
+_INSERT_PENDING = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, sent_at, enqueued_at, enqueue_sha)
 SELECT gen_random_uuid(), $1, $2, $3, $4::text::jsonb, now(), clock_timestamp(), '' FROM generate_series(1, $5::integer)
 RETURNING id::text
@@ -247,8 +247,8 @@ RETURNING id::text
 async def insert_pending_tasks(
     ledger: Ledger, task: str, *args: object, queue: str = "default", priority: int = 100, count: int = 1
 ) -> list[str]:
-    """Their ids, oldest first."""
-    rows = await ledger.fetch(PUT, task, queue, priority, json.dumps(args), count)
+    """Insert PENDING tasks in any queue; returns their ids, oldest first."""
+    rows = await ledger.fetch(_INSERT_PENDING, task, queue, priority, json.dumps(args), count)
     return [row["id"] for row in rows]
 
 
@@ -256,15 +256,15 @@ async def statuses(ledger: Ledger, *task_ids: str) -> list[str]:
     return sorted(row["status"] for row in (await ledger.rows(*task_ids)).values())
 
 
-# Tasks of workers that are no more, written past the library.
+# Tasks of dead workers
 
-_OWNER = """
+_INSERT_OWNER = """
 INSERT INTO horsies_workers (id, hostname, pid, version, processes, state, started_at, last_heartbeat_at,
                              recovery_config)
 VALUES ($1, 'elsewhere', 1, '0', 1, $2, now() - make_interval(secs => $3), now() - make_interval(secs => $3),
         $4::text::jsonb)
 """
-_TASK = """
+_INSERT_OWNED_TASK = """
 INSERT INTO horsies_tasks (id, task_name, status, claimed, claim_token, sent_at, enqueued_at, claimed_at, started_at,
                            claimed_by_worker_id, enqueue_sha, max_retries, task_options, flags, good_until)
 SELECT $1, $2, $3, $3 = 'CLAIMED', 1, since, since, since, CASE WHEN $3 = 'RUNNING' THEN since END, $5, '', $6,
@@ -275,29 +275,29 @@ SELECT $1, $2, $3, $3 = 'CLAIMED', 1, since, since, since, CASE WHEN $3 = 'RUNNI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedTask:
-    """A task whose owner was last heard of `silent_s` seconds ago; a `state` of None is an owner without a row."""
+    """A task whose owner sent its last heartbeat `silent_s` seconds ago; without a `state` the owner has no row."""
 
     task: str = "work"
     status: str = "RUNNING"
     silent_s: float = 60.0
     state: str | None = "running"
     retries: int = 0
-    """For WORKER_CRASHED, after a second each."""
+    """Retries after WORKER_CRASHED, each delayed by one second."""
     flags: dict[str, bool] = field(default_factory=dict[str, bool])
     good_for_s: float | None = None
     thresholds: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The owner's own, where they are not those of every test."""
+    """Recovery settings of the owner that differ from QUICK_RECOVERY."""
 
     async def insert(self, ledger: Ledger) -> str:
-        """Write the task and its owner; returns the id of the task."""
+        """Insert the task and its owner; returns the task id."""
         task_id, owner_id = ID_GENERATOR.next_uuid(), ID_GENERATOR.next_uuid()
         if self.state is not None:
             config = json.dumps(QUICK_RECOVERY | self.thresholds)
-            await ledger.fetch(_OWNER, owner_id, self.state, self.silent_s, config)
+            await ledger.fetch(_INSERT_OWNER, owner_id, self.state, self.silent_s, config)
         policy = retried("WORKER_CRASHED", times=self.retries).model_dump(mode="json") if self.retries else None
         options = json.dumps({"retry_policy": policy} if policy else {})
         await ledger.fetch(
-            _TASK,
+            _INSERT_OWNED_TASK,
             task_id,
             self.task,
             self.status,

@@ -1,8 +1,6 @@
-"""How long recoveries took: fault tests note their times, and `make chaos` has them printed as a table.
+"""Recovery times: fault tests record them, and `make chaos` prints a table and fails if a p99 exceeds its bound.
 
-It fails where a p99 is above its bound, for that is what is promised.
-
-Notes are kept where CHAOS_TIMES names a file, a line of JSON each; without one, tests only hold to their bounds.
+Times are appended as JSON lines to the file named by CHAOS_TIMES; without it nothing is recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from tests.support.ledger_app import QUICK_RECOVERY
 
 FILE = "CHAOS_TIMES"
 BOUND_S = (QUICK_RECOVERY["running_stale_threshold_ms"] + QUICK_RECOVERY["check_interval_ms"]) / 1000
-"""In which a worker promises to settle the work of one that fell silent; claimed and running tasks have the same."""
+"""Promised time in which a worker recovers the claimed and running tasks of a silent one."""
 
 RECOVERED = """
 SELECT extract(epoch FROM e.at - $2)::float AS seconds
@@ -35,7 +33,7 @@ SELECT extract(epoch FROM e.at - $2)::float AS seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long something took after a fault, and how long it may."""
+    """Time something took after a fault, and its upper bound."""
 
     scenario: str
     what: str
@@ -44,23 +42,24 @@ class Timing:
 
 
 def note(scenario: str, what: str, *seconds: float, bound_s: float) -> None:
-    """Keep these times for the table, where one is wanted."""
+    """Record these times if CHAOS_TIMES is set."""
     if FILE in os.environ:
-        timings = (Timing(scenario=scenario, what=what, seconds=each, bound_s=bound_s) for each in seconds)
-        lines = "".join(json.dumps(asdict(each)) + "\n" for each in timings)
-        with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:  # one write, which others' do not cut
+        timings = (Timing(scenario=scenario, what=what, seconds=time_s, bound_s=bound_s) for time_s in seconds)
+        lines = "".join(json.dumps(asdict(timing)) + "\n" for timing in timings)
+        # A single write, so that lines of parallel tests do not mix.
+        with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:
             file.write(lines)
 
 
 async def note_recoveries(ledger: Ledger, scenario: str, *, pid: int, since: datetime) -> None:
-    """Note when each task of the worker with this pid was settled, counted from the moment of the fault."""
+    """Record when each task of the worker with this pid was recovered, counted from the fault."""
     rows = await ledger.fetch(RECOVERED, pid, since)
-    note(scenario, "work of a silent worker settled", *(row["seconds"] for row in rows), bound_s=BOUND_S)
+    note(scenario, "tasks of a silent worker recovered", *(row["seconds"] for row in rows), bound_s=BOUND_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All times of one kind in one scenario, the shortest first."""
+    """All times of one kind in one scenario, sorted."""
 
     scenario: str
     what: str
@@ -77,10 +76,10 @@ class Series:
 
 
 def series_of(timings: Iterable[Timing]) -> list[Series]:
-    """Sorted by the number of the scenario."""
+    """Group times by scenario and kind, sorted by scenario number."""
     grouped: defaultdict[tuple[str, str, float], list[float]] = defaultdict(list)
-    for each in timings:
-        grouped[each.scenario, each.what, each.bound_s].append(each.seconds)
+    for timing in timings:
+        grouped[timing.scenario, timing.what, timing.bound_s].append(timing.seconds)
     return [
         Series(scenario=scenario, what=what, bound_s=bound_s, times=sorted(times))
         for (scenario, what, bound_s), times in sorted(grouped.items(), key=_by_number)
@@ -88,19 +87,19 @@ def series_of(timings: Iterable[Timing]) -> list[Series]:
 
 
 def print_series(series: Sequence[Series]) -> None:
-    """A line for each; `!` marks what took longer than it may."""
+    """Print a table with one line per series; `!` marks times above the bound."""
     columns = ("", "from the fault until", "times", "p50 s", "p99 s", "max s", "bound s")
-    print_table(columns, [(each.scenario, each.what, *_figures(each)) for each in series], right=columns[2:])
+    print_table(columns, [(row.scenario, row.what, *_figures(row)) for row in series], right=columns[2:])
 
 
 def _figures(series: Series) -> tuple[str, ...]:
     measured = (_percentile(series.times, 50), series.p99_s, series.times[-1])
-    marked = (f"{'!' if each > series.bound_s else ''}{each:.2f}" for each in measured)
+    marked = (f"{'!' if time_s > series.bound_s else ''}{time_s:.2f}" for time_s in measured)
     return str(len(series.times)), *marked, f"{series.bound_s:.2f}"
 
 
 def _percentile(times: Sequence[float], percent: int) -> float:
-    """By nearest rank: a time that was measured, not one between two."""
+    """Percentile by nearest rank, without interpolation."""
     return times[ceil(len(times) * percent / 100) - 1]
 
 
@@ -109,14 +108,14 @@ def _by_number(item: tuple[tuple[str, str, float], object]) -> tuple[int, str]:
     return int(scenario[1:]), what
 
 
-def main(kept: Path) -> int:
-    """Print what was noted there; returns 1 where a p99 is above its bound."""
-    lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
+def main(times_file: Path) -> int:
+    """Print the recorded times; returns 1 if a p99 exceeds its bound."""
+    lines = times_file.read_text("utf-8").splitlines() if times_file.exists() else []
     series = series_of(Timing(**json.loads(line)) for line in lines)
     print_series(series)
-    late = [each for each in series if not each.is_in_time]
-    for each in late:
-        print_warning(f"{each.scenario}, {each.what}: p99 is {each.p99_s:.2f} s, the bound {each.bound_s:.2f} s")
+    late = [row for row in series if not row.is_in_time]
+    for row in late:
+        print_warning(f"{row.scenario}, {row.what}: p99 is {row.p99_s:.2f} s, bound {row.bound_s:.2f} s")
     return 1 if late else 0
 
 

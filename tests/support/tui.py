@@ -1,4 +1,4 @@
-"""The screens without a terminal: an app over a system that stands still, and pictures to compare it with."""
+"""The TUI in tests: an app over a frozen demo system or a test database, text pictures, terminal output, a browser."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ PICTURES = Path(__file__).parents[1] / "unit" / "tui" / "pictures"
 
 
 def frozen_system(size: int = 400) -> DemoSystem:
-    """A busy system at noon, where no time passes; each caller has one of its own."""
-    return pickle.loads(_as_bytes(size))  # noqa: S301  # our own bytes
+    """A busy demo system whose clock stands at noon; a new copy for each caller."""
+    return pickle.loads(_pickled_system(size))  # noqa: S301  # our own bytes
 
 
 @cache
-def _as_bytes(size: int) -> bytes:
-    # To invent a past takes four times as long as to read it back, and hundreds of tests want the same one.
+def _pickled_system(size: int) -> bytes:
+    # Building the history takes four times as long as unpickling it, and hundreds of tests need it.
     return pickle.dumps(DemoSystem.with_history(_noon, size=size))
 
 
@@ -80,7 +80,7 @@ async def running_app(
     themes: UserThemes = NO_USER_THEMES,
     notifies: bool = False,
 ) -> AsyncGenerator[Pilot[None]]:
-    """The app, once its header says `until`; over a still system where no other is given."""
+    """Run the app and wait until the screen shows `until`; by default over a frozen system."""
     opener = opener or DemoOpener(frozen_system(), pace_s=None)
     app = HorsiesApp(
         opener,
@@ -98,32 +98,32 @@ async def running_app(
         yield pilot
 
 
-async def eventually(pilot: Pilot[None], is_so: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    """Let the app work until that is the case."""
+async def eventually(pilot: Pilot[None], condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    """Let the app run until the condition is true."""
     deadline = datetime.now(UTC) + timedelta(seconds=within_s)
-    while not is_so():
+    while not condition():
         assert datetime.now(UTC) < deadline, screen_text(pilot)
         await pilot.pause()
 
 
 async def until_plan_dialog(pilot: Pilot[None]) -> ProposalDialog:
-    """The preview, once it heeds keys."""
+    """Wait for the proposal dialog until it accepts keys."""
     await eventually(pilot, lambda: isinstance(pilot.app.screen, ProposalDialog))
-    shown_now = pilot.app.screen
-    assert isinstance(shown_now, ProposalDialog)
-    await shown_now.keys_enabled.wait()
-    return shown_now
+    dialog = pilot.app.screen
+    assert isinstance(dialog, ProposalDialog)
+    await dialog.keys_enabled.wait()
+    return dialog
 
 
 async def until_stable(pilot: Pilot[None]) -> None:
-    """Let the app work until what it shows stays the same."""
-    before = ""
-    while before != (before := screen_text(pilot)):
+    """Let the app run until the screen stops changing."""
+    previous = ""
+    while previous != (previous := screen_text(pilot)):
         await pilot.pause()
 
 
 def screen_text(pilot: Pilot[None]) -> str:
-    """What is on the screen, line by line."""
+    """The text of the screen."""
     return "\n".join(lines(pilot))
 
 
@@ -132,12 +132,12 @@ def lines(pilot: Pilot[None]) -> list[str]:
 
 
 def _strips(pilot: Pilot[None]) -> list[Strip]:
-    # There is no public way to what is on the screen but an SVG, which takes long and reads badly.
+    # The only public export of the screen is an SVG, which is slow and hard to compare.
     return pilot.app.screen._compositor.render_strips()
 
 
 def picture(pilot: Pilot[None]) -> str:
-    """The screen as text, below it the style of each character as a letter, and what the letters mean."""
+    """The screen as text, then a letter for the style of each character, then a legend of the letters."""
     letters: dict[str, str] = {}
     styles: list[str] = []
     for strip in _strips(pilot):
@@ -151,21 +151,21 @@ def picture(pilot: Pilot[None]) -> str:
 
 
 def assert_matches_picture(pilot: Pilot[None], name: str) -> None:
-    """Whether the screen looks as in the picture of that name; with UPDATE_PICTURES set the picture is made anew."""
+    """Assert that the screen equals the stored picture; UPDATE_PICTURES=1 rewrites it."""
     path = PICTURES / f"{name}.txt"
-    now = picture(pilot)
+    actual = picture(pilot)
     if os.environ.get("UPDATE_PICTURES"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(now, encoding="utf-8")
-    assert path.exists(), f"there is no {path.name}; UPDATE_PICTURES=1 makes it"
-    assert now == path.read_text(encoding="utf-8"), f"{path.name} looks otherwise; UPDATE_PICTURES=1 makes it anew"
+        path.write_text(actual, encoding="utf-8")
+    assert path.exists(), f"{path.name} does not exist; create it with UPDATE_PICTURES=1"
+    assert actual == path.read_text(encoding="utf-8"), f"{path.name} differs; update it with UPDATE_PICTURES=1"
 
 
-# The screens over a test's database, opened as `horsies tui` opens the configured one.
+# The TUI over a test database
 
 
 class DatabaseOpener:
-    """Opens the database in the hands of ana."""
+    """Opens a test database as operator ana."""
 
     def __init__(self, url: str) -> None:
         self._settings = AppConfig(broker=PostgresConfig.model_validate({"database_url": url}))
@@ -192,18 +192,18 @@ async def fetch_rows(url: str, sql: str, *values: object) -> list[Any]:
         await connection.close()
 
 
-# A source whose time is over before it has looked at everything, as that of a table of millions is.
+# A source whose searches time out, as on a table with millions of rows
 
 EVERYTHING = TaskFilter()
 HITS = TaskFilter(names=("such.a.task",))
 
 
 class TimeLimitedSource(DemoSource):
-    """Looks at a few tasks a page, from either end, as if its time were over then; what is asked for by id it finds."""
+    """Searches only `rows_per_page` tasks per page, as if it then timed out; lookups by id always succeed."""
 
-    def __init__(self, system: DemoSystem, *, looks_at: int = 100) -> None:
+    def __init__(self, system: DemoSystem, *, rows_per_page: int = 100) -> None:
         super().__init__(system, read_only=False, pace_s=None)
-        self._looks_at = looks_at
+        self._rows_per_page = rows_per_page
 
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002
@@ -218,34 +218,34 @@ class TimeLimitedSource(DemoSource):
         limit: int = 50,
     ) -> TaskPage:
         page = await super().list_tasks(filter, order=order, after=after, limit=limit)
-        ahead = self._ahead(order, after)
-        if filter.ids or len(ahead) <= self._looks_at:
+        remaining = self._remaining_ids(order, after)
+        if filter.ids or len(remaining) <= self._rows_per_page:
             return page
-        seen = ahead[: self._looks_at]
-        found = tuple(task for task in page.tasks if task.id in seen)
-        return page if len(found) == limit else TaskPage(tasks=found, next=seen[-1], searched_to=NOON)
+        searched = remaining[: self._rows_per_page]
+        found = tuple(task for task in page.tasks if task.id in searched)
+        return page if len(found) == limit else TaskPage(tasks=found, next=searched[-1], searched_to=NOON)
 
-    def _ahead(self, order: TaskOrder, after: UUID | None) -> list[UUID]:
+    def _remaining_ids(self, order: TaskOrder, after: UUID | None) -> list[UUID]:
         if order is TaskOrder.OLDEST_FIRST:
-            return [each for each in self.system.task_ids if after is None or each > after]
-        return [each for each in reversed(self.system.task_ids) if after is None or each < after]
+            return [task_id for task_id in self.system.task_ids if after is None or task_id > after]
+        return [task_id for task_id in reversed(self.system.task_ids) if after is None or task_id < after]
 
 
-def make_hits(system: DemoSystem, places: Iterable[int]) -> tuple[UUID, ...]:
-    """Let the tasks at these places match `HITS`, the oldest being at 0; returns them, newest first."""
-    hits = [system.task_ids[place] for place in places]
-    system.tasks.update({each: replace(system.tasks[each], name=HITS.names[0]) for each in hits})
+def make_hits(system: DemoSystem, indexes: Iterable[int]) -> tuple[UUID, ...]:
+    """Make the tasks at these indexes (0 is the oldest) match `HITS`; returns their ids, newest first."""
+    hits = [system.task_ids[index] for index in indexes]
+    system.tasks.update({task_id: replace(system.tasks[task_id], name=HITS.names[0]) for task_id in hits})
     return tuple(sorted(hits, reverse=True))
 
 
-# What an app sends to its terminal, byte for byte, without one.
+# Terminal output
 
-OWN = re.compile(r"\x1b\[[0-9;]*m|\n?\x1b\[[0-9;]*H|\x1b\[\?2026[hl]|\x1b\]22;[a-z-]*\x07")
-"""What Textual itself sends while it draws: colours, places, the bounds of a frame, and the shape of the pointer."""
+TEXTUAL_SEQUENCES = re.compile(r"\x1b\[[0-9;]*m|\n?\x1b\[[0-9;]*H|\x1b\[\?2026[hl]|\x1b\]22;[a-z-]*\x07")
+"""Escape sequences that Textual itself sends: colours, cursor positions, frame bounds and the pointer shape."""
 
 
 class RecordingDriver(HeadlessDriver):
-    """A driver for which everything is drawn, as for a real terminal."""
+    """A driver that draws everything, as for a real terminal, and records it."""
 
     written: list[str]
 
@@ -258,24 +258,24 @@ class RecordingDriver(HeadlessDriver):
 
 
 async def record_output(app: App[None], size: tuple[int, int], drive: Callable[[Pilot[None]], Awaitable[None]]) -> str:
-    """Run the app, let it be driven, and return all that it sent."""
+    """Run the app with `drive` and return everything it wrote to the terminal."""
     written: list[str] = []
     app.driver_class = type("Recorder", (RecordingDriver,), {"written": written})
 
-    async def then_leave(pilot: Pilot[object]) -> None:
+    async def drive_and_exit(pilot: Pilot[object]) -> None:
         await drive(cast("Pilot[None]", pilot))
         app.exit()
 
-    await app.run_async(size=size, auto_pilot=then_leave)
+    await app.run_async(size=size, auto_pilot=drive_and_exit)
     return "".join(written)
 
 
-def without_own_sequences(sent: str) -> str:
-    """What remains are the texts alone; a control in it came from somewhere else."""
-    return OWN.sub("", sent)
+def without_own_sequences(output: str) -> str:
+    """Output without Textual's own sequences; a remaining control character came from the shown data."""
+    return TEXTUAL_SEQUENCES.sub("", output)
 
 
-# A real browser without a window: it opens a page, clicks and types, and shows what it has drawn and heard.
+# A headless browser
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
@@ -291,16 +291,16 @@ OPTIONS = (
 
 
 def find_browser() -> str | None:
-    """The browser of this machine, where it has one."""
+    """Path of an installed browser, if any."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """A tab of it."""
+    """A browser tab, controlled through the DevTools protocol."""
 
     def __init__(self, devtools: ClientWebSocketResponse) -> None:
-        self.heard = b""
-        """What came through the websockets of the page."""
+        self.received = b""
+        """Data received by the websockets of the page."""
         self._devtools = devtools
         self._calls = 0
 
@@ -309,11 +309,11 @@ class Page:
         await self._call("Page.enable")
         await self._call("Page.navigate", url=url)
 
-    async def until_heard(self, *texts: bytes, within_s: float = 60.0) -> None:
-        """Until the page has been sent all of these."""
+    async def wait_for_data(self, *texts: bytes, within_s: float = 60.0) -> None:
+        """Wait until the page has received all of these."""
         async with asyncio.timeout(within_s):
-            while not all(text in self.heard for text in texts):
-                self._take(await self._devtools.receive_json())
+            while not all(text in self.received for text in texts):
+                self._record(await self._devtools.receive_json())
 
     async def click(self, x: int, y: int) -> None:
         for kind in ("mousePressed", "mouseReleased"):
@@ -324,26 +324,26 @@ class Page:
         await self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     async def picture(self) -> bytes:
-        """What whoever sits there would see, as PNG."""
+        """A screenshot as PNG."""
         return base64.b64decode((await self._call("Page.captureScreenshot", format="png"))["data"])
 
     async def _call(self, method: str, **parameters: object) -> dict[str, Any]:
         self._calls += 1
         await self._devtools.send_json({"id": self._calls, "method": method, "params": parameters})
         while (answer := await self._devtools.receive_json()).get("id") != self._calls:
-            self._take(answer)
+            self._record(answer)
         return answer["result"]
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if told.get("method") == "Network.webSocketFrameReceived":
-            frame = told["params"]["response"]
+    def _record(self, message: dict[str, Any]) -> None:
+        if message.get("method") == "Network.webSocketFrameReceived":
+            frame = message["params"]["response"]
             data = frame["payloadData"]
-            self.heard += base64.b64decode(data) if frame["opcode"] == WSMsgType.BINARY else data.encode()
+            self.received += base64.b64decode(data) if frame["opcode"] == WSMsgType.BINARY else data.encode()
 
 
 @asynccontextmanager
 async def open_browser(program: str, folder: Path) -> AsyncGenerator[Page]:
-    """A page of a browser that knows nothing but `folder`, and ends with the block."""
+    """Start a browser with its profile in `folder` and yield a page; it is terminated at the end."""
     browser = await asyncio.create_subprocess_exec(
         program,
         *OPTIONS,
@@ -355,7 +355,7 @@ async def open_browser(program: str, folder: Path) -> AsyncGenerator[Page]:
     try:
         port = await _port(folder / "DevToolsActivePort")
         async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/json/list") as listed:
-            url = next(each["webSocketDebuggerUrl"] for each in await listed.json() if each["type"] == "page")
+            url = next(tab["webSocketDebuggerUrl"] for tab in await listed.json() if tab["type"] == "page")
             async with session.ws_connect(url, max_msg_size=0) as devtools:
                 yield Page(devtools)
     finally:
@@ -363,9 +363,9 @@ async def open_browser(program: str, folder: Path) -> AsyncGenerator[Page]:
         await browser.wait()
 
 
-async def _port(said_in: Path) -> int:
+async def _port(port_file: Path) -> int:
     async with asyncio.timeout(60):
-        # It is written by another program, which tells nobody.
-        while not (said_in.exists() and said_in.read_text().count("\n")):  # noqa: ASYNC110
+        # The browser writes the file; it can only be polled.
+        while not (port_file.exists() and port_file.read_text().count("\n")):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    return int(said_in.read_text().splitlines()[0])
+    return int(port_file.read_text().splitlines()[0])

@@ -34,7 +34,7 @@ def test_times_are_printed_and_excesses_marked(
 
 def test_p99_above_its_limit_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_kept(tmp_path, [*_timings("F1", 0.5), *_timings("F2", 0.5, 1.4)])) == 1
-    assert "F2, settled: p99 is 1.40 s, the bound 1.30 s" in capsys.readouterr().err
+    assert "F2, settled: p99 is 1.40 s, bound 1.30 s" in capsys.readouterr().err
 
 
 def test_one_late_recovery_in_a_hundred_passes(tmp_path: Path) -> None:

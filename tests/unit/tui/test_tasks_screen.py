@@ -292,7 +292,7 @@ class SteppingSource(TimeLimitedSource):
     """Continues an upward search only when allowed."""
 
     def __init__(self, system: DemoSystem, may_continue: asyncio.Event) -> None:
-        super().__init__(system, looks_at=300)
+        super().__init__(system, rows_per_page=300)
         self._may_continue = may_continue
 
     async def list_tasks(
