@@ -41,7 +41,7 @@ class Timing:
     bound_s: float
 
 
-def note(scenario: str, what: str, *seconds: float, bound_s: float) -> None:
+def record_times(scenario: str, what: str, *seconds: float, bound_s: float) -> None:
     """Record these times if CHAOS_TIMES is set."""
     if FILE in os.environ:
         timings = (Timing(scenario=scenario, what=what, seconds=time_s, bound_s=bound_s) for time_s in seconds)
@@ -51,10 +51,10 @@ def note(scenario: str, what: str, *seconds: float, bound_s: float) -> None:
             file.write(lines)
 
 
-async def note_recoveries(ledger: Ledger, scenario: str, *, pid: int, since: datetime) -> None:
+async def record_recovery_times(ledger: Ledger, scenario: str, *, pid: int, since: datetime) -> None:
     """Record when each task of the worker with this pid was recovered, counted from the fault."""
     rows = await ledger.fetch(RECOVERED, pid, since)
-    note(scenario, "tasks of a silent worker recovered", *(row["seconds"] for row in rows), bound_s=BOUND_S)
+    record_times(scenario, "tasks of a silent worker recovered", *(row["seconds"] for row in rows), bound_s=BOUND_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
