@@ -1,4 +1,4 @@
-"""How long a worker waits for a database that is away."""
+"""Backoff while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
 
 DEFAULT = WorkerResilienceConfig()
-AWAY = DatabaseUnreachable("no answer")
+UNAVAILABLE = DatabaseUnreachable("no answer")
 
 
-class Naps:
-    """A clock that does not wait, and remembers for how long it should have."""
+class Sleeps:
+    """Records the delays instead of sleeping."""
 
     def __init__(self) -> None:
-        self.taken: list[float] = []
+        self.delays: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
-        self.taken.append(seconds)
+        self.delays.append(seconds)
 
 
-def backoff(naps: Naps, config: WorkerResilienceConfig = DEFAULT) -> Backoff:
-    return Backoff(config, jitter=lambda: 0.5, sleep=naps.sleep)
+def backoff(sleeps: Sleeps, config: WorkerResilienceConfig = DEFAULT) -> Backoff:
+    return Backoff(config, jitter=lambda: 0.5, sleep=sleeps.sleep)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def backoff(naps: Naps, config: WorkerResilienceConfig = DEFAULT) -> Backoff:
         (100_000, 0.5, 30_000),
     ],
 )
-def test_pauses_double_up_to_the_cap_which_holds_after_jitter(attempt: int, jitter: float, expected_ms: float) -> None:
+def test_delays_double_up_to_the_cap(attempt: int, jitter: float, expected_ms: float) -> None:
     assert backoff_delay_ms(DEFAULT, attempt, jitter=jitter) == expected_ms
 
 
@@ -53,69 +53,69 @@ def test_pauses_double_up_to_the_cap_which_holds_after_jitter(attempt: int, jitt
     attempt=st.integers(0, 10_000),
     jitter=st.floats(0, 1),
 )
-def test_jitter_is_a_quarter_either_way_and_never_passes_the_cap(
+def test_jitter_is_25_percent_and_never_exceeds_the_cap(
     initial_ms: int, extra_ms: int, attempt: int, jitter: float
 ) -> None:
     config = WorkerResilienceConfig(db_retry_initial_ms=initial_ms, db_retry_max_ms=initial_ms + extra_ms)
-    middle = initial_ms * 2.0 ** min(attempt, 30)
-    found = backoff_delay_ms(config, attempt, jitter=jitter)
+    without_jitter_ms = initial_ms * 2.0 ** min(attempt, 30)
+    delay_ms = backoff_delay_ms(config, attempt, jitter=jitter)
 
-    assert min(0.75 * middle, config.db_retry_max_ms) <= found <= config.db_retry_max_ms
-    assert found <= 1.25 * middle
+    assert min(0.75 * without_jitter_ms, config.db_retry_max_ms) <= delay_ms <= config.db_retry_max_ms
+    assert delay_ms <= 1.25 * without_jitter_ms
 
 
 @pytest.mark.parametrize(
-    ("error", "passes"),
+    ("error", "is_retried"),
     [
-        (AWAY, True),
+        (UNAVAILABLE, True),
         (DatabaseUnreachable("the server refused the password", retryable=False), True),
         (StatementFailed("lock timeout", sqlstate="55P03", retryable=True), True),
         (StatementFailed("no text may hold it", sqlstate="22P05", retryable=False), False),
         (BrokerError("busy", code=BrokerErrorCode.ENQUEUE_FAILED, retryable=True), True),
         (ConfigurationError("no horsies tables"), False),
-        (RuntimeError("a mistake of ours"), False),
+        (RuntimeError("a bug"), False),
     ],
 )
-def test_only_what_may_pass_is_waited_for(error: Exception, passes: bool) -> None:
-    assert is_transient(error) == passes
+def test_only_transient_errors_are_retried(error: Exception, is_retried: bool) -> None:
+    assert is_transient(error) == is_retried
 
 
-async def test_failures_in_a_row_wait_longer_until_a_good_iteration() -> None:
-    naps = Naps()
-    pauses = backoff(naps)
+async def test_delays_grow_until_a_reset() -> None:
+    sleeps = Sleeps()
+    waits = backoff(sleeps)
     for _ in range(3):
-        await pauses.wait(AWAY)
-    pauses.reset()
-    await pauses.wait(AWAY)
+        await waits.wait(UNAVAILABLE)
+    waits.reset()
+    await waits.wait(UNAVAILABLE)
 
-    assert naps.taken == [0.5, 1.0, 2.0, 0.5]
+    assert sleeps.delays == [0.5, 1.0, 2.0, 0.5]
 
 
-async def test_the_last_attempt_allowed_ends_with_its_error() -> None:
-    naps = Naps()
-    pauses = backoff(naps, WorkerResilienceConfig(db_retry_max_attempts=2))
-    await pauses.wait(AWAY)
+async def test_last_allowed_attempt_raises_its_error() -> None:
+    sleeps = Sleeps()
+    waits = backoff(sleeps, WorkerResilienceConfig(db_retry_max_attempts=2))
+    await waits.wait(UNAVAILABLE)
 
     with pytest.raises(DatabaseUnreachable):
-        await pauses.wait(AWAY)
-    assert naps.taken == [0.5]
+        await waits.wait(UNAVAILABLE)
+    assert sleeps.delays == [0.5]
 
 
-async def test_what_will_not_pass_is_raised_at_once() -> None:
-    naps = Naps()
+async def test_permanent_errors_are_raised_without_delay() -> None:
+    sleeps = Sleeps()
 
     with pytest.raises(RuntimeError):
-        await backoff(naps).wait(RuntimeError("a mistake of ours"))
-    assert naps.taken == []
+        await backoff(sleeps).wait(RuntimeError("a bug"))
+    assert sleeps.delays == []
 
 
-async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over() -> None:
-    heard: list[Exception | None] = []
-    pauses = Backoff(DEFAULT, on_change=heard.append, sleep=Naps().sleep)
-    pauses.reset()
-    await pauses.wait(AWAY)
-    await pauses.wait(AWAY)
-    pauses.reset()
-    pauses.reset()
+async def test_outage_is_reported_at_its_start_and_end() -> None:
+    changes: list[Exception | None] = []
+    waits = Backoff(DEFAULT, on_change=changes.append, sleep=Sleeps().sleep)
+    waits.reset()
+    await waits.wait(UNAVAILABLE)
+    await waits.wait(UNAVAILABLE)
+    waits.reset()
+    waits.reset()
 
-    assert heard == [AWAY, None]
+    assert changes == [UNAVAILABLE, None]

@@ -1,4 +1,4 @@
-"""Services run together, and stop one after another."""
+"""Services run concurrently and stop one after the other."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 from horsies.engine.service import ServiceEnded, run_services
 
 
-class Diary:
-    """Services that write down when they begin and end."""
+class ServiceLog:
+    """Creates services and records how they end."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def service(self, name: str, work: Callable[[asyncio.Event], Awaitable[object]] | None = None) -> Written:
-        return Written(name, self, work or asyncio.Event.wait)
+    def service(self, name: str, work: Callable[[asyncio.Event], Awaitable[object]] | None = None) -> LoggedService:
+        return LoggedService(name, self, work or asyncio.Event.wait)
 
 
-class Written:
-    def __init__(self, name: str, diary: Diary, work: Callable[[asyncio.Event], Awaitable[object]]) -> None:
+class LoggedService:
+    def __init__(self, name: str, log: ServiceLog, work: Callable[[asyncio.Event], Awaitable[object]]) -> None:
         self.name = name
-        self._diary = diary
+        self._diary = log
         self._work = work
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -36,16 +36,16 @@ class Written:
         self._diary.lines.append(f"{self.name} done")
 
 
-async def raise_at_once(_stop: asyncio.Event) -> None:
-    raise RuntimeError("out of luck")
+async def raise_early(_stop: asyncio.Event) -> None:
+    raise RuntimeError("failed")
 
 
 async def raise_when_stopped(stop: asyncio.Event) -> None:
     await stop.wait()
-    raise RuntimeError("out of luck")
+    raise RuntimeError("failed")
 
 
-async def return_at_once(_stop: asyncio.Event) -> None:
+async def return_early(_stop: asyncio.Event) -> None:
     return
 
 
@@ -53,58 +53,58 @@ async def never_end(_stop: asyncio.Event) -> None:
     await asyncio.Event().wait()
 
 
-async def test_services_stop_in_the_order_given_each_after_the_one_before() -> None:
-    diary, stop, draining, may_end = Diary(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_services_stop_one_after_the_other_in_order() -> None:
+    log, stop, draining, may_end = ServiceLog(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def slow_to_stop(told: asyncio.Event) -> None:
-        await told.wait()
+    async def slow_to_stop(stop: asyncio.Event) -> None:
+        await stop.wait()
         draining.set()
         await may_end.wait()
 
-    services = [diary.service("claim", slow_to_stop), diary.service("finish"), diary.service("beats")]
+    services = [log.service("claim", slow_to_stop), log.service("finish"), log.service("heartbeat")]
     running = asyncio.create_task(run_services(services, stop))
     stop.set()
     await draining.wait()
-    assert diary.lines == []
+    assert log.lines == []
     may_end.set()
     await running
 
-    assert diary.lines == ["claim done", "finish done", "beats done"]
+    assert log.lines == ["claim done", "finish done", "heartbeat done"]
 
 
-@pytest.mark.parametrize("death", [raise_at_once, return_at_once])
-async def test_one_that_ends_by_itself_stops_the_others_loudly(
-    death: Callable[[asyncio.Event], Awaitable[object]], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("early_end", [raise_early, return_early])
+async def test_service_that_ends_early_stops_the_others(
+    early_end: Callable[[asyncio.Event], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    diary, stop = Diary(), asyncio.Event()
-    services = [diary.service("claim"), diary.service("reaper", death), diary.service("beats")]
+    log, stop = ServiceLog(), asyncio.Event()
+    services = [log.service("claim"), log.service("reaper", early_end), log.service("heartbeat")]
 
     with pytest.raises(ServiceEnded, match="reaper ended unexpectedly"):
         await run_services(services, stop)
     assert stop.is_set()
-    assert [line for line in diary.lines if "reaper" not in line] == ["claim done", "beats done"]
+    assert [line for line in log.lines if "reaper" not in line] == ["claim done", "heartbeat done"]
     assert "reaper ended unexpectedly" in caplog.text
 
 
-async def test_the_error_behind_a_death_is_kept() -> None:
+async def test_error_of_an_ended_service_is_the_cause() -> None:
     with pytest.raises(ServiceEnded) as caught:
-        await run_services([Diary().service("reaper", raise_at_once)], asyncio.Event())
+        await run_services([ServiceLog().service("reaper", raise_early)], asyncio.Event())
 
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-async def test_one_that_fails_while_it_stops_lets_the_others_finish_first() -> None:
-    diary, stop = Diary(), asyncio.Event()
+async def test_failure_during_stop_lets_the_others_finish() -> None:
+    log, stop = ServiceLog(), asyncio.Event()
     stop.set()
 
     with pytest.raises(ServiceEnded, match="claim"):
-        await run_services([diary.service("claim", raise_when_stopped), diary.service("beats")], stop)
-    assert diary.lines == ["beats done"]
+        await run_services([log.service("claim", raise_when_stopped), log.service("heartbeat")], stop)
+    assert log.lines == ["heartbeat done"]
 
 
-async def test_given_up_all_are_cancelled() -> None:
-    diary, stop = Diary(), asyncio.Event()
-    running = asyncio.create_task(run_services([diary.service("finish", never_end), diary.service("beats")], stop))
+async def test_cancellation_cancels_all_services() -> None:
+    log, stop = ServiceLog(), asyncio.Event()
+    running = asyncio.create_task(run_services([log.service("finish", never_end), log.service("heartbeat")], stop))
     stop.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -112,4 +112,4 @@ async def test_given_up_all_are_cancelled() -> None:
 
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    assert sorted(diary.lines) == ["beats cancelled", "finish cancelled"]
+    assert sorted(log.lines) == ["finish cancelled", "heartbeat cancelled"]

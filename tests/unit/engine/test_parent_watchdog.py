@@ -1,4 +1,4 @@
-"""A child's watchdog counts silence only while it could have asked."""
+"""The watchdog of a child: when missing acknowledgements of the worker count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from horsies.engine.child.lifetime import ParentWatchdog
 
 
-def test_a_child_that_stood_still_itself_gets_time_to_be_answered() -> None:
+def test_child_that_was_paused_gets_time_for_an_ack() -> None:
     watchdog = ParentWatchdog(0, ack_timeout_s=300.0)
     now = time.monotonic()
     watchdog.record_ack()
@@ -16,7 +16,7 @@ def test_a_child_that_stood_still_itself_gets_time_to_be_answered() -> None:
     assert watchdog.is_ack_overdue(now + 1_004)
 
 
-def test_an_excuse_never_shortens_the_time_that_is_left() -> None:
+def test_extension_never_shortens_the_remaining_time() -> None:
     watchdog = ParentWatchdog(0, ack_timeout_s=300.0)
     now = time.monotonic()
     watchdog.record_ack()
@@ -25,5 +25,5 @@ def test_an_excuse_never_shortens_the_time_that_is_left() -> None:
     assert watchdog.is_ack_overdue(now + 301)
 
 
-def test_before_the_first_answer_nobody_is_forsaken() -> None:
+def test_no_ack_is_overdue_before_the_first_one() -> None:
     assert not ParentWatchdog(0, ack_timeout_s=1.0).is_ack_overdue(time.monotonic() + 1_000)

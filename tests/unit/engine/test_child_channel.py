@@ -1,0 +1,125 @@
+"""The worker's channel to a child: single reports are read at once, bursts of reports in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
+from horsies.engine.pool.protocol import AttemptKey, Report, TaskBegan, encode, encode_frames
+
+
+class Receiver:
+    """Collects the reports of a channel."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        self.expects_more = False
+        self.received: asyncio.Queue[Report] = asyncio.Queue()
+        self.closed = asyncio.Event()
+        self.channel = ChildChannel(
+            loop,
+            sock,
+            on_report=self._on_report,
+            on_protocol_error=self._on_protocol_error,
+            on_closed=self.closed.set,
+            expects_more=lambda: self.expects_more,
+        )
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, TaskBegan) and report.key.task_id == "invalid":
+            raise ValueError("invalid")
+        self.received.put_nowait(report)
+
+    def _on_protocol_error(self, error: str) -> None:
+        raise AssertionError(error)
+
+
+@asynccontextmanager
+async def open_channel() -> AsyncGenerator[tuple[Receiver, socket.socket]]:
+    worker_end, child_end = socket.socketpair()
+    worker_end.setblocking(False)
+    with worker_end, child_end:
+        receiver = Receiver(asyncio.get_running_loop(), worker_end)
+        yield receiver, child_end
+        receiver.channel.close()
+
+
+def _send(sock: socket.socket, *names: str) -> None:
+    sock.sendall(encode_frames(encode(TaskBegan(AttemptKey(name, 1))) for name in names))
+
+
+async def _next(receiver: Receiver, count: int) -> list[str]:
+    async with asyncio.timeout(5):
+        received = [await receiver.received.get() for _ in range(count)]
+    return [report.key.task_id for report in received if isinstance(report, TaskBegan)]
+
+
+async def test_reports_are_received_in_order_in_both_modes() -> None:
+    async with open_channel() as (receiver, child):
+        for receiver.expects_more in (False, True, True, False):
+            _send(child, "a", "b")
+            assert await _next(receiver, 2) == ["a", "b"]
+            _send(child, "c")
+            assert await _next(receiver, 1) == ["c"]
+
+
+async def test_expected_reports_are_read_in_batches() -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = True
+        _send(child, "a")
+        assert await _next(receiver, 1) == ["a"]
+        _send(child, "b")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert receiver.received.empty()
+        _send(child, "c")
+        assert await _next(receiver, 2) == ["b", "c"]
+
+
+async def test_reading_resumes_after_a_pause() -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = True
+        _send(child, "a")
+        assert await _next(receiver, 1) == ["a"]
+        await asyncio.sleep(10 * READ_INTERVAL_S)
+        _send(child, "b")
+        assert await _next(receiver, 1) == ["b"]
+
+
+async def test_close_during_a_burst_is_reported_once() -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = True
+        _send(child, "a")
+        assert await _next(receiver, 1) == ["a"]
+        child.close()
+        async with asyncio.timeout(5):
+            await receiver.closed.wait()
+        receiver.closed.clear()
+        await asyncio.sleep(5 * READ_INTERVAL_S)
+        assert not receiver.closed.is_set()
+
+
+async def test_drain_reads_reports_before_their_scheduled_read() -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = True
+        _send(child, "a")
+        assert await _next(receiver, 1) == ["a"]
+        _send(child, "b", "c")
+        receiver.channel.drain()
+        assert receiver.received.qsize() == 2
+
+
+async def test_exception_from_one_report_does_not_stop_the_reading(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = True
+        for name in ("a", "invalid", "b", "invalid", "c"):
+            _send(child, name)
+            await asyncio.sleep(3 * READ_INTERVAL_S)
+        assert await _next(receiver, 3) == ["a", "b", "c"]
+    assert "invalid" in caplog.text
