@@ -1,4 +1,4 @@
-"""A worker whose clock is wrong by ten minutes does everything that another does, and when."""
+"""A worker whose clock is wrong by ten minutes behaves like any other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import send, worker_process
 
-# Read by every interpreter at its start, that of the worker and those of its children.
+# Imported by every interpreter at its start: the worker and its children.
 SHIM = """
 import datetime, itertools, os, time
 
-offsets = itertools.cycle(float(each) for each in os.environ["CLOCK_OFFSETS_S"].split(","))
+offsets = itertools.cycle(float(offset) for offset in os.environ["CLOCK_OFFSETS_S"].split(","))
 real, real_time, real_time_ns = datetime.datetime, time.time, time.time_ns
 
 class Meta(type):
@@ -50,16 +50,16 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.mark.parametrize("offsets_s", ["600", "-600", "600,-600,0"], ids=["fast", "slow", "jumping"])
-async def test_a_wrong_clock_of_a_worker_changes_nothing(
+async def test_wrong_worker_clock_changes_nothing(
     ledger: Ledger, database_url: str, tmp_path: Path, offsets_s: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SHIM)
     app = ledger_app(database_url)
-    wrong = worker_process(
+    worker_with_wrong_clock = worker_process(
         database_url, "--processes", "2", in_new_interpreter=True, PYTHONPATH=str(tmp_path), CLOCK_OFFSETS_S=offsets_s
     )
-    async with wrong as worker:
-        assert worker.log_text.count("the clock is shifted") == 3, "that of the worker and of both children"
+    async with worker_with_wrong_clock as worker:
+        assert worker.log_text.count("the clock is shifted") == 3, "in the worker and both children"
         plain = await send(app, "work", 0.5)
         due = (await app.tasks["work"].schedule_async(1)).unwrap().task_id
         in_time = await send(app, "work", good_until=datetime.now(UTC) + timedelta(seconds=60))
@@ -68,12 +68,12 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
         too_long = await send(app, "work_briefly", 10)
         sent = [plain, due, in_time, retried, bounded, too_long]
         rows = await ledger.until_terminal(*sent, within_s=15)
-        assert {rows[each]["status"] for each in (plain, due, in_time, bounded)} == {"COMPLETED"}
+        assert {rows[task_id]["status"] for task_id in (plain, due, in_time, bounded)} == {"COMPLETED"}
         assert rows[too_long]["error_code"] == "TASK_TIMEOUT"
         assert (rows[retried]["error_code"], rows[retried]["retry_count"]) == ("LISTED", 2)
         waited = rows[due]["started_at"] - rows[due]["sent_at"]
         assert timedelta(seconds=1) <= waited < timedelta(seconds=3)
-        first, *later = [each["started_at"] for each in await ledger.attempts(retried)]
+        first, *later = [attempt["started_at"] for attempt in await ledger.attempts(retried)]
         assert all(timedelta(seconds=1) <= gap for gap in (later[0] - first, later[1] - later[0]))
         assert not await ledger.fetch("SELECT FROM horsies_workers WHERE state <> 'running'")
         assert await ledger.violations(sent) == []

@@ -1,4 +1,4 @@
-"""The server did what it was asked, and its answer never arrived."""
+"""Statements that the server executed but whose answers were lost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ async def proxy(database_url: str) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def nothing_was_late(ledger: Ledger, worker: InProcessWorker) -> bool:
+async def has_no_late_results(ledger: Ledger, worker: InProcessWorker) -> bool:
     return not worker.events_of(events.LateResultRefused) and not await ledger.events("late_result_refused")
 
 
-async def test_a_claim_whose_answer_is_lost_is_given_back_and_runs_once(
+async def test_claim_with_lost_answer_is_released_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
@@ -40,11 +40,11 @@ async def test_a_claim_whose_answer_is_lost_is_given_back_and_runs_once(
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
         assert proxy.lost == 1
-        assert await nothing_was_late(ledger, worker)
+        assert await has_no_late_results(ledger, worker)
         assert await ledger.violations([task_id]) == []
 
 
-async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
+async def test_start_with_lost_answer_is_released_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str, tmp_path: Path
 ) -> None:
     config: dict[str, Any] = {"database_url": proxy.url, "prefetch_buffer": 1, "claim_lease_ms": 30_000}
@@ -63,7 +63,7 @@ async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
         row = rows[second]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
         assert proxy.lost == 1
-        assert await nothing_was_late(ledger, worker)
+        assert await has_no_late_results(ledger, worker)
         assert await ledger.violations([first, second]) == []
 
 
@@ -75,7 +75,7 @@ async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
         ("kill_self", (), "finish", ["WORKER_CRASHED"]),
     ],
 )
-async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_late(
+async def test_outcome_with_lost_answer_is_stored_once(
     ledger: Ledger,
     proxy: Proxy,
     database_url: str,
@@ -89,14 +89,12 @@ async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_l
         proxy.lose_answer(f"claims.{statement}", holding=UUID(task_id).bytes)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
-        assert [each["error_code"] for each in await ledger.attempts(task_id)] == codes
-        assert await nothing_was_late(ledger, worker)
+        assert [attempt["error_code"] for attempt in await ledger.attempts(task_id)] == codes
+        assert await has_no_late_results(ledger, worker)
         assert await ledger.violations([task_id]) == []
 
 
-async def test_a_claim_that_the_server_carried_out_long_after_it_was_given_up_is_given_back(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_claim_executed_after_it_was_abandoned_is_released(ledger: Ledger, database_url: str) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
         task_id = (await worker.app.tasks["work"].schedule_async(3600)).unwrap().task_id
         await ledger.fetch(

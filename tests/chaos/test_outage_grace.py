@@ -1,4 +1,4 @@
-"""A worker that has not listened for a while says so, and says when it may judge by silence again."""
+"""The outage grace that a worker publishes after its start and after an outage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import InProcessWorker, worker_in_process
 
-BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
+HEARTBEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 
 
@@ -31,36 +31,36 @@ async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
     return {**json.loads(row["health"]), "started_at": row["started_at"]}
 
 
-async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Ledger, database_url: str) -> None:
+async def test_worker_publishes_listening_since_at_its_start(ledger: Ledger, database_url: str) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
 
-        async def listens() -> bool:
+        async def is_published() -> bool:
             return (await health_of(ledger, worker))["listening_since"] is not None
 
-        await ledger.until(listens, within_s=BEAT_S)
+        await ledger.until(is_published, within_s=HEARTBEAT_S)
         health = await health_of(ledger, worker)
         since, until = (datetime.fromisoformat(health[name]) for name in ("listening_since", "outage_grace_until"))
         assert since >= health["started_at"]
         assert (until - since).total_seconds() == THRESHOLD_S
-        assert not worker.events_of(events.OutageGraceStarted), "a start is no outage"
+        assert not worker.events_of(events.OutageGraceStarted), "the start is not an outage"
 
 
-async def test_an_outage_begins_outage_grace_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
+async def test_outage_grace_lasts_one_threshold_after_an_outage(ledger: Ledger, database_url: str) -> None:
     async with (
         Proxy(database_url).running() as proxy,
         worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker,
     ):
-        await worker.until(lambda: worker.silent_s < BEAT_S)
+        await worker.until(lambda: worker.silent_s < HEARTBEAT_S)
         proxy.cut()
-        await worker.until(lambda: worker.silent_s > 3 * BEAT_S)
+        await worker.until(lambda: worker.silent_s > 3 * HEARTBEAT_S)
         proxy.heal()
         began = await worker.wait_for_event(events.OutageGraceStarted)
-        assert began.outage_s > 3 * BEAT_S
+        assert began.outage_s > 3 * HEARTBEAT_S
         assert datetime.fromisoformat((await health_of(ledger, worker))["outage_grace_until"]) == began.until
         ended = await worker.wait_for_event(events.OutageGraceEnded)
         assert ended.outage_s == began.outage_s
 
-        async def are_on_record() -> bool:
+        async def are_stored() -> bool:
             return bool(await ledger.events("outage_grace_started") and await ledger.events("outage_grace_ended"))
 
-        await ledger.until(are_on_record)
+        await ledger.until(are_stored)

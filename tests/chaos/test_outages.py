@@ -1,4 +1,4 @@
-"""The database goes away while tasks run: nothing is lost, nothing runs twice, and nobody calls it a crash."""
+"""Database outages while tasks run: nothing is lost, runs twice, or counts as a crash."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from tests.support.workflow_app import LOCATOR, register_workflow_tasks
 from tests.support.workflows import diamond
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
-TWO_BEATS = {
+TWO_HEARTBEATS = {
     "claimer_heartbeat_interval_ms": 1_000,
     "runner_heartbeat_interval_ms": 1_000,
     "claimed_stale_threshold_ms": 2_000,
     "running_stale_threshold_ms": 2_000,
     "worker_stale_threshold_ms": 2_000,
 }
-BEATS = "SELECT FROM horsies_heartbeats WHERE role = 'runner'"
+RUNNER_HEARTBEATS = "SELECT FROM horsies_heartbeats WHERE role = 'runner'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a worker has to do while its server comes and goes."""
+    """The work of a worker while its server crashes repeatedly."""
 
     tasks: int
     runs: int
     crashes: int
 
     @property
-    def runs_of_tasks(self) -> int:
-        """How often a task is run when nothing is run twice; a diamond has four."""
+    def expected_starts(self) -> int:
+        """Expected task starts if nothing runs twice; a diamond workflow has four tasks."""
         return self.tasks + 4 * self.runs
 
 
 @pytest.fixture
 def load(request: pytest.FixtureRequest) -> Load:
-    """Small, and at size in `make chaos`."""
+    """Small by default, large in `make chaos`."""
     is_chaos = request.config.getoption("--hypothesis-profile") == "chaos"
     return Load(tasks=2_000, runs=200, crashes=8) if is_chaos else Load(tasks=40, runs=5, crashes=3)
 
@@ -73,13 +73,13 @@ async def server(own_server: CrashableServer) -> CrashableServer:
 
 @pytest.fixture
 async def queue_url(server: CrashableServer) -> str:
-    """A database on the server that goes away; the ledger is on another."""
+    """A database on the server that crashes; the ledger is on another server."""
     return await server.new_database()
 
 
 @asynccontextmanager
 async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
-    """Keep everybody else from moving a task."""
+    """Lock a task's row until the block ends."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
     try:
         async with connection.transaction():
@@ -90,33 +90,33 @@ async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def horsies_of(url: str) -> AsyncGenerator[Horsies]:
+async def open_app(url: str) -> AsyncGenerator[Horsies]:
     app = ledger_app(url)
     yield app
     await app.close_async()
 
 
 async def send_load(app: Horsies, load: Load) -> None:
-    works: TaskFunction[..., Any] = app.tasks["work"]
-    (await works.send_many_async([(0.05,)] * load.tasks)).unwrap()
+    task: TaskFunction[..., Any] = app.tasks["work"]
+    (await task.send_many_async([(0.05,)] * load.tasks)).unwrap()
     for _ in range(load.runs):
         (await diamond(app).start_async()).unwrap()
 
 
 async def have_ended(tables: Ledger, runs: int) -> bool:
-    """Whether so many runs have come to the result that they have without any trouble."""
+    """Whether this many runs have finished; each must have the result of an undisturbed run."""
     ended = await tables.fetch("SELECT result FROM horsies_workflows WHERE status NOT IN ('PENDING', 'RUNNING')")
     assert all(json.loads(run["result"]) == {"ok": 6} for run in ended)
     return len(ended) == runs
 
 
-async def assert_unharmed(tables: Ledger, worker: InProcessWorker, task_ids: list[str]) -> None:
+async def assert_undisturbed(tables: Ledger, worker: InProcessWorker, task_ids: list[str]) -> None:
     rows = await tables.until_terminal(*task_ids, within_s=30)
     assert {(row["status"], row["attempts"], row["crash_count"], row["retry_count"]) for row in rows.values()} == {
         ("COMPLETED", 1, 0, 0)
     }
     starts = await tables.starts()
-    assert sorted(entry.task_id for entry in starts) == sorted(task_ids), "each ran once"
+    assert sorted(entry.task_id for entry in starts) == sorted(task_ids), "each task runs once"
     assert not worker.events_of(events.LateResultRefused)
     assert not await tables.events("late_result_refused")
     assert not worker.run.done()
@@ -124,7 +124,7 @@ async def assert_unharmed(tables: Ledger, worker: InProcessWorker, task_ids: lis
 
 
 @pytest.mark.timeout(600)
-async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
+async def test_repeated_server_crashes_lose_nothing(
     ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str, load: Load
 ) -> None:
     config = {"database_url": queue_url}
@@ -133,7 +133,7 @@ async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
     ) as worker:
         await send_load(worker.app, load)
         for crash in range(1, load.crashes + 1):
-            enough = crash * load.runs_of_tasks // (load.crashes + 1)
+            enough = crash * load.expected_starts // (load.crashes + 1)
 
             async def are_started(enough: int = enough) -> bool:
                 return len(await ledger.starts()) >= enough
@@ -144,11 +144,11 @@ async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
         async with RemoteLedger.open_beside(queue_url, ledger) as tables:
             await tables.until(lambda: have_ended(tables, load.runs), within_s=120)
             sent = [row["id"] for row in await tables.fetch("SELECT id::text FROM horsies_tasks")]
-            assert len(sent) == load.runs_of_tasks
-            await assert_unharmed(tables, worker, sent)
+            assert len(sent) == load.expected_starts
+            await assert_undisturbed(tables, worker, sent)
 
 
-async def test_results_of_an_outage_longer_than_every_threshold_are_stored_when_it_is_over(
+async def test_results_are_stored_after_a_long_outage(
     ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": queue_url}, async_concurrency=20) as worker:
@@ -165,10 +165,10 @@ async def test_results_of_an_outage_longer_than_every_threshold_are_stored_when_
         await server.start()
         await worker.wait_for_event(events.WorkerUnfenced)
         async with RemoteLedger.open_beside(queue_url, ledger) as tables:
-            await assert_unharmed(tables, worker, sent)
+            await assert_undisturbed(tables, worker, sent)
 
 
-async def test_an_outcome_that_cannot_be_stored_yet_is_beaten_for(ledger: Ledger, database_url: str) -> None:
+async def test_unstored_outcome_keeps_its_heartbeats(ledger: Ledger, database_url: str) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
         task_id = await worker.send("work", 0.1)
         await ledger.until_started(task_id)
@@ -178,18 +178,18 @@ async def test_an_outcome_that_cannot_be_stored_yet_is_beaten_for(ledger: Ledger
                 return any(entry.what == "end" for entry in await ledger.entries())
 
             await ledger.until(has_ended)
-            seen = await ledger.fetch(BEATS)
+            seen = await ledger.fetch(RUNNER_HEARTBEATS)
 
-            async def is_beaten_for() -> bool:
-                return len(await ledger.fetch(BEATS)) >= len(seen) + 3
+            async def has_heartbeats() -> bool:
+                return len(await ledger.fetch(RUNNER_HEARTBEATS)) >= len(seen) + 3
 
-            await ledger.until(is_beaten_for)
+            await ledger.until(has_heartbeats)
         await ledger.until_terminal(task_id)
         assert await ledger.violations([task_id]) == []
 
 
-async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledger: Ledger, database_url: str) -> None:
-    async with worker_in_process(database_url, config={"recovery": TWO_BEATS}, processes=1) as worker:
+async def test_idle_worker_with_short_thresholds_is_not_fenced(ledger: Ledger, database_url: str) -> None:
+    async with worker_in_process(database_url, config={"recovery": TWO_HEARTBEATS}, processes=1) as worker:
 
         async def has_idled() -> bool:
             (row,) = await ledger.fetch("SELECT last_heartbeat_at - started_at AS age FROM horsies_workers")
@@ -203,13 +203,13 @@ async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledge
         assert await ledger.violations([task_id]) == []
 
 
-async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: Ledger, database_url: str) -> None:
+async def test_disconnected_worker_starts_nothing_until_it_is_back(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
         async with worker_in_process(database_url, config=config, processes=1) as worker:
             proxy.cut()
             await worker.wait_for_event(events.WorkerFenced)
-            async with horsies_of(database_url) as others:
+            async with open_app(database_url) as others:
                 task_id = await send(others, "work")
             await worker.until(lambda: worker.silent_s > THRESHOLD_S)
             assert (await ledger.row(task_id))["status"] == "PENDING"
@@ -219,7 +219,7 @@ async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: 
             assert await ledger.violations([task_id]) == []
 
 
-async def test_a_worker_without_database_stops_within_its_bound(ledger: Ledger, database_url: str) -> None:
+async def test_worker_without_database_stops_in_time(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
         async with worker_in_process(database_url, config=config, processes=1, grace_s=1, kill_wait_s=1) as worker:

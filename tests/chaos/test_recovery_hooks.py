@@ -1,4 +1,4 @@
-"""What an app's hooks say about the work of the dead, and that no hook stops the reaper."""
+"""Recovery hooks of the app: their decisions, and that no hook blocks the reaper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def held_until(ledger: Ledger, task_id: str) -> datetime | None:
     return (await ledger.fetch(sql, task_id))[0]["at"]
 
 
-async def test_a_reschedule_sets_the_exact_time_and_the_attempts(ledger: Ledger, database_url: str) -> None:
+async def test_reschedule_sets_time_and_retry_count(ledger: Ledger, database_url: str) -> None:
     task_id = await OrphanedTask(retries=3).insert(ledger)
 
     def register(app: Horsies) -> None:
@@ -53,9 +53,7 @@ async def test_a_reschedule_sets_the_exact_time_and_the_attempts(ledger: Ledger,
         assert row["failed_reason"] == "recovered after worker interruption: OWNER_LOST"
 
 
-async def test_a_failure_with_backoff_spends_a_retry_though_the_code_is_not_listed(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_fail_with_backoff_retries_an_unlisted_code(ledger: Ledger, database_url: str) -> None:
     task_id = await OrphanedTask(retries=1, state=None).insert(ledger)
     codes = """
     UPDATE horsies_tasks SET task_options = jsonb_set(task_options, '{retry_policy,auto_retry_for}', '["OTHER"]')
@@ -69,20 +67,20 @@ async def test_a_failure_with_backoff_spends_a_retry_though_the_code_is_not_list
     assert (row["status"], row["retry_count"], row["crash_count"], row["attempts"]) == ("COMPLETED", 1, 1, 2)
 
 
-async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledger, database_url: str) -> None:
+async def test_skip_holds_the_task_for_one_threshold(ledger: Ledger, database_url: str) -> None:
     task_id = await OrphanedTask().insert(ledger)
-    told: list[str] = []
-    asked: list[float] = []
+    interrupted: list[str] = []
+    called_at: list[float] = []
 
     def register(app: Horsies) -> None:
         @app.on_recovery
         def skip_once(_: RecoveryContext) -> Recovery | None:  # pyright: ignore[reportUnusedFunction]
-            asked.append(time.monotonic())
-            return Recovery.skip() if len(asked) == 1 else None
+            called_at.append(time.monotonic())
+            return Recovery.skip() if len(called_at) == 1 else None
 
         @app.on_interrupted
-        def note(context: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
-            told.append(context.task.task_id)
+        def record(context: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
+            interrupted.append(context.task.task_id)
 
     async with worker_in_process(database_url, processes=1, register=register) as worker:
 
@@ -91,15 +89,15 @@ async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledg
 
         await ledger.until(is_held)
         row = await ledger.row(task_id)
-        assert (row["status"], row["attempts"], told) == ("RUNNING", 0, [])
+        assert (row["status"], row["attempts"], interrupted) == ("RUNNING", 0, [])
         await ledger.until_terminal(task_id)
-        await worker.until(lambda: told)
-    assert len(asked) == 2
-    assert asked[1] - asked[0] > 0.9, "one threshold"
-    assert told == [task_id]
+        await worker.until(lambda: interrupted)
+    assert len(called_at) == 2
+    assert called_at[1] - called_at[0] > 0.9, "the hold lasts one threshold"
+    assert interrupted == [task_id]
 
 
-async def test_a_hook_sees_the_task_and_why_it_is_recovered(ledger: Ledger, database_url: str) -> None:
+async def test_hook_gets_the_task_and_the_reason(ledger: Ledger, database_url: str) -> None:
     task_id = await OrphanedTask(state="stopped", task="wait_for").insert(ledger)
     seen: list[RecoveryContext] = []
     async with worker_in_process(
@@ -112,7 +110,7 @@ async def test_a_hook_sees_the_task_and_why_it_is_recovered(ledger: Ledger, data
         assert (context.recovering_worker_id, context.previous_worker_id) == (worker.worker_id, context.task.worker_id)
 
 
-async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, database_url: str) -> None:
+async def test_workers_recovered_hook_is_called_once_per_sweep(ledger: Ledger, database_url: str) -> None:
     sent = [await OrphanedTask(state="stopped", task="wait_for").insert(ledger) for _ in range(5)]
     interrupted: list[str] = []
     sweeps: list[RecoveredWorkers] = []
@@ -130,9 +128,7 @@ async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, dat
         assert {row["status"] for row in (await ledger.rows(*sent)).values()} == {"FAILED"}
 
 
-async def test_hooks_that_sleep_raise_or_lie_do_not_stop_a_sweep(
-    ledger: Ledger, database_url: str, release: threading.Event
-) -> None:
+async def test_failing_hooks_do_not_stop_a_sweep(ledger: Ledger, database_url: str, release: threading.Event) -> None:
     sent = [await OrphanedTask(state="stopped", task="wait_for").insert(ledger) for _ in range(3)]
 
     def register(app: Horsies) -> None:
@@ -149,27 +145,27 @@ async def test_hooks_that_sleep_raise_or_lie_do_not_stop_a_sweep(
     async with worker_in_process(database_url, processes=1, register=register) as worker:
         other = await worker.send("work")
         rows = await ledger.until_terminal(*sent, other, within_s=20)
-        assert {rows[each]["error_code"] for each in sent} == {"WORKER_CRASHED"}
+        assert {rows[task_id]["error_code"] for task_id in sent} == {"WORKER_CRASHED"}
         assert len({failed.hook for failed in worker.events_of(events.HookFailed)}) == 3
-        assert not worker.events_of(events.WorkerFenced), "beats went on meanwhile"
+        assert not worker.events_of(events.WorkerFenced), "heartbeats must continue meanwhile"
 
 
-async def test_a_task_that_moved_while_a_hook_was_asked_stays_as_it_is(
+async def test_task_changed_during_a_hook_stays_unchanged(
     ledger: Ledger, database_url: str, release: threading.Event
 ) -> None:
     task_id = await OrphanedTask(task="wait_for").insert(ledger)
-    is_asked = asyncio.Event()
+    is_called = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def register(app: Horsies) -> None:
         @app.on_recovery
-        def ponder(_: RecoveryContext) -> Recovery:  # pyright: ignore[reportUnusedFunction]
-            loop.call_soon_threadsafe(is_asked.set)
+        def wait_and_reschedule(_: RecoveryContext) -> Recovery:  # pyright: ignore[reportUnusedFunction]
+            loop.call_soon_threadsafe(is_called.set)
             release.wait(4)
             return Recovery.reschedule(LATER)
 
     async with worker_in_process(database_url, processes=1, register=register) as worker:
-        await asyncio.wait_for(is_asked.wait(), 10)
+        await asyncio.wait_for(is_called.wait(), 10)
         cancel = """
         UPDATE horsies_tasks SET status = 'CANCELLED', terminal_at = now() WHERE id = $1::text::uuid
         """

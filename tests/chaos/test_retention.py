@@ -1,6 +1,6 @@
-"""F19: retention of one second beside long, paused and retrying trees, killed in mid-batch."""
+"""F19: retention with windows of one second, beside running, paused and retried trees, killed in mid-batch."""
 
-# ruff: noqa: ASYNC110, S311  # other processes set no events; chance decides when one dies
+# ruff: noqa: ASYNC110, S311  # other processes set no events; the kill times are random
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.support.store import Connection, until_lock_waiters
 
 NODES, TREES, KILLS = 2, 20, 6
 
-# Each tree is a root, its child and its grandchild; only the last is in the state asked for, the others have ended.
-PLANT = """
+# Each tree is a run, its sub-workflow and a sub-workflow of that; only the last has the given status, the others
+# have finished.
+INSERT_TREES = """
 WITH tree AS (
     SELECT n AS tree, array_agg(gen_random_uuid() ORDER BY level) AS ids
       FROM generate_series(1, $1::integer) AS n CROSS JOIN generate_series(1, 3) AS level
@@ -50,7 +51,7 @@ INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, started_at, fi
 SELECT task_id, 1, 1, now(), now(), 'COMPLETED' FROM node
 """
 
-HALVES = """
+INCOMPLETE_TREES = """
 SELECT 'run without its tree' AS fault, root_workflow_id AS id
   FROM horsies_workflows GROUP BY root_workflow_id HAVING count(*) <> 3
  UNION ALL
@@ -76,8 +77,8 @@ SELECT 'outbox without its run', outbox.workflow_id
   FROM horsies_workflow_outbox AS outbox LEFT JOIN horsies_workflows AS run ON run.id = outbox.workflow_id
  WHERE run.id IS NULL
 """
-# The state of the lowest run decides about its whole tree.
-ENDED_ARE_LEFT = """
+# The status of the deepest run decides about the whole tree.
+HAS_FINISHED_TREES = """
 SELECT EXISTS (SELECT FROM horsies_workflows WHERE depth = 2 AND status IN ('COMPLETED', 'FAILED'))
 """
 TREES_LEFT = "SELECT name, count(DISTINCT root_workflow_id) AS trees FROM horsies_workflows GROUP BY name"
@@ -92,7 +93,7 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def cleaner(url: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A process that cleans with windows of a second; killed at the end."""
+    """A process that cleans with retention windows of one second; killed at the end."""
     command = (sys.executable, "-m", "tests.support.faults", url)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
@@ -110,43 +111,41 @@ async def trees_left(connection: Connection) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("table", ["workflows", "workflow_tasks", "workflow_outbox", "tasks", "task_attempts"])
-async def test_a_cleaner_that_is_killed_in_the_middle_of_a_tree_leaves_it_whole(
-    connection: Connection, database_url: str, table: str
-) -> None:
-    await connection.execute(PLANT, 1, "COMPLETED")
+async def test_killed_cleaner_leaves_the_tree_complete(connection: Connection, database_url: str, table: str) -> None:
+    await connection.execute(INSERT_TREES, 1, "COMPLETED")
     async with connection.transaction():
-        # It comes as far as this row, with other rows of the tree deleted in its transaction.
+        # The cleaner blocks at this row after deleting other rows of the tree in its transaction.
         await connection.execute(f"SELECT FROM horsies_{table} LIMIT 1 FOR UPDATE")
         async with cleaner(database_url):
             await until_lock_waiters(connection)
-    assert await connection.fetch(HALVES) == []
+    assert await connection.fetch(INCOMPLETE_TREES) == []
     assert await trees_left(connection) == {"COMPLETED": 1}
 
 
-async def test_no_live_tree_is_touched_and_none_is_left_in_half(connection: Connection, database_url: str) -> None:
+async def test_unfinished_trees_survive_and_none_is_left_incomplete(connection: Connection, database_url: str) -> None:
     seed = random.randrange(1_000_000)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201  # shown when the test fails
     for state in ("COMPLETED", "FAILED", "RUNNING", "PAUSED"):
-        await connection.execute(PLANT, TREES, state)
+        await connection.execute(INSERT_TREES, TREES, state)
     for _ in range(KILLS):
         async with cleaner(database_url):
-            retrying = asyncio.create_task(retry_some(database_url, chance))
-            await asyncio.sleep(chance.uniform(0.0, 0.1))
+            retrying = asyncio.create_task(retry_some(database_url, rng))
+            await asyncio.sleep(rng.uniform(0.0, 0.1))
         await retrying
-        assert await connection.fetch(HALVES) == []
+        assert await connection.fetch(INCOMPLETE_TREES) == []
     async with cleaner(database_url):
-        await until_ended_are_gone(connection)
+        await until_finished_trees_are_gone(connection)
     left = await trees_left(connection)
     assert (left["RUNNING"], left["PAUSED"]) == (TREES, TREES)
-    assert await connection.fetch(HALVES) == []
+    assert await connection.fetch(INCOMPLETE_TREES) == []
 
 
-async def retry_some(url: str, chance: random.Random) -> None:
-    """An operator who starts failed runs again while they are being cleaned away."""
+async def retry_some(url: str, rng: random.Random) -> None:
+    """Retry failed runs, as an operator would, while they are being deleted."""
     connection = await asyncpg.connect(url)
     failed = await connection.fetch("SELECT id FROM horsies_workflows WHERE status = 'FAILED'")
-    for row in chance.sample(failed, min(3, len(failed))):
+    for row in rng.sample(failed, min(3, len(failed))):
         await retry(connection, row["id"])
     await connection.close()
 
@@ -155,11 +154,11 @@ async def retry(connection: Connection, run_id: UUID) -> None:
     async with connection.transaction():
         sql = "UPDATE horsies_workflows SET status = 'RUNNING', name = 'RUNNING AGAIN' WHERE id = $1 RETURNING id"
         if await connection.fetch(sql, run_id):
-            another = "UPDATE horsies_workflow_tasks SET status = 'ENQUEUED' WHERE workflow_id = $1"
-            assert await connection.execute(another, run_id) == f"UPDATE {NODES}"
+            nodes = "UPDATE horsies_workflow_tasks SET status = 'ENQUEUED' WHERE workflow_id = $1"
+            assert await connection.execute(nodes, run_id) == f"UPDATE {NODES}"
 
 
-async def until_ended_are_gone(connection: Connection) -> None:
+async def until_finished_trees_are_gone(connection: Connection) -> None:
     async with asyncio.timeout(30):
-        while await connection.fetchval(ENDED_ARE_LEFT):
+        while await connection.fetchval(HAS_FINISHED_TREES):
             await asyncio.sleep(0.02)

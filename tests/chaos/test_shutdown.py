@@ -1,4 +1,4 @@
-"""F14, and of F1 what it says about processes: a stop is bounded, what it cuts is told, and nobody is left at work."""
+"""F14 and F1: shutdown is bounded in time, interrupted tasks are stored, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
-HALF_AN_HOUR_S = 1800
+LONG_TASK_S = 1800
 
 
 @pytest.fixture
@@ -34,65 +34,65 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 @pytest.fixture
 async def app(database_url: str) -> AsyncIterator[Horsies]:
-    """The app of a producer."""
+    """The app that sends the tasks."""
     app = ledger_app(database_url)
     yield app
     await app.close_async()
 
 
-def fate(row: dict[str, Any]) -> tuple[object, ...]:
+def summary(row: dict[str, Any]) -> tuple[object, ...]:
     return row["status"], row["error_code"], row["retry_count"], row["crash_count"]
 
 
-async def state_of_the_worker(ledger: Ledger) -> str:
+async def worker_state(ledger: Ledger) -> str:
     (row,) = await ledger.fetch("SELECT state FROM horsies_workers")
     return row["state"]
 
 
-async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
+async def test_stop_stores_finished_tasks_and_interrupts_the_rest(
     database_url: str, ledger: Ledger, app: Horsies, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, "--processes", "3", "--grace-s", "1") as worker:
         short = await send(app, "wait_for", str(tmp_path / "go"))
-        again = await send(app, "work_again", HALF_AN_HOUR_S)
-        endless = await send(app, "work", HALF_AN_HOUR_S)
+        again = await send(app, "work_again", LONG_TASK_S)
+        endless = await send(app, "work", LONG_TASK_S)
         await ledger.until_started(short, again, endless)
         began = time.monotonic()
         worker.signal(signal.SIGTERM)
         await worker.wait_for_output("still running")
-        assert await state_of_the_worker(ledger) == "draining"
+        assert await worker_state(ledger) == "draining"
         late = await send(app, "work")
         (tmp_path / "go").touch()
         assert await worker.until_gone(within_s=1 + 5 + 5) == 0
         assert time.monotonic() - began >= 1
         assert endless in worker.log_text
     rows = await ledger.rows(short, again, endless, late)
-    assert fate(rows[short]) == ("COMPLETED", None, 0, 0)
-    assert fate(rows[again]) == ("PENDING", None, 1, 0)
-    assert fate(rows[endless]) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert summary(rows[short]) == ("COMPLETED", None, 0, 0)
+    assert summary(rows[again]) == ("PENDING", None, 1, 0)
+    assert summary(rows[endless]) == ("FAILED", "SHUTDOWN", 0, 0)
     assert (rows[late]["status"], rows[late]["claim_token"]) == ("PENDING", 0)
     attempts = await ledger.attempts(again, endless)
-    assert {each["task_id"]: (each["error_code"], each["will_retry"]) for each in attempts} == {
+    assert {attempt["task_id"]: (attempt["error_code"], attempt["will_retry"]) for attempt in attempts} == {
         again: ("SHUTDOWN", True),
         endless: ("SHUTDOWN", False),
     }
-    assert await state_of_the_worker(ledger) == "stopped"
+    assert await worker_state(ledger) == "stopped"
     assert await ledger.violations([short, again, endless, late], held=[again, late]) == []
 
 
-async def test_a_second_signal_ends_the_grace(database_url: str, ledger: Ledger, app: Horsies) -> None:
+async def test_second_signal_ends_the_grace_period(database_url: str, ledger: Ledger, app: Horsies) -> None:
     async with worker_process(database_url, "--processes", "1", "--grace-s", "none") as worker:
-        task = await send(app, "work", HALF_AN_HOUR_S)
+        task = await send(app, "work", LONG_TASK_S)
         await ledger.until_started(task)
         worker.signal(signal.SIGTERM)
         await worker.wait_for_output("still running")
         worker.signal(signal.SIGINT)
         assert await worker.until_gone(within_s=5) == 0
-    assert fate(await ledger.row(task)) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert summary(await ledger.row(task)) == ("FAILED", "SHUTDOWN", 0, 0)
     assert await ledger.violations([task]) == []
 
 
-async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+async def test_stop_without_limit_waits_for_running_tasks(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     async with worker_in_process(database_url, processes=1, grace_s=None) as worker:
         task = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(task)
@@ -101,12 +101,12 @@ async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, led
         (tmp_path / "go").touch()
         async with asyncio.timeout(10):
             await worker.run
-    assert fate(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
+    assert summary(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
     assert await ledger.violations([task]) == []
     await ledger.until_connections_are(0)
 
 
-async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lost(
+async def test_draining_worker_answers_pings_and_stays_draining(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     async with worker_in_process(database_url, processes=1, grace_s=None) as worker:
@@ -126,40 +126,40 @@ async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lo
     assert await ledger.violations([task]) == []
 
 
-async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str, ledger: Ledger) -> None:
+async def test_interrupted_coroutines_are_stored_like_functions(database_url: str, ledger: Ledger) -> None:
     async with worker_in_process(database_url, processes=1, grace_s=0) as worker:
-        again = await worker.send("nap_again", HALF_AN_HOUR_S)
-        once = await worker.send("nap", HALF_AN_HOUR_S)
+        again = await worker.send("nap_again", LONG_TASK_S)
+        once = await worker.send("nap", LONG_TASK_S)
         await ledger.until_started(again, once)
         await worker.stop()
-    assert fate(await ledger.row(again)) == ("PENDING", None, 1, 0)
-    assert fate(await ledger.row(once)) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert summary(await ledger.row(again)) == ("PENDING", None, 1, 0)
+    assert summary(await ledger.row(once)) == ("FAILED", "SHUTDOWN", 0, 0)
     assert await ledger.violations([again, once], held=[again]) == []
 
 
-async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: str, ledger: Ledger) -> None:
+async def test_prefetched_tasks_keep_heartbeats_and_are_released(database_url: str, ledger: Ledger) -> None:
     config = {"prefetch_buffer": 3, "claim_lease_ms": 1_000}
     async with worker_in_process(database_url, config=config, processes=1, grace_s=0) as worker:
-        cut = await worker.send("work", HALF_AN_HOUR_S)
-        await ledger.until_started(cut)
+        interrupted = await worker.send("work", LONG_TASK_S)
+        await ledger.until_started(interrupted)
         waiting = [await worker.send("work") for _ in range(3)]
-        await ledger.until(lambda: _were_beaten_for_twice(ledger, waiting))
+        await ledger.until(lambda: _have_two_claimer_heartbeats(ledger, waiting))
         assert {row["status"] for row in (await ledger.rows(*waiting)).values()} == {"CLAIMED"}
         await worker.stop()
     rows = (await ledger.rows(*waiting)).values()
     assert {(row["status"], row["retry_count"], row["claimed_at"]) for row in rows} == {("PENDING", 0, None)}
     assert await ledger.attempts(*waiting) == []
-    assert await ledger.violations([cut, *waiting], held=waiting) == []
+    assert await ledger.violations([interrupted, *waiting], held=waiting) == []
 
 
-async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:
+async def _have_two_claimer_heartbeats(ledger: Ledger, task_ids: list[str]) -> bool:
     sql = "SELECT task_id::text FROM horsies_heartbeats WHERE role = 'claimer' GROUP BY task_id HAVING count(*) > 1"
     return {row["task_id"] for row in await ledger.fetch(sql)} == set(task_ids)
 
 
-async def test_a_killed_worker_leaves_no_process_behind(database_url: str, ledger: Ledger, app: Horsies) -> None:
+async def test_killed_worker_leaves_no_processes(database_url: str, ledger: Ledger, app: Horsies) -> None:
     async with worker_process(database_url, "--processes", "4") as worker:
-        tasks = [await send(app, "work", HALF_AN_HOUR_S) for _ in range(4)]
+        tasks = [await send(app, "work", LONG_TASK_S) for _ in range(4)]
         await ledger.until_started(*tasks)
         assert len(worker.children()) == 4
         worker.signal(signal.SIGKILL)
@@ -169,16 +169,14 @@ async def test_a_killed_worker_leaves_no_process_behind(database_url: str, ledge
 
 
 @pytest.mark.parametrize("unstored", [0, 1])
-async def test_a_stop_is_bounded_though_the_database_is_silent(
-    database_url: str, ledger: Ledger, unstored: int
-) -> None:
+async def test_stop_is_bounded_if_the_database_hangs(database_url: str, ledger: Ledger, unstored: int) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
         async with worker_in_process(database_url, config=config, processes=1, grace_s=0.5, kill_wait_s=0.5) as worker:
             for _ in range(unstored):
-                await ledger.until_started(await worker.send("work", HALF_AN_HOUR_S))
+                await ledger.until_started(await worker.send("work", LONG_TASK_S))
             proxy.freeze()
-            await worker.until(lambda: worker.silent_s > 1)  # what is under way now gets no answer
+            await worker.until(lambda: worker.silent_s > 1)  # statements that are running now get no answer
             await worker.stop(within_s=0.5 + 0.5 + 5)
             proxy.heal()
             assert worker.events_of(events.WorkerStopped)[0].unstored == unstored
@@ -192,8 +190,8 @@ if "HORSIES_CHILD_PROCESS" in os.environ:
 
 
 @asynccontextmanager
-async def starting(url: str, folder: Path) -> AsyncGenerator[WorkerProcess]:
-    """`horsies worker` with the app of a folder, from its first moment on."""
+async def starting_worker(url: str, folder: Path) -> AsyncGenerator[WorkerProcess]:
+    """Run `horsies worker` with the app in a folder; yields at once, before it has started."""
     log = folder / "worker.log"
     with log.open("wb") as lines:
         popen = subprocess.Popen(  # noqa: ASYNC220  # takes no time
@@ -212,11 +210,11 @@ async def starting(url: str, folder: Path) -> AsyncGenerator[WorkerProcess]:
         await worker.until_children_are_gone()
 
 
-async def test_a_signal_while_children_start_ends_the_start(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+async def test_signal_while_children_start_ends_the_worker(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{SLOW_CHILD}")
     project.write_task("tasks.py", name="resize")
-    async with starting(database_url, tmp_path) as worker:
+    async with starting_worker(database_url, tmp_path) as worker:
         await ledger.until(lambda: asyncio.to_thread(lambda: len(worker.children()) == 2))
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
@@ -232,22 +230,22 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_while_the_app_is_imported_ends_the_start(
+async def test_signal_during_the_import_ends_the_worker(
     database_url: str, ledger: Ledger, tmp_path: Path, number: signal.Signals
 ) -> None:
     Project(tmp_path).write("main.py", SLOW_IMPORT)
-    async with starting(database_url, tmp_path) as worker:
+    async with starting_worker(database_url, tmp_path) as worker:
         await ledger.until(lambda: asyncio.to_thread((tmp_path / "importing").exists))
         worker.signal(number)
         assert await worker.until_gone(within_s=5) == 0
         assert "Traceback" not in worker.log_text
 
 
-async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path) -> None:
+async def test_signal_while_the_database_is_unavailable_ends_the_worker(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
-    async with starting("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
+    async with starting_worker("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
         await worker.wait_for_output("database unavailable")
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0

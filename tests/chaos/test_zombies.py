@@ -1,4 +1,4 @@
-"""A worker that stood still or was cut off while another took over: what it brings back counts for nothing."""
+"""F6, F7, F11: late writes of a worker that was suspended or disconnected during a takeover are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tests.support.recovery_times import record_recovery_times
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
-BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
 
 
 @pytest.fixture
@@ -41,8 +40,8 @@ async def app(database_url: str) -> AsyncIterator[Horsies]:
 
 
 @asynccontextmanager
-async def standing_still(worker: WorkerProcess) -> AsyncGenerator[None]:
-    """The worker with its children, as a suspended machine would."""
+async def suspended(worker: WorkerProcess) -> AsyncGenerator[None]:
+    """Suspend a worker with its children, like a suspended machine."""
     group = [worker.pid, *worker.children()]
     for pid in group:
         os.kill(pid, signal.SIGSTOP)
@@ -62,14 +61,14 @@ async def until_silent(ledger: Ledger, seconds: float) -> None:
     await ledger.until(is_silent)
 
 
-async def test_a_sweep_by_hand_leaves_the_work_of_a_worker_that_only_stands_still(
+async def test_operator_sweep_spares_a_suspended_worker(
     ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     config = {"recovery": {"worker_stale_threshold_ms": 60_000}}
     async with worker_process(database_url, "--processes", "1", config=config) as worker:
         task_id = await send(app, "wait_for", str(tmp_path / "go"))
         await ledger.until_started(task_id)
-        async with standing_still(worker):
+        async with suspended(worker):
             await until_silent(ledger, 2 * THRESHOLD_S)
             report = await sweep(database, SweepOptions(), observer=OperatorObserver(local_config=RecoveryConfig()))
         (tmp_path / "go").touch()
@@ -94,12 +93,12 @@ async def until_refused(ledger: Ledger, task_id: str) -> None:
     await ledger.until(is_refused)
 
 
-async def beats_under(ledger: Ledger, task_id: str, token: int) -> set[str]:
+async def heartbeat_senders(ledger: Ledger, task_id: str, token: int) -> set[str]:
     sql = "SELECT DISTINCT sender_id FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND claim_token = $2"
     return {row["sender_id"].split(":")[0] for row in await ledger.fetch(sql, task_id, token)}
 
 
-async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_it_is(
+async def test_task_finished_elsewhere_during_a_suspension_stays_unchanged(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, "--processes", "1") as zombie:
@@ -107,7 +106,7 @@ async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_i
         await ledger.until_started(task_id)
         async with worker_in_process(database_url, processes=1):
             stopped_at = await ledger.now()
-            async with standing_still(zombie):
+            async with suspended(zombie):
                 (tmp_path / "go").touch()
                 row = (await ledger.until_terminal(task_id))[task_id]
                 await record_recovery_times(ledger, "F6", pid=zombie.pid, since=stopped_at)
@@ -121,63 +120,66 @@ async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_i
         assert await ledger.violations([task_id, after], may_overlap=True) == []
 
 
-async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhere(
+async def test_zombie_does_not_affect_the_new_attempt(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, "--processes", "1") as zombie:
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
         await ledger.until_started(task_id)
-        async with worker_in_process(database_url, processes=1) as heir:
+        async with worker_in_process(database_url, processes=1) as successor:
             stopped_at = await ledger.now()
-            async with standing_still(zombie):
+            async with suspended(zombie):
                 await until_started_again(ledger, task_id)
             await record_recovery_times(ledger, "F7", pid=zombie.pid, since=stopped_at)
             await until_refused(ledger, task_id)
 
-            async def is_beaten_for() -> bool:
-                return bool(await beats_under(ledger, task_id, 2))
+            async def has_heartbeats() -> bool:
+                return bool(await heartbeat_senders(ledger, task_id, 2))
 
-            await ledger.until(is_beaten_for)
-            assert await beats_under(ledger, task_id, 2) == {heir.worker_id}
+            await ledger.until(has_heartbeats)
+            assert await heartbeat_senders(ledger, task_id, 2) == {successor.worker_id}
             assert (await ledger.row(task_id))["status"] == "RUNNING"
-            (told,) = await ledger.events("overlap_possible")
-            assert told["task_id"] == task_id
+            (event,) = await ledger.events("overlap_possible")
+            assert event["task_id"] == task_id
             (overlap,) = await ledger.fetch("SELECT overlap_possible FROM horsies_tasks")
-            assert overlap["overlap_possible"], "and the new attempt is told"
+            assert overlap["overlap_possible"], "the new attempt must know it"
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
             assert (row["status"], row["attempts"], row["retry_count"]) == ("COMPLETED", 2, 1)
             assert await ledger.violations([task_id], may_overlap=True) == []
 
 
-async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
+async def test_worker_disconnected_for_three_thresholds_is_replaced(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        cut_off = worker_in_process(database_url, config={"database_url": proxy.url}, processes=1)
-        async with cut_off as lonely, worker_in_process(database_url, processes=1, queues=["default"]) as heir:
-            await lonely.until(lambda: lonely.children)
+        disconnecting = worker_in_process(database_url, config={"database_url": proxy.url}, processes=1)
+        async with (
+            disconnecting as disconnected,
+            worker_in_process(database_url, processes=1, queues=["default"]) as successor,
+        ):
+            await disconnected.until(lambda: disconnected.children)
             first, second = [await send(app, "wait_for_again", str(tmp_path / "go")) for _ in range(2)]
             await ledger.until_started(first, second)
-            taken = first if lonely.has_in_flight(first) else second
+            taken_over = first if disconnected.has_in_flight(first) else second
             cut_at = await ledger.now()
             proxy.freeze()
-            await lonely.until(lambda: lonely.silent_s > 3 * THRESHOLD_S)
+            await disconnected.until(lambda: disconnected.silent_s > 3 * THRESHOLD_S)
             (tmp_path / "go").touch()
             rows = await ledger.until_terminal(first, second)
             assert {row["status"] for row in rows.values()} == {"COMPLETED"}
-            assert (rows[taken]["claim_token"], rows[taken]["crash_count"]) == (2, 1)
+            assert (rows[taken_over]["claim_token"], rows[taken_over]["crash_count"]) == (2, 1)
             await record_recovery_times(ledger, "F11", pid=os.getpid(), since=cut_at)
             proxy.heal()
-            await lonely.wait_for_event(events.WorkerUnfenced)
-            await heir.stop()
+            await disconnected.wait_for_event(events.WorkerUnfenced)
+            await successor.stop()
             after = await send(app, "work")
             await ledger.until_terminal(after)
-            assert await ledger.row(taken) == rows[taken]
+            assert await ledger.row(taken_over) == rows[taken_over]
             assert await ledger.violations([first, second, after], may_overlap=True) == []
 
 
-async def test_machines_that_were_suspended_together_condemn_nobody(
+async def test_workers_suspended_together_recover_nothing(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     options = ("--processes", "1")
@@ -192,14 +194,14 @@ async def test_machines_that_were_suspended_together_condemn_nobody(
             """
             return len(await ledger.fetch(sql, 2 * THRESHOLD_S)) == 2
 
-        async def have_both_seen_it() -> bool:
+        async def have_both_reported_it() -> bool:
             return len(await ledger.events("outage_grace_started")) == 2
 
-        async with standing_still(one), standing_still(other):
+        async with suspended(one), suspended(other):
             await ledger.until(are_silent)
         (tmp_path / "go").touch()
         rows = await ledger.until_terminal(*sent)
         assert {(row["status"], row["attempts"], row["crash_count"]) for row in rows.values()} == {("COMPLETED", 1, 0)}
         assert not await ledger.events("late_result_refused")
-        await ledger.until(have_both_seen_it)
+        await ledger.until(have_both_reported_it)
         assert await ledger.violations(sent) == []

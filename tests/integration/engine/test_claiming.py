@@ -1,4 +1,4 @@
-"""What workers claim, in which order, and how much at a time."""
+"""Claiming: order, limits, pauses and leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.support.ledger import Ledger, insert_pending_tasks, statuses
 from tests.support.workers import InProcessWorker, worker_in_process
 
-LONG_S = 600
+LONG_TASK_S = 600
 SAMPLE_S = 0.02
 
 IN_FLIGHT = """
@@ -40,42 +40,42 @@ def queues(*names: str, **caps: int) -> dict[str, Any]:
 
 
 class Sampler:
-    """Counts what is in flight every 20 ms, and keeps the most it has seen."""
+    """Counts tasks in flight every 20 ms and keeps the maximum."""
 
     def __init__(self) -> None:
-        self.most = 0
-        self.most_narrow = 0
+        self.max_total = 0
+        self.max_narrow = 0
         self.samples = 0
 
     async def run(self, url: str) -> None:
         connection = await asyncpg.connect(url)
         try:
             while True:
-                everything, narrow = await connection.fetchrow(IN_FLIGHT) or (0, 0)
-                self.most, self.most_narrow = max(self.most, everything), max(self.most_narrow, narrow)
+                total, narrow = await connection.fetchrow(IN_FLIGHT) or (0, 0)
+                self.max_total, self.max_narrow = max(self.max_total, total), max(self.max_narrow, narrow)
                 self.samples += 1
                 await asyncio.sleep(SAMPLE_S)
         finally:
             await connection.close()
 
 
-async def sampled(url: str, ending: Callable[[], Any]) -> Sampler:
-    """What was seen until `ending` was over."""
+async def sample_during(url: str, work: Callable[[], Any]) -> Sampler:
+    """Sample until `work` has finished."""
     sampler = Sampler()
     sampling = asyncio.create_task(sampler.run(url))
-    await ending()
+    await work()
     sampling.cancel()
     await asyncio.wait([sampling])
     return sampler
 
 
-async def several(stack: AsyncExitStack, count: int, url: str, **others: Any) -> list[InProcessWorker]:
+async def start_workers(stack: AsyncExitStack, count: int, url: str, **others: Any) -> list[InProcessWorker]:
     return list(
         await asyncio.gather(*(stack.enter_async_context(worker_in_process(url, **others)) for _ in range(count)))
     )
 
 
-async def test_the_lower_number_comes_first_and_then_the_older(database_url: str, ledger: Ledger) -> None:
+async def test_tasks_run_by_priority_then_by_age(database_url: str, ledger: Ledger) -> None:
     last = await insert_pending_tasks(ledger, "work", priority=90, count=2)
     middle = await insert_pending_tasks(ledger, "work", priority=50, count=3)
     first = await insert_pending_tasks(ledger, "work", priority=1, count=2)
@@ -85,9 +85,7 @@ async def test_the_lower_number_comes_first_and_then_the_older(database_url: str
     assert [entry.task_id for entry in await ledger.starts()] == order
 
 
-async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
-    database_url: str, ledger: Ledger, tmp_path: Path
-) -> None:
+async def test_two_workers_run_each_of_20000_tasks_once(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     task_ids = await insert_pending_tasks(ledger, "append_line", str(lines), count=20_000)
     async with worker_in_process(database_url), worker_in_process(database_url):
@@ -98,31 +96,33 @@ async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
     assert Counter(row["task_id"] for row in attempts) == Counter(task_ids)
 
 
-async def test_no_cap_is_ever_exceeded_by_four_workers(database_url: str, ledger: Ledger) -> None:
+async def test_four_workers_never_exceed_a_cap(database_url: str, ledger: Ledger) -> None:
     config = {**queues("narrow", "wide", narrow=2), "cluster_wide_cap": 5}
     narrow = await insert_pending_tasks(ledger, "work", 0.03, queue="narrow", count=15)
     failing = await insert_pending_tasks(ledger, "return_error", "UNLISTED", queue="narrow", count=10)
     wide = await insert_pending_tasks(ledger, "work", 0.03, queue="wide", count=40)
-    every = [*narrow, *failing, *wide]
+    task_ids = [*narrow, *failing, *wide]
     async with AsyncExitStack() as stack:
-        sampling = asyncio.create_task(sampled(database_url, lambda: ledger.until_terminal(*every, within_s=40)))
-        await several(stack, 4, database_url, config=config, processes=2)
+        sampling = asyncio.create_task(
+            sample_during(database_url, lambda: ledger.until_terminal(*task_ids, within_s=40))
+        )
+        await start_workers(stack, 4, database_url, config=config, processes=2)
         seen = await sampling
     assert seen.samples > 10
-    assert (seen.most, seen.most_narrow) == (5, 2)
-    assert await ledger.violations(every) == []
+    assert (seen.max_total, seen.max_narrow) == (5, 2)
+    assert await ledger.violations(task_ids) == []
 
 
-async def test_a_full_queue_holds_up_no_other(database_url: str, ledger: Ledger) -> None:
+async def test_full_queue_does_not_block_others(database_url: str, ledger: Ledger) -> None:
     config = queues("narrow", "wide", narrow=1)
-    stuck = await insert_pending_tasks(ledger, "work", LONG_S, queue="narrow", count=3)
+    stuck = await insert_pending_tasks(ledger, "work", LONG_TASK_S, queue="narrow", count=3)
     async with worker_in_process(database_url, config=config, processes=2):
         free = await insert_pending_tasks(ledger, "work", queue="wide", count=5)
         await ledger.until_terminal(*free)
         assert await statuses(ledger, *stuck) == ["PENDING", "PENDING", "RUNNING"]
 
 
-async def test_nothing_is_claimed_from_a_closed_queue(database_url: str, ledger: Ledger) -> None:
+async def test_nothing_is_claimed_from_a_queue_with_zero_cap(database_url: str, ledger: Ledger) -> None:
     closed = await insert_pending_tasks(ledger, "work", queue="narrow", count=3)
     free = await insert_pending_tasks(ledger, "work", queue="wide", count=3)
     async with worker_in_process(database_url, config=queues("narrow", "wide", narrow=0)):
@@ -130,7 +130,7 @@ async def test_nothing_is_claimed_from_a_closed_queue(database_url: str, ledger:
         assert await statuses(ledger, *closed) == ["PENDING"] * 3
 
 
-async def test_a_paused_queue_waits_until_it_is_resumed(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+async def test_paused_queue_waits_until_resumed(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     async with worker_in_process(database_url, config=queues("narrow", "wide")):
         begun = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"), queue="narrow")
         await ledger.until_started(*begun)
@@ -144,9 +144,9 @@ async def test_a_paused_queue_waits_until_it_is_resumed(database_url: str, ledge
         await ledger.until_started(*waiting, within_s=1)
 
 
-async def test_a_batch_of_one_takes_one_task_a_queue_and_pass(database_url: str, ledger: Ledger) -> None:
-    ones = await insert_pending_tasks(ledger, "work", LONG_S, queue="narrow", count=2)
-    others = await insert_pending_tasks(ledger, "work", LONG_S, queue="wide", count=2)
+async def test_claim_batch_of_one_takes_one_task_per_queue(database_url: str, ledger: Ledger) -> None:
+    ones = await insert_pending_tasks(ledger, "work", LONG_TASK_S, queue="narrow", count=2)
+    others = await insert_pending_tasks(ledger, "work", LONG_TASK_S, queue="wide", count=2)
     async with worker_in_process(
         database_url, config=queues("narrow", "wide"), processes=4, max_claim_batch=1, grace_s=0
     ):
@@ -156,7 +156,9 @@ async def test_a_batch_of_one_takes_one_task_a_queue_and_pass(database_url: str,
             assert len({row["claimed_at"] for row in rows.values()}) == 2
 
 
-async def test_a_lapsed_claim_runs_elsewhere_and_only_there(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+async def test_task_with_expired_lease_runs_only_on_another_worker(
+    database_url: str, ledger: Ledger, tmp_path: Path
+) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 500, "max_claim_renew_age_ms": 500}
     async with worker_in_process(database_url, config=config, processes=1) as first:
         busy = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"))
@@ -177,9 +179,7 @@ async def _is_claimed(ledger: Ledger, task_id: str) -> bool:
     return (await ledger.row(task_id))["status"] == "CLAIMED"
 
 
-async def test_a_renewed_lease_keeps_a_claim_from_an_idle_worker(
-    database_url: str, ledger: Ledger, tmp_path: Path
-) -> None:
+async def test_renewed_lease_keeps_the_claim(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 600}
     async with worker_in_process(database_url, config=config, processes=1):
         busy = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"))
@@ -187,7 +187,7 @@ async def test_a_renewed_lease_keeps_a_claim_from_an_idle_worker(
         (waiting,) = await insert_pending_tasks(ledger, "work")
         await ledger.until(lambda: _is_claimed(ledger, waiting))
         async with worker_in_process(database_url, config=config, processes=1):
-            await ledger.until(lambda: _is_beaten_for(ledger, beats=8))
+            await ledger.until(lambda: _has_claimer_heartbeats(ledger, count=8))
             row = await ledger.row(waiting)
             assert (row["status"], row["claim_token"]) == ("CLAIMED", 1)
             (tmp_path / "go").touch()
@@ -195,12 +195,12 @@ async def test_a_renewed_lease_keeps_a_claim_from_an_idle_worker(
     assert await ledger.violations([*busy, waiting]) == []
 
 
-async def _is_beaten_for(ledger: Ledger, *, beats: int) -> bool:
-    (row,) = await ledger.fetch("SELECT count(*) AS beats FROM horsies_heartbeats WHERE role = 'claimer'")
-    return row["beats"] >= beats
+async def _has_claimer_heartbeats(ledger: Ledger, *, count: int) -> bool:
+    (row,) = await ledger.fetch("SELECT count(*) AS count FROM horsies_heartbeats WHERE role = 'claimer'")
+    return row["count"] >= count
 
 
-async def test_without_a_lease_the_claim_of_a_dead_worker_never_lapses(database_url: str, ledger: Ledger) -> None:
+async def test_claim_without_lease_does_not_expire(database_url: str, ledger: Ledger) -> None:
     (orphan,) = await insert_pending_tasks(ledger, "work")
     await ledger.fetch(
         "UPDATE horsies_tasks SET status = 'CLAIMED', claim_token = 1, claimed_at = now() - interval '1 hour',"

@@ -1,4 +1,4 @@
-"""A claim that waits for a place past its good_until is never started."""
+"""A prefetched task that passes its good_until is not started."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ SELECT claimed_at IS NOT NULL AS has_claim, claimed_by_worker_id::text AS owner,
 """
 
 
-async def test_a_claimed_task_past_its_good_until_expires_and_keeps_its_claim(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_claimed_task_past_good_until_expires(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     config = {"prefetch_buffer": 1, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
     async with (

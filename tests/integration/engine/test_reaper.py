@@ -1,4 +1,4 @@
-"""The reaper of a worker: its ticks, and what it says when a duty keeps failing."""
+"""The reaper of a worker: passes, failing jobs and refused tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horsies.model import events
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.workers import InProcessWorker, worker_in_process
 
-OLD_BEAT = """
+OLD_HEARTBEATS = """
 INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, sent_at)
 SELECT gen_random_uuid(), 1, 'runner', 'gone', now() - make_interval(hours => hours)
   FROM unnest(ARRAY[1, 25, 26]) AS hours
@@ -41,12 +41,12 @@ async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def reaping(worker: InProcessWorker, **duties: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
-    """A second reaper on this worker, with duties of the test's own."""
+async def second_reaper(worker: InProcessWorker, **jobs: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    """Run a second reaper with the test's own jobs on this worker."""
     parts = worker.worker._parts
     assert parts is not None
     stop = asyncio.Event()
-    reaper = asyncio.create_task(Reaper(parts, duties).run(stop))
+    reaper = asyncio.create_task(Reaper(parts, jobs).run(stop))
     try:
         yield
     finally:
@@ -54,8 +54,8 @@ async def reaping(worker: InProcessWorker, **duties: Callable[[], Awaitable[obje
         await reaper
 
 
-async def test_old_heartbeats_go_at_a_tick(ledger: Ledger, database_url: str) -> None:
-    await ledger.fetch(OLD_BEAT)
+async def test_pass_deletes_old_heartbeats(ledger: Ledger, database_url: str) -> None:
+    await ledger.fetch(OLD_HEARTBEATS)
     async with worker_in_process(database_url, processes=1):
 
         async def are_gone() -> bool:
@@ -64,7 +64,7 @@ async def test_old_heartbeats_go_at_a_tick(ledger: Ledger, database_url: str) ->
         await ledger.until(are_gone)
 
 
-async def test_a_pass_is_published_when_it_was_made(ledger: Ledger, database_url: str) -> None:
+async def test_pass_is_published_in_the_health_document(ledger: Ledger, database_url: str) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
         await worker.wait_for_event(events.PassFinished)
 
@@ -77,19 +77,19 @@ async def test_a_pass_is_published_when_it_was_made(ledger: Ledger, database_url
         assert 0 <= age.total_seconds() < 5
 
 
-async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: Ledger, database_url: str) -> None:
-    is_mended = asyncio.Event()
+async def test_failing_job_is_reported_and_does_not_block_others(ledger: Ledger, database_url: str) -> None:
+    is_repaired = asyncio.Event()
     done: list[str] = []
 
     async def fail() -> None:
         done.append("fail")
-        if not is_mended.is_set():
+        if not is_repaired.is_set():
             raise LookupError("no such function")
 
     async def work() -> None:
         done.append("work")
 
-    async with worker_in_process(database_url, processes=1) as worker, reaping(worker, fail=fail, work=work):
+    async with worker_in_process(database_url, processes=1) as worker, second_reaper(worker, fail=fail, work=work):
         disabled = await worker.wait_for_event(events.OperationDisabled)
         assert (disabled.operation, disabled.error) == ("fail", "no such function")
 
@@ -98,19 +98,19 @@ async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: 
 
         await ledger.until(is_shown)
         assert done[:6] == ["fail", "work"] * 3
-        is_mended.set()
+        is_repaired.set()
         await worker.wait_for_event(events.OperationEnabled)
-        assert done[6:].count("work") >= 9, "it was tried rarely"
+        assert done[6:].count("work") >= 9, "the failing job was tried too often"
         await ledger.until(lambda: ledger.events("operation_disabled"))
         await ledger.until(lambda: ledger.events("operation_enabled"))
 
 
-async def test_a_task_that_cannot_be_settled_is_told_once_and_shown(ledger: Ledger, database_url: str) -> None:
+async def test_task_that_cannot_be_recovered_is_reported_once(ledger: Ledger, database_url: str) -> None:
     refused = await OrphanedTask(status="RUNNING", task="wait_for", silent_s=3_600).insert(ledger)
     await ledger.fetch("UPDATE horsies_tasks SET attempts = 2147483647")
     async with worker_in_process(database_url, processes=1) as worker:
-        told = await worker.wait_for_event(events.RecoveryRefused)
-        assert (told.task_id, told.decision, "out of range" in told.error) == (refused, "fail", True)
+        refusal = await worker.wait_for_event(events.RecoveryRefused)
+        assert (refusal.task_id, refusal.decision, "out of range" in refusal.error) == (refused, "fail", True)
         await ledger.until(lambda: ledger.events("recovery_refused"))
 
         async def is_shown() -> bool:
@@ -125,20 +125,20 @@ async def test_a_task_that_cannot_be_settled_is_told_once_and_shown(ledger: Ledg
         await worker.until(lambda: not worker.health.refused_tasks)
 
 
-async def test_a_new_worker_leaves_the_pass_to_one_that_has_listened_longer(ledger: Ledger, database_url: str) -> None:
+async def test_new_worker_leaves_passes_to_longer_running_ones(ledger: Ledger, database_url: str) -> None:
     await ledger.fetch(LONG_LISTENER)
     never = {"recovery": {"running_stale_threshold_ms": 3_600_000, "worker_stale_threshold_ms": 3_600_000}}
-    beats = "SELECT FROM horsies_workers WHERE last_heartbeat_at - started_at > interval '2 seconds' AND hostname <> $1"
+    lived = "SELECT FROM horsies_workers WHERE last_heartbeat_at - started_at > interval '2 seconds' AND hostname <> $1"
     async with worker_in_process(database_url, processes=1, config=never) as worker:
 
-        async def has_lived_for_many_ticks() -> bool:
-            return bool(await ledger.fetch(beats, "elsewhere"))
+        async def has_lived_for_several_intervals() -> bool:
+            return bool(await ledger.fetch(lived, "elsewhere"))
 
-        await ledger.until(has_lived_for_many_ticks)
+        await ledger.until(has_lived_for_several_intervals)
         assert not worker.events_of(events.PassFinished)
 
 
-async def test_what_is_due_rarely_is_first_done_one_interval_later() -> None:
+async def test_once_per_interval_first_runs_after_one_interval() -> None:
     done: list[int] = []
 
     async def work() -> None:
@@ -146,7 +146,7 @@ async def test_what_is_due_rarely_is_first_done_one_interval_later() -> None:
 
     await OncePerInterval(3600, work)()
     assert done == []
-    at_once = OncePerInterval(0, work)
-    await at_once()
-    await at_once()
+    every_time = OncePerInterval(0, work)
+    await every_time()
+    await every_time()
     assert len(done) == 2

@@ -1,4 +1,4 @@
-"""What a worker costs the server: connections, transactions, row versions."""
+"""The load of a worker on the server: connections, transactions, row versions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.ledger import POLL_S, Ledger, insert_pending_tasks, statuses
 from tests.support.workers import worker_in_process
 
 IDLE_S = 5
-SPENT = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"
-DONE = """
+COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"
+COMPLETED_ONCE = """
 SELECT count(*) AS attempts, count(DISTINCT t.id) AS tasks
   FROM horsies_task_attempts AS a
   JOIN horsies_tasks AS t ON t.id = a.task_id AND t.status = 'COMPLETED' AND t.result IS NOT NULL
@@ -42,7 +42,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.mark.timeout(240)  # two cores import the app thirty-three times
-async def test_an_idle_worker_has_three_connections_whatever_its_processes(database_url: str, ledger: Ledger) -> None:
+async def test_idle_worker_has_three_connections(database_url: str, ledger: Ledger) -> None:
     for processes in (1, 32):
         async with worker_in_process(database_url, config=IDLE, processes=processes) as worker:
             await worker.until(lambda worker=worker, processes=processes: len(worker.children) == processes)
@@ -50,61 +50,57 @@ async def test_an_idle_worker_has_three_connections_whatever_its_processes(datab
         await ledger.until_connections_are(0)
 
 
-async def test_a_busy_worker_that_replaces_its_children_keeps_to_its_connections(
-    database_url: str, ledger: Ledger
-) -> None:
-    most = 0
+async def test_busy_worker_stays_within_its_connection_limit(database_url: str, ledger: Ledger) -> None:
+    max_connections = 0
     async with worker_in_process(database_url, max_tasks_per_child=100) as worker:
         first = {child.pid for child in worker.children}
         task_ids = await insert_pending_tasks(ledger, "plain", count=1_000)
 
         async def are_done() -> bool:
-            nonlocal most
-            most = max(most, await ledger.connections())
+            nonlocal max_connections
+            max_connections = max(max_connections, await ledger.connections())
             return len(worker.events_of(events.TaskFinished)) == len(task_ids)
 
         await ledger.until(are_done, within_s=30)
         await worker.until(lambda: not first & {child.pid for child in worker.children})
-    assert most <= 7
+    assert max_connections <= 7
     assert await statuses(ledger, *task_ids) == ["COMPLETED"] * len(task_ids)
 
 
 async def transactions(ledger: Ledger) -> int:
-    (row,) = await ledger.fetch(SPENT.replace("$1", "current_database()"))
+    (row,) = await ledger.fetch(COMMITS.replace("$1", "current_database()"))
     return row["xact_commit"]
 
 
-async def test_an_idle_worker_hardly_speaks_to_the_server(database_url: str, cluster: Cluster) -> None:
-    # Looked at from another database, so that our own transactions do not count.
-    onlooker = await asyncpg.connect(cluster.url)
+async def test_idle_worker_commits_at_most_once_a_second(database_url: str, cluster: Cluster) -> None:
+    # Measured from another database, so that our own transactions do not count.
+    observer = await asyncpg.connect(cluster.url)
     name = urlsplit(database_url).path.removeprefix("/")
 
-    async def spent_in_a_life(idle_s: float) -> int:
-        before = await onlooker.fetchval(SPENT, name)
+    async def commits_of_a_worker(idle_s: float) -> int:
+        before = await observer.fetchval(COMMITS, name)
         async with worker_in_process(database_url, config=IDLE):
             await asyncio.sleep(idle_s)
-        # A closed connection has told the statistics all that it did.
-        while await onlooker.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110  # the server sets no events
+        # A connection flushes its statistics when it closes.
+        while await observer.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110  # the server sets no events
             await asyncio.sleep(POLL_S)
-        return await onlooker.fetchval(SPENT, name) - before
+        return await observer.fetchval(COMMITS, name) - before
 
-    short, long = await spent_in_a_life(0.5), await spent_in_a_life(0.5 + IDLE_S)
-    await onlooker.close()
+    short, long = await commits_of_a_worker(0.5), await commits_of_a_worker(0.5 + IDLE_S)
+    await observer.close()
     assert long - short <= IDLE_S
 
 
-async def test_a_drain_ends_every_task_once_takes_few_transactions_and_writes_each_row_twice(
-    database_url: str, ledger: Ledger
-) -> None:
+async def test_draining_20000_tasks_needs_few_transactions_and_updates(database_url: str, ledger: Ledger) -> None:
     tasks = 20_000
     await insert_pending_tasks(ledger, "plain", count=tasks)
     before = await transactions(ledger)
     async with worker_in_process(database_url, config=IDLE) as worker:
         await worker.until(lambda: len(worker.events_of(events.TaskFinished)) == tasks, within_s=90)
-    # A closed connection has told the statistics all that it did.
+    # A connection flushes its statistics when it closes.
     await ledger.until_connections_are(0)
     (table,) = await ledger.fetch("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'horsies_tasks'")
     assert (await transactions(ledger) - before) / tasks <= 0.1
-    # A chunk that a busy machine holds up is called back, and written twice more.
+    # On a busy machine some chunks are recalled, which writes their rows twice more.
     assert 2 <= table["n_tup_upd"] / tasks <= 2.2
-    assert await ledger.fetch(DONE) == [{"attempts": tasks, "tasks": tasks}]
+    assert await ledger.fetch(COMPLETED_ONCE) == [{"attempts": tasks, "tasks": tasks}]

@@ -1,4 +1,4 @@
-"""What becomes of tasks in a whole worker: one worker for all of these tests, a server and children that are real."""
+"""Outcomes of tasks in a complete worker; all tests share one worker with real children."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Scene:
     ledger: Ledger
     worker: InProcessWorker
 
-    async def ends(self, name: str, *args: object, **options: Any) -> dict[str, Any]:
-        """The row of a task that was sent and has ended."""
+    async def run(self, name: str, *args: object, **options: Any) -> dict[str, Any]:
+        """Send a task and return its row once it is terminal."""
         task_id = await self.worker.send(name, *args, **options)
         return (await self.ledger.until_terminal(task_id))[task_id]
 
@@ -55,7 +55,7 @@ async def scene(url: str) -> AsyncIterator[Scene]:
         yield Scene(ledger, worker)
 
 
-async def test_a_task_runs_and_its_result_is_there_for_whoever_waits(scene: Scene) -> None:
+async def test_task_runs_and_its_result_can_be_awaited(scene: Scene) -> None:
     task_id = await scene.worker.send("work")
     result = await scene.worker.app.get_result_async(task_id, timeout_ms=10_000)
     row = await scene.ledger.row(task_id)
@@ -66,8 +66,8 @@ async def test_a_task_runs_and_its_result_is_there_for_whoever_waits(scene: Scen
     assert await scene.ledger.violations([task_id]) == []
 
 
-async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
-    row = await scene.ends("return_error", "NOT_TODAY")
+async def test_returned_error_is_stored_with_its_code(scene: Scene) -> None:
+    row = await scene.run("return_error", "NOT_TODAY")
     result = await scene.worker.app.get_result_async(row["id"])
     assert result.err_value.error_code == "NOT_TODAY"
     assert result.err_value.data == {"asked": "NOT_TODAY"}
@@ -90,57 +90,53 @@ async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
         ("unencodable", (), "WORKER_SERIALIZATION_ERROR", "WORKER_FAILURE"),
     ],
 )
-async def test_a_body_that_ends_badly_has_a_code_of_its_own(
+async def test_each_kind_of_failure_has_its_code(
     scene: Scene, name: str, arguments: tuple[object, ...], code: str, outcome: str
 ) -> None:
     before = [child.pid for child in scene.worker.children]
-    row = await scene.ends(name, *arguments)
+    row = await scene.run(name, *arguments)
     (attempt,) = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], attempt["outcome"]) == ("FAILED", code, outcome)
     assert [child.pid for child in scene.worker.children] == before
     assert await scene.ledger.violations([row["id"]]) == []
 
 
-async def test_functions_and_coroutines_end_alike(scene: Scene) -> None:
-    rows = [await scene.ends(name, 0.0) for name in ("work", "nap")]
+async def test_functions_and_coroutines_complete_alike(scene: Scene) -> None:
+    rows = [await scene.run(name, 0.0) for name in ("work", "nap")]
     assert [(row["status"], row["attempts"]) for row in rows] == [("COMPLETED", 1)] * 2
 
 
-def _stranger(text: str) -> TaskResult[str, TaskError]:
+def _foreign_task(text: str) -> TaskResult[str, TaskError]:
     return TaskResult(ok=text)
 
 
 @pytest.mark.parametrize(
     ("name", "code"), [("nobody", "WORKER_RESOLUTION_ERROR"), ("work", "WORKER_SERIALIZATION_ERROR")]
 )
-async def test_what_another_app_sends_and_this_one_cannot_read_fails_by_itself(
-    scene: Scene, name: str, code: str
-) -> None:
+async def test_task_of_another_app_fails_without_side_effects(scene: Scene, name: str, code: str) -> None:
     other = Horsies(scene.worker.app.config)
-    other.task(name)(_stranger)
-    task_id = await send(other, name, "no number of seconds")
+    other.task(name)(_foreign_task)
+    task_id = await send(other, name, "not a number")
     row = (await scene.ledger.until_terminal(task_id))[task_id]
     (attempt,) = await scene.attempts_of(row)
     assert (row["error_code"], attempt["outcome"]) == (code, "WORKER_FAILURE")
     await other.close_async()
 
 
-async def test_a_worker_says_once_which_task_its_app_does_not_know_and_whose_it_may_be(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unknown_task_is_reported_once_with_a_hint(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     other = Horsies(scene.worker.app.config)
-    other.task("from afar")(_stranger)
+    other.task("foreign")(_foreign_task)
     with caplog.at_level("WARNING", logger="horsies.worker"):
-        ids = [await send(other, "from afar", "text") for _ in range(2)]
+        ids = [await send(other, "foreign", "text") for _ in range(2)]
         await scene.ledger.until_terminal(*ids)
-    (told,) = [event for event in scene.worker.events_of(events.TaskUnknown) if event.task_name == "from afar"]
-    assert told.app is not None
-    (line,) = [line for line in caplog.messages if line.startswith("task unknown  task_name=from afar")]
+    (unknown,) = [event for event in scene.worker.events_of(events.TaskUnknown) if event.task_name == "foreign"]
+    assert unknown.app is not None
+    (line,) = [line for line in caplog.messages if line.startswith("task unknown  task_name=foreign")]
     assert line.endswith("  hint=if it belongs to another project, give each project its own database or queue")
     await other.close_async()
 
 
-async def test_damaged_arguments_fail_by_themselves(scene: Scene) -> None:
+async def test_task_with_damaged_arguments_fails(scene: Scene) -> None:
     task_id = await scene.worker.send("work", 0.0, delay=timedelta(hours=1))
     damage = 'UPDATE horsies_tasks SET args = \'{"not": "a list"}\', enqueued_at = now() WHERE id = $1::text::uuid'
     await scene.ledger.fetch(damage, task_id)
@@ -148,35 +144,35 @@ async def test_damaged_arguments_fail_by_themselves(scene: Scene) -> None:
     assert row["error_code"] == "WORKER_SERIALIZATION_ERROR"
 
 
-async def test_used_up_retries_leave_an_attempt_each(scene: Scene) -> None:
-    row = await scene.ends("return_error", "LISTED")
+async def test_each_retry_leaves_an_attempt(scene: Scene) -> None:
+    row = await scene.run("return_error", "LISTED")
     attempts = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], row["retry_count"]) == ("FAILED", "LISTED", 2)
-    assert [(each["attempt"], each["will_retry"]) for each in attempts] == [(1, True), (2, True), (3, False)]
+    assert [(attempt["attempt"], attempt["will_retry"]) for attempt in attempts] == [(1, True), (2, True), (3, False)]
     assert all(gap >= timedelta(seconds=1) for gap in _gaps(attempts))
     assert await scene.ledger.violations([row["id"]]) == []
 
 
-async def test_a_task_that_succeeds_at_last_is_completed_after_growing_pauses(scene: Scene) -> None:
-    row = await scene.ends("fail_times", 2)
+async def test_task_completes_after_retries_with_growing_delays(scene: Scene) -> None:
+    row = await scene.run("fail_times", 2)
     first, second = _gaps(await scene.attempts_of(row))
     assert (row["status"], row["error_code"], row["retry_count"]) == ("COMPLETED", None, 2)
-    # Jitter adds up to a quarter and takes nothing away; a second is left for a busy machine.
+    # Jitter adds up to 25 %; one more second is allowed for a busy machine.
     assert timedelta(seconds=1) <= first < timedelta(seconds=2.25)
     assert timedelta(seconds=2) <= second < timedelta(seconds=3.5)
 
 
-async def test_a_code_that_is_not_listed_is_not_retried(scene: Scene) -> None:
-    row = await scene.ends("return_error", "UNLISTED")
+async def test_unlisted_error_code_is_not_retried(scene: Scene) -> None:
+    row = await scene.run("return_error", "UNLISTED")
     assert (row["retry_count"], row["attempts"], row["max_retries"]) == (0, 1, 2)
 
 
-async def test_a_retry_due_after_good_until_is_not_made(scene: Scene) -> None:
-    row = await scene.ends("return_error", "LISTED", good_until=datetime.now(UTC) + timedelta(seconds=0.9))
+async def test_no_retry_after_good_until(scene: Scene) -> None:
+    row = await scene.run("return_error", "LISTED", good_until=datetime.now(UTC) + timedelta(seconds=0.9))
     assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "LISTED", 1)
 
 
-async def test_a_task_past_its_good_until_is_never_started(scene: Scene) -> None:
+async def test_task_past_good_until_is_never_started(scene: Scene) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=0.5)
     late = await scene.worker.send("work", 0.0, good_until=soon, delay=timedelta(seconds=0.6))
     after = await scene.worker.send("work", 0.0, delay=timedelta(seconds=0.7))
@@ -185,16 +181,16 @@ async def test_a_task_past_its_good_until_is_never_started(scene: Scene) -> None
     assert await scene.ledger.starts(late) == []
 
 
-async def test_a_delayed_task_starts_on_time(scene: Scene) -> None:
-    row = await scene.ends("work", 0.0, delay=timedelta(seconds=0.5))
+async def test_delayed_task_starts_on_time(scene: Scene) -> None:
+    row = await scene.run("work", 0.0, delay=timedelta(seconds=0.5))
     assert row["enqueued_at"] >= row["sent_at"] + timedelta(seconds=0.5)
     assert row["enqueued_at"] <= row["started_at"] < row["enqueued_at"] + timedelta(seconds=1)
 
 
-async def test_a_function_past_its_time_is_killed_and_its_neighbours_go_on(scene: Scene) -> None:
+async def test_function_past_its_timeout_is_killed_alone(scene: Scene) -> None:
     neighbour = await scene.worker.send("work", 1.8)
     await scene.ledger.until_started(neighbour)
-    row = await scene.ends("work_briefly", 30.0)
+    row = await scene.run("work_briefly", 30.0)
     (attempt,) = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "TASK_TIMEOUT", 0)
     assert attempt["outcome"] == "FAILED"
@@ -203,49 +199,49 @@ async def test_a_function_past_its_time_is_killed_and_its_neighbours_go_on(scene
     assert await scene.ledger.violations([row["id"], neighbour]) == []
 
 
-async def test_a_time_out_is_retried_where_it_is_listed(scene: Scene) -> None:
-    row = await scene.ends("work_briefly_again", 30.0)
-    assert [each["error_code"] for each in await scene.attempts_of(row)] == ["TASK_TIMEOUT"] * 2
+async def test_timeout_is_retried_if_listed(scene: Scene) -> None:
+    row = await scene.run("work_briefly_again", 30.0)
+    assert [attempt["error_code"] for attempt in await scene.attempts_of(row)] == ["TASK_TIMEOUT"] * 2
     assert await scene.ledger.violations([row["id"]]) == []
 
 
-async def test_a_coroutine_past_its_time_goes_alone(scene: Scene) -> None:
+async def test_coroutine_past_its_timeout_is_cancelled_alone(scene: Scene) -> None:
     await scene.worker.until(lambda: len(scene.worker.children) == 2)
     before = [child.pid for child in scene.worker.children]
     neighbours = [await scene.worker.send("nap", 1.5) for _ in range(4)]
-    row = await scene.ends("nap_briefly", 30.0)
+    row = await scene.run("nap_briefly", 30.0)
     assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
     rows = await scene.ledger.until_terminal(*neighbours)
-    assert {each["status"] for each in rows.values()} == {"COMPLETED"}
+    assert {other["status"] for other in rows.values()} == {"COMPLETED"}
     assert [child.pid for child in scene.worker.children] == before
     assert await scene.ledger.violations([row["id"], *neighbours]) == []
 
 
-async def test_a_coroutine_that_will_not_go_takes_its_neighbours_along_and_that_is_no_crash(scene: Scene) -> None:
+async def test_uncancellable_coroutine_interrupts_others_without_counting_a_crash(scene: Scene) -> None:
     scene.worker.assignments.other_tasks_grace_s = 0.2
     slow = [await scene.worker.send(name, 30.0) for name in ("nap", "nap_again", "nap", "nap_again")]
     await scene.ledger.until_started(*slow)
-    row = await scene.ends("ignore_cancel_briefly", 30.0)
+    row = await scene.run("ignore_cancel_briefly", 30.0)
     assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
     pid = row["worker_pid"]
-    cut = [start.task_id for start in await scene.ledger.starts(*slow) if start.pid == pid]
+    interrupted = [start.task_id for start in await scene.ledger.starts(*slow) if start.pid == pid]
 
-    async def are_settled() -> bool:
-        return len(await scene.ledger.attempts(*cut)) >= len(cut)
+    async def are_stored() -> bool:
+        return len(await scene.ledger.attempts(*interrupted)) >= len(interrupted)
 
-    await scene.ledger.until(are_settled)
-    assert cut
-    assert {each["error_code"] for each in await scene.ledger.attempts(*cut)} == {"SHUTDOWN"}
-    rows = await scene.ledger.rows(*cut)
-    assert {each["crash_count"] for each in rows.values()} == {0}
-    for task_id in slow:  # run again, they would keep every child from the functions of later tests
+    await scene.ledger.until(are_stored)
+    assert interrupted
+    assert {attempt["error_code"] for attempt in await scene.ledger.attempts(*interrupted)} == {"SHUTDOWN"}
+    rows = await scene.ledger.rows(*interrupted)
+    assert {other["crash_count"] for other in rows.values()} == {0}
+    for task_id in slow:  # otherwise they run again and occupy the children in later tests
         await scene.ledger.fetch(CANCEL, task_id)
     await scene.worker.kill_children()
     await scene.worker.until(lambda: len(scene.worker.children) == 2)
 
 
 @pytest.mark.parametrize("name", ["work", "nap"])
-async def test_a_running_task_cancelled_with_kill_is_ended_at_once(scene: Scene, name: str) -> None:
+async def test_running_task_cancelled_with_kill_ends_immediately(scene: Scene, name: str) -> None:
     task_id = await scene.worker.send(name, 30.0)
     await scene.ledger.until_started(task_id)
     await scene.ledger.fetch(CANCEL, task_id)
@@ -256,27 +252,27 @@ async def test_a_running_task_cancelled_with_kill_is_ended_at_once(scene: Scene,
     assert (row["status"], row["crash_count"], row["attempts"]) == ("CANCELLED", 0, 0)
 
 
-async def test_an_order_to_kill_that_the_row_does_not_confirm_ends_nothing(scene: Scene) -> None:
+async def test_kill_command_not_confirmed_by_the_row_is_ignored(scene: Scene) -> None:
     task_id = await scene.worker.send("work", 0.5)
     await scene.ledger.until_started(task_id)
-    order = json.dumps({"kind": "kill", "task_ids": [task_id]})
-    await scene.ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", order)
+    command = json.dumps({"kind": "kill", "task_ids": [task_id]})
+    await scene.ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", command)
     row = (await scene.ledger.until_terminal(task_id))[task_id]
     assert (row["status"], row["attempts"], row["claim_token"]) == ("COMPLETED", 1, 1)
 
 
-async def test_what_a_task_prints_is_in_the_log_with_its_id(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_task_output_is_logged_with_the_task_id(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="horsies.task"):
-        row = await scene.ends("print_lines", "good day")
-    said = {(record.levelname, record.getMessage(), record.__dict__["task_id"]) for record in caplog.records}
-    assert {("INFO", "good day", row["id"]), ("WARNING", "GOOD DAY", row["id"])} <= said
+        row = await scene.run("print_lines", "good day")
+    logged = {(record.levelname, record.getMessage(), record.__dict__["task_id"]) for record in caplog.records}
+    assert {("INFO", "good day", row["id"]), ("WARNING", "GOOD DAY", row["id"])} <= logged
 
 
-async def test_a_task_knows_what_it_is(scene: Scene) -> None:
+async def test_task_context_describes_the_task(scene: Scene) -> None:
     good_until = datetime.now(UTC) + timedelta(hours=1)
-    row = await scene.ends("describe_self", good_until=good_until)
-    known = (await scene.worker.app.get_result_async(row["id"])).ok_value
-    assert known == {
+    row = await scene.run("describe_self", good_until=good_until)
+    context = (await scene.worker.app.get_result_async(row["id"])).ok_value
+    assert context == {
         "task_id": row["id"],
         "task_name": "describe_self",
         "queue_name": "default",
@@ -300,5 +296,5 @@ async def test_many_short_tasks_each_run_once(scene: Scene) -> None:
 
 
 def _gaps(attempts: list[dict[str, Any]]) -> list[timedelta]:
-    """The pauses between the end of each attempt and the start of the next."""
+    """The delays between the end of each attempt and the start of the next."""
     return [after["started_at"] - before["finished_at"] for before, after in pairwise(attempts)]

@@ -1,4 +1,4 @@
-"""F18 with real processes: a worker is killed at each commit of a task or a run, another of the same app carries on."""
+"""F18 with real processes: a worker is killed at each commit of a task or run; another worker continues."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ OTHER_APP: dict[str, Any] = {"queue_mode": "custom", "custom_queues": [{"name": 
 
 START = WriteCondition("horsies_tasks", "UPDATE", "OLD.status = 'PENDING' AND NEW.status IN ('CLAIMED', 'RUNNING')")
 OUTCOME = WriteCondition("horsies_tasks", "UPDATE", "NEW.status = 'COMPLETED'")
-TAKEN_OVER = WriteCondition("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NOT NEW.is_subworkflow")
-CHILD_STARTED = WriteCondition("horsies_workflows", "INSERT", "NEW.depth = 1")
-CHILD_CLOSED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 1 AND NEW.status = 'COMPLETED'")
-PARENT_TOLD = WriteCondition("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NEW.is_subworkflow")
-CLOSED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'COMPLETED'")
+NODE_ADVANCED = WriteCondition(
+    "horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NOT NEW.is_subworkflow"
+)
+SUB_RUN_STARTED = WriteCondition("horsies_workflows", "INSERT", "NEW.depth = 1")
+SUB_RUN_COMPLETED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 1 AND NEW.status = 'COMPLETED'")
+PARENT_NODE_COMPLETED = WriteCondition(
+    "horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NEW.is_subworkflow"
+)
+RUN_COMPLETED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'COMPLETED'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,27 +54,29 @@ async def _nested(app: Horsies) -> WorkflowHandle[int]:
 
 SHAPES = {
     "plain": Shape(start=_plain, result=3, boundaries=[START, OUTCOME]),
-    "dag": Shape(start=_dag, result=6, boundaries=[OUTCOME, TAKEN_OVER, CLOSED]),
-    "sub-workflow": Shape(start=_nested, result=20, boundaries=[CHILD_STARTED, CHILD_CLOSED, PARENT_TOLD]),
+    "dag": Shape(start=_dag, result=6, boundaries=[OUTCOME, NODE_ADVANCED, RUN_COMPLETED]),
+    "sub-workflow": Shape(
+        start=_nested, result=20, boundaries=[SUB_RUN_STARTED, SUB_RUN_COMPLETED, PARENT_NODE_COMPLETED]
+    ),
 }
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_stored", [False, True], ids=["lost", "stored"])
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str, shape: str, is_stored: bool) -> None:
-    app, wanted = _app(database_url), SHAPES[shape]
+async def test_worker_killed_at_a_commit_changes_nothing(database_url: str, shape: str, is_stored: bool) -> None:
+    app, expected = _app(database_url), SHAPES[shape]
     async with Ledger.open(database_url) as ledger, AsyncExitStack() as workers:
         worker = await workers.enter_async_context(_worker(database_url))
-        for boundary in wanted.boundaries:
+        for boundary in expected.boundaries:
             before = len(await ledger.starts())
             async with CommitGate.at(database_url, boundary) as gate:
-                handle = await wanted.start(app)
+                handle = await expected.start(app)
                 await gate.wait_for_commit()
                 await _kill(worker)
                 await (gate.open() if is_stored else gate.abort_waiting())
             worker = await workers.enter_async_context(_worker(database_url))
-            assert (await handle.get_async(60_000)).ok_value == wanted.result, boundary
+            assert (await handle.get_async(60_000)).ok_value == expected.result, boundary
             started = [start.task_id for start in (await ledger.starts())[before:]]
             assert len(started) <= len(set(started)) + 1, "one more start, of the interrupted node"
             assert await ledger.violations(list(set(started)), unbegun=1) == [], boundary
@@ -79,18 +85,18 @@ async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str,
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("shape", ["dag", "sub-workflow"])
-async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(database_url: str, shape: str) -> None:
-    app, wanted = _app(database_url), SHAPES[shape]
+async def test_worker_killed_beside_another_app_changes_nothing(database_url: str, shape: str) -> None:
+    app, expected = _app(database_url), SHAPES[shape]
     async with (
         Ledger.open(database_url) as ledger,
         worker_process(database_url, "--processes", "1", config=OTHER_APP),
         _worker(database_url) as first,
     ):
-        handle = await wanted.start(app)
+        handle = await expected.start(app)
         await ledger.until(ledger.starts)
         await _kill(first)
         async with _worker(database_url):
-            assert (await handle.get_async(60_000)).ok_value == wanted.result
+            assert (await handle.get_async(60_000)).ok_value == expected.result
         started = [start.task_id for start in await ledger.starts()]
         assert len(started) <= len(set(started)) + 1
         assert await ledger.violations(list(set(started)), unbegun=1) == []

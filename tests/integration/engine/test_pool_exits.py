@@ -1,4 +1,4 @@
-"""Children that die: known from the kernel, one cause each, and nobody else notices."""
+"""Children that exit unexpectedly: detection, classification, and isolation of the other children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def pool() -> AsyncIterator[PoolHarness]:
         yield pool
 
 
-async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path) -> None:
+async def test_killed_child_loses_only_its_own_task(tmp_path: Path) -> None:
     async with running_pool(4) as pool:
         gate = tmp_path / "gate"
         children = pool.free
@@ -55,7 +55,7 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path
         ("raise_on_validation_async", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
     ],
 )
-async def test_each_way_to_die_has_its_cause(
+async def test_each_kind_of_exit_has_its_cause(
     pool: PoolHarness,
     task_name: str,
     args: list[object],
@@ -63,80 +63,80 @@ async def test_each_way_to_die_has_its_cause(
     signal_number: int | None,
     exit_status: int | None,
 ) -> None:
-    victim = pool.child.pid
+    child = pool.child.pid
     key = pool.give(task_name, *args)
-    death = await pool.wait_for_exit(victim)
+    death = await pool.wait_for_exit(child)
     assert (death.cause, death.signal, death.exit_status) == (cause, signal_number, exit_status)
     assert death.begun == (key,)
     await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
     assert await pool.value(pool.give("pid")) == pool.events.ready_pids[1]
 
 
-async def test_a_fatal_fault_leaves_its_traceback_in_the_log(pool: PoolHarness) -> None:
-    victim = pool.child.pid
+async def test_segfault_leaves_a_traceback_in_the_log(pool: PoolHarness) -> None:
+    child = pool.child.pid
     pool.give("segfault")
-    await pool.wait_for_exit(victim)
+    await pool.wait_for_exit(child)
     assert any("pool_app.py" in line for _, stream, line in pool.events.lines if stream == "stderr")
 
 
-async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: PoolHarness) -> None:
-    victim = pool.child
+async def test_exit_is_detected_while_a_grandchild_holds_the_channel(pool: PoolHarness) -> None:
+    child = pool.child
     pool.give("spawn_and_wait")
     await pool.events.until(lambda: bool(pool.events.lines))
     grandchild = psutil.Process(int(pool.events.lines[0][2]))
-    os.kill(victim.pid, signal.SIGKILL)
-    assert (await pool.wait_for_exit(victim.pid)).signal == signal.SIGKILL
+    os.kill(child.pid, signal.SIGKILL)
+    assert (await pool.wait_for_exit(child.pid)).signal == signal.SIGKILL
     _, alive = await asyncio.to_thread(psutil.wait_procs, [grandchild], 2)
-    assert not alive, "it belongs to the child's group and is killed with it"
+    assert not alive, "the grandchild is in the child's group and must be killed with it"
 
 
-async def test_a_result_that_was_sent_before_the_death_counts(pool: PoolHarness) -> None:
-    victim = pool.child.pid
+async def test_result_sent_before_the_exit_counts(pool: PoolHarness) -> None:
+    child = pool.child.pid
     key = pool.give("die_after")
-    death = await pool.wait_for_exit(victim)
+    death = await pool.wait_for_exit(child)
     assert await pool.value(key) == "done"
     assert (death.signal, death.begun) == (signal.SIGKILL, ())
 
 
-async def test_of_a_chunk_only_what_had_begun_is_lost(pool: PoolHarness) -> None:
-    given = [assignment("noop"), assignment("exit_process", 3), assignment("noop"), assignment("noop")]
-    victim = pool.child
-    victim.run(given)
-    death = await pool.wait_for_exit(victim.pid)
-    assert death.begun == (given[1].key,)
-    assert death.unbegun == (given[2].key, given[3].key)
-    assert list(pool.events.outcomes) == [given[0].key]
+async def test_only_the_begun_task_of_a_chunk_is_lost(pool: PoolHarness) -> None:
+    assigned = [assignment("noop"), assignment("exit_process", 3), assignment("noop"), assignment("noop")]
+    child = pool.child
+    child.run(assigned)
+    death = await pool.wait_for_exit(child.pid)
+    assert death.begun == (assigned[1].key,)
+    assert death.unbegun == (assigned[2].key, assigned[3].key)
+    assert list(pool.events.outcomes) == [assigned[0].key]
 
 
-async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
-    victim = pool.child
-    os.kill(victim.pid, signal.SIGSTOP)
+async def test_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
+    child = pool.child
+    os.kill(child.pid, signal.SIGSTOP)
     key = pool.give("noop")
-    victim.kill("stopped")
-    assert (await pool.wait_for_exit(victim.pid)).begun == (key,)
+    child.kill("stopped")
+    assert (await pool.wait_for_exit(child.pid)).begun == (key,)
 
 
-async def test_a_killed_child_is_known_by_the_first_reason_given(pool: PoolHarness, tmp_path: Path) -> None:
-    victim = pool.child
+async def test_killed_child_keeps_the_first_reason(pool: PoolHarness, tmp_path: Path) -> None:
+    child = pool.child
     await pool.begun(pool.give("wait_for", str(tmp_path / "never")))
-    victim.kill("TASK_TIMEOUT")
-    victim.kill("another reason")
-    death = await pool.wait_for_exit(victim.pid)
+    child.kill("TASK_TIMEOUT")
+    child.kill("another reason")
+    death = await pool.wait_for_exit(child.pid)
     assert (death.cause, death.why) == (ExitCause.KILLED, "TASK_TIMEOUT")
-    assert not victim.accepts_work
+    assert not child.accepts_work
 
 
-async def test_a_stopped_child_is_killed_after_the_limit(tmp_path: Path) -> None:
+async def test_stopped_child_is_killed_after_the_silence_timeout(tmp_path: Path) -> None:
     async with running_pool(heartbeat_interval_s=0.05, silence_timeout_s=0.5) as pool:
-        victim = pool.child
+        child = pool.child
         key = pool.give("wait_for", str(tmp_path / "never"))
         await pool.begun(key)
-        os.kill(victim.pid, signal.SIGSTOP)
-        death = await pool.wait_for_exit(victim.pid)
+        os.kill(child.pid, signal.SIGSTOP)
+        death = await pool.wait_for_exit(child.pid)
         assert (death.cause, death.begun) == (ExitCause.HEARTBEAT_LOST, (key,))
 
 
-async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
+async def test_silent_child_that_uses_cpu_is_not_killed() -> None:
     async with running_pool(heartbeat_interval_s=0.05, silence_timeout_s=0.5) as pool:
         child = pool.child
         await pool.begun(key := pool.give("hold_gil", 2.0))
@@ -147,16 +147,16 @@ async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
         assert not pool.events.exits
 
 
-async def test_a_child_that_is_not_answered_ends_itself() -> None:
-    # Its beats are slower than the patience it has with its worker, so that no answer can come in time.
+async def test_child_without_acks_exits() -> None:
+    # The heartbeat interval is longer than the ack timeout, so no ack can arrive in time.
     async with running_pool(heartbeat_interval_s=60, ack_timeout_s=0.5) as pool:
-        victim = pool.child
-        death = await pool.wait_for_exit(victim.pid)
+        child = pool.child
+        death = await pool.wait_for_exit(child.pid)
         assert death.cause is ExitCause.CHILD_SIGNAL
         assert any("has not answered" in line for _, _, line in pool.events.lines)
 
 
-async def test_an_end_is_also_known_without_a_descriptor_for_the_process() -> None:
+async def test_exit_is_detected_without_a_pidfd() -> None:
     ended = asyncio.Event()
     with subprocess.Popen(["sleep", "60"]) as process:  # noqa: ASYNC220  # a plain process is the point
         call_on_exit_by_thread(process.pid, asyncio.get_running_loop(), ended.set)
@@ -165,9 +165,9 @@ async def test_an_end_is_also_known_without_a_descriptor_for_the_process() -> No
         assert process.wait() == -signal.SIGKILL
 
 
-async def test_a_child_that_is_gone_leaves_no_descriptor_behind(pool: PoolHarness) -> None:
+async def test_exited_child_leaves_no_open_descriptors(pool: PoolHarness) -> None:
     before = psutil.Process().num_fds()
     for count in range(2, 5):
-        pool.child.kill("to see what is left")
+        pool.child.kill("test")
         await pool.events.until(lambda count=count: len(pool.events.ready_pids) == count)
     assert psutil.Process().num_fds() == before

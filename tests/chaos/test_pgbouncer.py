@@ -1,4 +1,4 @@
-"""F20: behind PgBouncer in transaction mode, with one server connection for everybody, nobody waits for himself."""
+"""F20: no deadlocks behind PgBouncer in transaction mode with a single server connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.workers import worker_in_process
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
 
 LIMIT_S = 15
-"""Much longer than any of it takes, and half as long as a statement waits for a connection before it gives up."""
+"""Much longer than needed, and half the time a statement waits for a connection."""
 
 
 @pytest.fixture
@@ -32,37 +32,37 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-def _behind(pooler: str, database_url: str) -> dict[str, Any]:
+def _pooled(pooler: str, database_url: str) -> dict[str, Any]:
     return {"database_url": pooler, "session_database_url": database_url, "pgbouncer_transaction_mode": True}
 
 
 @asynccontextmanager
 async def _ops_behind_one_connection(database_url: str) -> AsyncGenerator[Ops]:
     with pgbouncer(database_url, pool_size=1) as pooler:
-        async with open_ops(PostgresConfig(**_behind(pooler, database_url))) as ops, asyncio.timeout(LIMIT_S):
+        async with open_ops(PostgresConfig(**_pooled(pooler, database_url))) as ops, asyncio.timeout(LIMIT_S):
             yield ops
 
 
-async def test_a_worker_runs_tasks_and_settles_those_of_a_dead_one(ledger: Ledger, database_url: str) -> None:
+async def test_worker_runs_tasks_and_recovers_orphans(ledger: Ledger, database_url: str) -> None:
     orphan = await OrphanedTask().insert(ledger)
     with pgbouncer(database_url, pool_size=1) as pooler:
-        broker = _behind(pooler, database_url)
+        broker = _pooled(pooler, database_url)
         config = {"database_url": broker.pop("database_url"), "broker": broker}
         async with worker_in_process(database_url, config=config, processes=2) as worker:
             sent = [await worker.send("work") for _ in range(10)]
             rows = await ledger.until_terminal(orphan, *sent, within_s=LIMIT_S)
-    assert [rows[each]["status"] for each in sent] == ["COMPLETED"] * 10
+    assert [rows[task_id]["status"] for task_id in sent] == ["COMPLETED"] * 10
     assert rows[orphan]["error_code"] == "WORKER_CRASHED"
 
 
-async def test_a_sweep_keeps_its_turn_and_works_beside_it(ledger: Ledger, database_url: str) -> None:
+async def test_sweep_works_while_it_holds_the_leader_lock(ledger: Ledger, database_url: str) -> None:
     orphan = await OrphanedTask(silent_s=3600).insert(ledger)
     async with _ops_behind_one_connection(database_url) as ops:
         report = await ops.sweep(SweepOptions(force=True))
     assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.DONE, [orphan])
 
 
-async def test_a_cleanup_goes_through(ledger: Ledger, database_url: str) -> None:
+async def test_cleanup_works(ledger: Ledger, database_url: str) -> None:
     await insert_finished_task(database_url, age=10_000 * HOUR)
     async with _ops_behind_one_connection(database_url) as ops:
         report = await ops.cleanup()
@@ -70,14 +70,14 @@ async def test_a_cleanup_goes_through(ledger: Ledger, database_url: str) -> None
     assert len(await ledger.events(EventKind.RETENTION_FINISHED)) == 1
 
 
-async def test_all_that_screens_ask_for_at_once_is_answered(ledger: Ledger, database_url: str) -> None:
+async def test_concurrent_queries_of_the_screens_are_answered(ledger: Ledger, database_url: str) -> None:
     orphan = await OrphanedTask(silent_s=3600).insert(ledger)
-    async with _ops_behind_one_connection(database_url) as ops, asyncio.TaskGroup() as questions:
-        stale = questions.create_task(ops.stale_candidates(SweepOptions(force=True)))
-        for asked in (
+    async with _ops_behind_one_connection(database_url) as ops, asyncio.TaskGroup() as group:
+        stale = group.create_task(ops.stale_candidates(SweepOptions(force=True)))
+        for query in (
             ops.overview(),
             ops.list_queues(),
-            ops.list_tasks(TaskFilter(names=["nobody"])),
+            ops.list_tasks(TaskFilter(names=["unknown"])),
             ops.count_tasks(),
             ops.facets(),
             ops.list_workflows(),
@@ -85,5 +85,5 @@ async def test_all_that_screens_ask_for_at_once_is_answered(ledger: Ledger, data
             ops.storage(),
             ops.cleanup_candidates(),
         ):
-            questions.create_task(asked)
+            group.create_task(query)
     assert [str(task.task_id) for task in (await stale).tasks] == [orphan]

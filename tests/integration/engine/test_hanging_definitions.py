@@ -1,4 +1,4 @@
-"""A definition that hangs, in a worker whose reaper has something to do meanwhile."""
+"""A workflow definition that hangs while it is built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Hanging(WorkflowDefinition[int]):
         return app.workflow("hanging", [first], output=first, definition_key="tests.hanging")
 
 
-async def test_a_definition_that_hangs_holds_up_no_sweep(database_url: str) -> None:
+async def test_hanging_definition_does_not_block_the_reaper(database_url: str) -> None:
     async with (
         Ledger.open(database_url),
         worker_in_process(database_url, register=register_workflow_tasks, locator=LOCATOR) as worker,

@@ -1,4 +1,4 @@
-"""Tasks on their way through the hands of children: stopped, called back, handed on, and never run twice."""
+"""Assigned tasks that are stopped, recalled or reassigned never run twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPDATE horsies_tasks
 """
 
 
-async def test_a_slot_works_again_when_a_slow_coroutine_has_gone_after_all(database_url: str) -> None:
+async def test_slot_is_usable_after_a_late_cancellation(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         (before,) = worker.children
         slow = await worker.send("ignore_cancel_briefly", 4.0)
@@ -28,62 +28,62 @@ async def test_a_slot_works_again_when_a_slow_coroutine_has_gone_after_all(datab
         assert await ledger.violations([slow, after]) == []
 
 
-async def test_a_coroutine_that_was_killed_before_it_began_never_begins(database_url: str, tmp_path: Path) -> None:
+async def test_coroutine_killed_before_its_start_never_begins(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
-        held_up = await _behind_a_held_loop(worker, ledger, "nap", gate)
-        await _kill(ledger, held_up)
-        await worker.until(lambda: not worker.has_in_flight(held_up))
+        blocked = await _send_behind_blocked_loop(worker, ledger, "nap", gate)
+        await _kill(ledger, blocked)
+        await worker.until(lambda: not worker.has_in_flight(blocked))
         gate.touch()
         await worker.until(lambda: all(child.is_idle for child in worker.children))
-        assert await ledger.starts(held_up) == []
-        assert (await ledger.row(held_up))["status"] == "CANCELLED"
+        assert await ledger.starts(blocked) == []
+        assert (await ledger.row(blocked))["status"] == "CANCELLED"
 
 
-async def test_a_coroutine_held_up_beyond_its_time_starts_anew_elsewhere(database_url: str, tmp_path: Path) -> None:
+async def test_coroutine_blocked_past_its_timeout_starts_elsewhere(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
-        held_up = await _behind_a_held_loop(worker, ledger, "nap_briefly", gate)
-        row = (await ledger.until_terminal(held_up))[held_up]
-        (start,) = await ledger.starts(held_up)
-        (attempt,) = await ledger.attempts(held_up)
+        blocked = await _send_behind_blocked_loop(worker, ledger, "nap_briefly", gate)
+        row = (await ledger.until_terminal(blocked))[blocked]
+        (start,) = await ledger.starts(blocked)
+        (attempt,) = await ledger.attempts(blocked)
         assert (row["status"], row["error_code"]) == ("COMPLETED", None)
         assert start.pid == attempt["worker_pid"] == row["worker_pid"]
         gate.touch()
-        assert await ledger.violations([held_up]) == []
+        assert await ledger.violations([blocked]) == []
 
 
-async def test_a_task_killed_in_its_chunk_costs_the_one_that_runs_nothing(database_url: str, tmp_path: Path) -> None:
-    opened, shut = tmp_path / "open", tmp_path / "shut"
-    opened.touch()
+async def test_killing_a_queued_task_spares_the_running_one(database_url: str, tmp_path: Path) -> None:
+    open_gate, closed_gate = tmp_path / "open", tmp_path / "shut"
+    open_gate.touch()
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
-        await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(opened)}] * 60))
-        slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 4])
+        await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(open_gate)}] * 60))
+        slow, *short = await _send(worker, "wait_for", [{"file": str(closed_gate)}, *[{"file": str(open_gate)}] * 4])
         await ledger.until_started(slow)
         await _kill(ledger, short[1])
         await worker.until(lambda: not worker.has_in_flight(short[1]))
-        shut.touch()
+        closed_gate.touch()
         rows = await ledger.until_terminal(slow, *short)
-        assert [rows[each]["status"] for each in (slow, *short)].count("COMPLETED") == 4
+        assert [rows[task_id]["status"] for task_id in (slow, *short)].count("COMPLETED") == 4
         assert rows[short[1]]["status"] == "CANCELLED"
         assert await ledger.starts(short[1]) == []
 
 
-async def test_functions_behind_a_long_coroutine_wait_in_the_queue(database_url: str) -> None:
+async def test_functions_do_not_queue_behind_long_coroutines(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         long = await worker.send("nap", 3.0)
         await ledger.until_started(long)
         functions = [await worker.send("work") for _ in range(12)]
         coroutines = [await worker.send("nap", 0.0) for _ in range(4)]
         rows = await ledger.until_terminal(long, *functions, *coroutines)
-        assert max(row["claim_token"] for row in rows.values()) == 2, "a row came and went"
+        assert max(row["claim_token"] for row in rows.values()) == 2, "a row was claimed and released repeatedly"
         assert {row["attempts"] for row in rows.values()} == {1}
         ended = rows[long]["completed_at"]
-        assert all(rows[each]["started_at"] - ended < timedelta(seconds=1) for each in functions)
+        assert all(rows[task_id]["started_at"] - ended < timedelta(seconds=1) for task_id in functions)
         assert await ledger.violations([long, *functions, *coroutines]) == []
 
 
-async def test_a_function_among_coroutines_gets_the_child_that_is_free(database_url: str, tmp_path: Path) -> None:
+async def test_function_gets_the_child_without_coroutines(database_url: str, tmp_path: Path) -> None:
     gate, other = tmp_path / "gate", tmp_path / "other"
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         naps = [await worker.send("nap", 3.0)]
@@ -105,17 +105,17 @@ async def test_a_function_among_coroutines_gets_the_child_that_is_free(database_
         assert await ledger.violations([function, busy, *naps]) == []
 
 
-async def _behind_a_held_loop(worker: InProcessWorker, ledger: Ledger, name: str, gate: Path) -> str:
-    """A coroutine in the hands of a child whose loop stands still until the gate is there; the other child is idle."""
+async def _send_behind_blocked_loop(worker: InProcessWorker, ledger: Ledger, name: str, gate: Path) -> str:
+    """Send a coroutine to a child whose event loop is blocked until the gate exists; the other child is idle."""
     other_gate = gate.with_name("other")
-    holding = await worker.send("hold_loop", str(gate))
+    blocking = await worker.send("hold_loop", str(gate))
     other = await worker.send("wait_for", str(other_gate))
-    await ledger.until_started(holding, other)
-    held_up = await worker.send(name, 0.0)
-    await worker.until(lambda: worker.has_in_flight(held_up))
+    await ledger.until_started(blocking, other)
+    blocked = await worker.send(name, 0.0)
+    await worker.until(lambda: worker.has_in_flight(blocked))
     other_gate.touch()
     await ledger.until_terminal(other)
-    return held_up
+    return blocked
 
 
 async def _kill(ledger: Ledger, task_id: str) -> None:
@@ -124,7 +124,7 @@ async def _kill(ledger: Ledger, task_id: str) -> None:
 
 
 async def _pause(ledger: Ledger, by: str | None) -> None:
-    """Keep the queue as it is, or have it go on."""
+    """Pause the queue, or resume it with None."""
     sql = """
     INSERT INTO horsies_queues (queue_name, paused_at, paused_by) VALUES ('default', now(), $1)
     ON CONFLICT (queue_name) DO UPDATE SET paused_at = CASE WHEN $1 IS NOT NULL THEN now() END
@@ -134,7 +134,7 @@ async def _pause(ledger: Ledger, by: str | None) -> None:
 
 
 async def _send(worker: InProcessWorker, name: str, items: list[dict[str, Any]]) -> list[str]:
-    """In one statement, so that they are claimed together."""
+    """Send in one statement, so that the tasks are claimed together."""
     sent = await worker.app.tasks[name].send_many_async(items)
     assert isinstance(sent, Ok), sent
     return [handle.task_id for handle in sent.value]

@@ -1,4 +1,4 @@
-"""The database falters while a worker starts: it tries again, and is there once."""
+"""Database errors during a worker's start: it retries and registers once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def test_a_worker_whose_row_is_refused_for_now_tries_again(ledger: Ledger, database_url: str) -> None:
+async def test_registration_is_retried_after_a_transient_error(ledger: Ledger, database_url: str) -> None:
     for statement in BUSY_TWICE:
         await ledger.fetch(statement)
     async with worker_in_process(database_url, processes=1) as worker:
@@ -39,9 +39,7 @@ async def test_a_worker_whose_row_is_refused_for_now_tries_again(ledger: Ledger,
     assert rows == [{"id": worker.worker_id, "state": "running"}]
 
 
-async def test_a_worker_that_never_heard_that_its_row_was_written_starts_all_the_same(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_registration_with_lost_answer_succeeds_once(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         proxy.lose_answer("workers.register", holding=b"")
         async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:

@@ -1,4 +1,4 @@
-"""Tasks in real processes: what is handed over comes back, with the code it deserves."""
+"""Running tasks in real child processes: outcomes, output, forks, cancellation and recalls."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ async def pool() -> AsyncIterator[PoolHarness]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def survivor() -> AsyncIterator[PoolHarness]:
-    """A pool whose one child must outlive everything that is done to it, one test after the other."""
+    """A pool shared by several tests; its only child must survive all of them."""
     async with running_pool() as pool:
         yield pool
 
 
-async def test_every_task_handed_over_ends_once(pool: PoolHarness) -> None:
-    given = [assignment("noop") for _ in range(500)]
+async def test_every_assigned_task_ends_once(pool: PoolHarness) -> None:
+    assigned = [assignment("noop") for _ in range(500)]
     for start in range(0, 500, 50):
-        pool.child.run(given[start : start + 50])
+        pool.child.run(assigned[start : start + 50])
     await pool.events.until(lambda: len(pool.events.outcomes) == 500)
-    assert pool.events.begun == [each.key for each in given]
+    assert pool.events.begun == [task.key for task in assigned]
     assert {ending.outcome for ending in pool.events.outcomes.values()} == {TaskAttemptOutcome.COMPLETED}
     assert pool.child.is_idle
 
 
-async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(survivor: PoolHarness) -> None:
+async def test_large_arguments_and_results_pass_both_ways(survivor: PoolHarness) -> None:
     text = "x" * (8 << 20)
     assert await survivor.value(survivor.give("echo", text)) == text
 
 
-async def test_a_chunk_of_large_arguments_passes(pool: PoolHarness) -> None:
-    given = [assignment("echo", "x" * (2 << 20)) for _ in range(8)]
-    pool.child.run(given)
+async def test_chunk_with_large_arguments_passes(pool: PoolHarness) -> None:
+    assigned = [assignment("echo", "x" * (2 << 20)) for _ in range(8)]
+    pool.child.run(assigned)
     await pool.events.until(lambda: len(pool.events.outcomes) == 8)
     assert all(len(ending.document) > 2 << 20 for ending in pool.events.outcomes.values())
 
 
-async def test_a_task_knows_its_own_attempt(survivor: PoolHarness) -> None:
-    given = assignment("describe_self", attempt=3, possible_overlap=True, flags=b'{"careful":true}')
-    survivor.child.run([given])
-    assert await survivor.value(given.key) == "describe_self 3 True {'careful': True}"
+async def test_task_knows_its_attempt(survivor: PoolHarness) -> None:
+    assigned = assignment("describe_self", attempt=3, possible_overlap=True, flags=b'{"careful":true}')
+    survivor.child.run([assigned])
+    assert await survivor.value(assigned.key) == "describe_self 3 True {'careful': True}"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_a_task_knows_its_own_attempt(survivor: PoolHarness) -> None:
         ("raise_on_str", [], FAILED, "UNHANDLED_EXCEPTION"),
     ],
 )
-async def test_each_failure_has_its_code_and_leaves_the_child_alive(
+async def test_each_failure_has_its_code_and_spares_the_child(
     survivor: PoolHarness, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
 ) -> None:
     ending = await survivor.run(task_name, *args)
@@ -87,52 +87,50 @@ async def test_each_failure_has_its_code_and_leaves_the_child_alive(
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(survivor: PoolHarness, kind: str) -> None:
-    for fate in ("exit", "interrupt", "cancel", "generator"):
-        ending = await survivor.run(f"raise_on_validation{kind}", fate)
-        assert (ending.outcome, ending.error_code) == (FAILED, "UNHANDLED_EXCEPTION"), fate
+async def test_exceptions_of_result_validators_count_as_task_failures(survivor: PoolHarness, kind: str) -> None:
+    for error in ("exit", "interrupt", "cancel", "generator"):
+        ending = await survivor.run(f"raise_on_validation{kind}", error)
+        assert (ending.outcome, ending.error_code) == (FAILED, "UNHANDLED_EXCEPTION"), error
     ending = await survivor.run(f"raise_on_validation{kind}", "recursion")
-    assert (ending.outcome, ending.error_code) == (FAILED, "RETURN_TYPE_MISMATCH"), "as of any error in a validator"
+    assert (ending.outcome, ending.error_code) == (FAILED, "RETURN_TYPE_MISMATCH"), "like any error in a validator"
     assert await survivor.value(survivor.give("pid")) == survivor.events.ready_pids[0]
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_serializer_of_the_result_raises_leaves_it_without_a_form(
-    survivor: PoolHarness, kind: str
-) -> None:
-    for fate in ("exit", "interrupt", "cancel", "generator", "recursion", "memory"):
-        ending = await survivor.run(f"raise_on_dump{kind}", fate)
-        assert (ending.outcome, ending.error_code) == (WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"), fate
+async def test_exceptions_of_result_serializers_are_worker_failures(survivor: PoolHarness, kind: str) -> None:
+    for error in ("exit", "interrupt", "cancel", "generator", "recursion", "memory"):
+        ending = await survivor.run(f"raise_on_dump{kind}", error)
+        assert (ending.outcome, ending.error_code) == (WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"), error
     assert await survivor.value(survivor.give("pid")) == survivor.events.ready_pids[0]
 
 
-async def test_what_has_not_begun_can_be_recalled(pool: PoolHarness, tmp_path: Path) -> None:
+async def test_unbegun_tasks_can_be_recalled(pool: PoolHarness, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    first, *rest = given = [assignment("wait_for", str(gate)), *(assignment("noop") for _ in range(63))]
-    pool.child.run(given)
+    first, *rest = assigned = [assignment("wait_for", str(gate)), *(assignment("noop") for _ in range(63))]
+    pool.child.run(assigned)
     await pool.begun(first.key)
     pool.child.recall()
     await pool.events.until(lambda: bool(pool.events.recalled))
-    assert pool.events.recalled == [each.key for each in rest]
+    assert pool.events.recalled == [task.key for task in rest]
     gate.touch()
     await pool.wait_for_outcome(first.key)
     assert list(pool.events.outcomes) == [first.key]
 
 
-async def test_lines_arrive_with_the_task_that_wrote_them(pool: PoolHarness) -> None:
+async def test_output_lines_carry_the_task_that_printed_them(pool: PoolHarness) -> None:
     key = pool.give("print_lines")
     await pool.wait_for_outcome(key)
     await pool.events.until(lambda: len(pool.events.lines) == 4)
-    said = pool.events.lines
-    assert [line for line in said if line[0] == key] == [
+    lines = pool.events.lines
+    assert [line for line in lines if line[0] == key] == [
         (key, "stdout", "first"),
         (key, "stderr", "oh"),
         (key, "stdout", "second"),
     ]
-    assert (None, "stdout", "from C") in said
+    assert (None, "stdout", "from C") in lines
 
 
-async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: PoolHarness) -> None:
+async def test_output_of_a_fork_arrives_by_pipe(pool: PoolHarness) -> None:
     assert await pool.value(pool.give("fork")) == 0
     await pool.events.until(lambda: bool(pool.events.lines))
     assert pool.events.lines == [(None, "stdout", "from the fork")]
@@ -151,57 +149,57 @@ async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: 
         ("fork_out_in_subtask", "exit", 3),
     ],
 )
-async def test_a_fork_that_comes_back_from_its_task_ends_there(
+async def test_fork_that_returns_from_its_task_exits(
     survivor: PoolHarness, tmp_path: Path, task_name: str, way: str, status: int
 ) -> None:
     file = tmp_path / "lines"
-    forking, *others = given = [
+    forking, *others = assigned = [
         assignment(task_name, way),
         assignment("append_line_async", str(file)),
         assignment("append_line", str(file)),
     ]
-    survivor.child.run(given)
+    survivor.child.run(assigned)
     assert await survivor.value(forking.key) == status
-    for each in others:
-        await survivor.wait_for_outcome(each.key)
-    assert file.read_text() == "here\n" * 2, "a copy has run what its child was handed"
+    for other in others:
+        await survivor.wait_for_outcome(other.key)
+    assert file.read_text() == "here\n" * 2, "the forked copy also ran the child's next tasks"
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
 @pytest.mark.parametrize("way", ["fork", "process", "pool"])
-async def test_a_process_forked_by_a_thread_of_a_task_has_no_line_to_the_worker(
-    pool: PoolHarness, way: str, kind: str
-) -> None:
+async def test_process_forked_by_a_thread_has_no_channel(pool: PoolHarness, way: str, kind: str) -> None:
     assert await pool.value(pool.give(f"fork_in_thread{kind}", way)) == 0
     await pool.events.until(lambda: len(pool.events.lines) == 2)
     assert sorted(pool.events.lines, key=str) == [(None, "stderr", "logged there"), (None, "stdout", "from the copy")]
     assert await pool.value(pool.give("pid")) == pool.events.ready_pids[0]
 
 
-async def test_coroutines_of_one_child_run_at_the_same_time(survivor: PoolHarness) -> None:
+async def test_coroutines_of_one_child_run_concurrently(survivor: PoolHarness) -> None:
     one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
     survivor.child.run([one, other])
     assert [await survivor.value(one.key), await survivor.value(other.key)] == ["one", "other"]
 
 
-async def test_coroutines_beyond_the_limit_wait_their_turn() -> None:
+async def test_coroutines_beyond_the_limit_wait() -> None:
     async with running_pool(async_concurrency=2) as pool:
-        given = [assignment("nap", 60) for _ in range(3)]
-        pool.child.run(given)
-        await pool.begun(given[0].key, given[1].key)
-        assert pool.child.unbegun == (given[2].key,)
-        pool.child.cancel(given[0].key)
-        await pool.begun(given[2].key)
+        assigned = [assignment("nap", 60) for _ in range(3)]
+        pool.child.run(assigned)
+        await pool.begun(assigned[0].key, assigned[1].key)
+        assert pool.child.unbegun == (assigned[2].key,)
+        pool.child.cancel(assigned[0].key)
+        await pool.begun(assigned[2].key)
 
 
-async def test_functions_and_coroutines_take_turns_in_order(pool: PoolHarness) -> None:
-    given = [assignment(name, *args) for name, args in [("pid", ()), ("nap", (0.01,)), ("pid", ()), ("nap", (0.01,))]]
-    pool.child.run(given)
+async def test_functions_and_coroutines_run_in_order(pool: PoolHarness) -> None:
+    assigned = [
+        assignment(name, *args) for name, args in [("pid", ()), ("nap", (0.01,)), ("pid", ()), ("nap", (0.01,))]
+    ]
+    pool.child.run(assigned)
     await pool.events.until(lambda: len(pool.events.outcomes) == 4)
-    assert list(pool.events.outcomes) == [each.key for each in given]
+    assert list(pool.events.outcomes) == [task.key for task in assigned]
 
 
-async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: PoolHarness) -> None:
+async def test_cancelled_coroutine_ends_alone(pool: PoolHarness) -> None:
     one, other = assignment("nap", 60), assignment("nap", 60)
     pool.child.run([one, other])
     await pool.begun(one.key, other.key)
@@ -210,7 +208,7 @@ async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: PoolH
     assert pool.child.begun == (other.key,)
 
 
-async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: PoolHarness, tmp_path: Path) -> None:
+async def test_cancelled_unbegun_task_is_recalled(pool: PoolHarness, tmp_path: Path) -> None:
     busy, waiting = assignment("wait_for", str(tmp_path / "never")), assignment("noop")
     pool.child.run([busy, waiting])
     await pool.begun(busy.key)
@@ -220,12 +218,12 @@ async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: PoolH
     assert pool.events.begun == [busy.key]
 
 
-async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(survivor: PoolHarness) -> None:
+async def test_exit_in_an_asyncio_task_spares_loop_and_child(survivor: PoolHarness) -> None:
     assert await survivor.value(survivor.give("exit_in_subtask")) == "still here"
     assert await survivor.value(survivor.give("nap", 0)) == survivor.events.ready_pids[0]
 
 
-async def test_an_ending_says_how_long_the_task_took_by_the_clock_of_its_child() -> None:
+async def test_outcome_contains_the_run_time() -> None:
     async with running_pool() as pool:
         ending = await pool.run("noop")
     assert ending.run_ms is not None

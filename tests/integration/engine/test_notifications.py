@@ -1,4 +1,4 @@
-"""Notifications that stop: due work is found by the poll, the worker says so, and it heals by itself."""
+"""Lost notifications: tasks are found by polling, the worker reports it and recovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.workers import APP, ROOT, InProcessWorker, environment_of, wo
 POLL_S = 1.0
 PROBE_AFTER_S = 0.3
 
-LISTENERS = """
+KILL_LISTENERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()
 """
@@ -34,96 +34,92 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def until_health_says(ledger: Ledger, word: str) -> None:
-    async def is_said() -> bool:
+async def until_listener_is(ledger: Ledger, state: str) -> None:
+    async def matches() -> bool:
         (row,) = await ledger.fetch("SELECT health FROM horsies_workers")
-        return json.loads(row["health"]).get("listener") == word
+        return json.loads(row["health"]).get("listener") == state
 
-    await ledger.until(is_said)
+    await ledger.until(matches)
 
 
 async def waited_s(ledger: Ledger, worker: InProcessWorker) -> float:
-    """How long a task waited that was sent now."""
+    """Send a task and return how long it waited."""
     task_id = await worker.send("work")
     row = (await ledger.until_terminal(task_id))[task_id]
     return (row["started_at"] - row["enqueued_at"]).total_seconds()
 
 
-async def test_a_listener_that_is_cut_comes_back_and_hears_again(ledger: Ledger, database_url: str) -> None:
+async def test_disconnected_listener_reconnects(ledger: Ledger, database_url: str) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
-        await ledger.until(lambda: ledger.fetch(LISTENERS))
+        await ledger.until(lambda: ledger.fetch(KILL_LISTENERS))
         await worker.wait_for_event(events.ListenerDegraded)
         await worker.wait_for_event(events.ListenerRestored)
         assert await waited_s(ledger, worker) < POLL_S
-        assert [each["kind"] for each in await ledger.fetch("SELECT kind FROM horsies_events ORDER BY id")] == [
+        assert [row["kind"] for row in await ledger.fetch("SELECT kind FROM horsies_events ORDER BY id")] == [
             "listener_degraded",
             "listener_restored",
         ]
 
 
-async def test_without_a_listener_work_is_found_by_the_poll_and_the_worker_says_so(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_tasks_are_found_by_polling_without_a_listener(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         broker = {"broker": {"session_database_url": proxy.url}}
         async with worker_in_process(database_url, config=broker, processes=1) as worker:
             proxy.cut()
-            await until_health_says(ledger, "degraded")
+            await until_listener_is(ledger, "degraded")
             assert await waited_s(ledger, worker) < POLL_S + 0.5
             proxy.heal()
-            await until_health_says(ledger, "ok")
+            await until_listener_is(ledger, "ok")
             assert await waited_s(ledger, worker) < POLL_S
 
 
-async def test_a_listener_whose_line_is_dead_but_open_is_found_out_and_replaced(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_frozen_listener_connection_is_detected_and_replaced(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         broker = {"broker": {"session_database_url": proxy.url}}
         async with worker_in_process(database_url, config=broker, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
             proxy.freeze()
             degraded = await worker.wait_for_event(events.ListenerDegraded)
             assert "receives no notifications" in degraded.why
-            await until_health_says(ledger, "degraded")
+            await until_listener_is(ledger, "degraded")
             proxy.heal()
             await worker.wait_for_event(events.ListenerRestored)
-            await until_health_says(ledger, "ok")
+            await until_listener_is(ledger, "ok")
 
 
 @pytest.mark.parametrize(
-    ("breaks", "mends"),
+    ("break_sql", "repair_sql"),
     [
         ("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce", ENABLE),
         ("ALTER TABLE horsies_tasks ENABLE REPLICA TRIGGER horsies_tasks_announce", ENABLE),
         ("DROP TRIGGER horsies_tasks_announce ON horsies_tasks", CREATE),
     ],
 )
-async def test_without_the_trigger_work_is_found_by_the_poll_and_the_worker_says_so(
-    ledger: Ledger, database_url: str, breaks: str, mends: str
+async def test_tasks_are_found_by_polling_without_the_trigger(
+    ledger: Ledger, database_url: str, break_sql: str, repair_sql: str
 ) -> None:
     async with worker_in_process(database_url, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
-        await ledger.fetch(breaks)
+        await ledger.fetch(break_sql)
         degraded = await worker.wait_for_event(events.ListenerDegraded)
         assert "horsies_tasks_announce" in degraded.why
-        await until_health_says(ledger, "degraded")
+        await until_listener_is(ledger, "degraded")
         assert await waited_s(ledger, worker) < POLL_S + 0.5
-        await ledger.fetch(mends)
+        await ledger.fetch(repair_sql)
         await worker.wait_for_event(events.ListenerRestored)
-        await until_health_says(ledger, "ok")
+        await until_listener_is(ledger, "ok")
         assert await waited_s(ledger, worker) < POLL_S
 
 
-async def test_a_retry_starts_when_it_is_due_however_rare_the_poll(ledger: Ledger, database_url: str) -> None:
-    rare = {"resilience": {"notify_poll_interval_ms": 30_000}}
-    async with worker_in_process(database_url, config=rare, processes=1) as worker:
+async def test_retry_starts_on_time_with_rare_polls(ledger: Ledger, database_url: str) -> None:
+    rare_polls = {"resilience": {"notify_poll_interval_ms": 30_000}}
+    async with worker_in_process(database_url, config=rare_polls, processes=1) as worker:
         task_id = await worker.send("return_error", "LISTED")
         await ledger.until_terminal(task_id, within_s=20)
     first, second, third = [entry.at for entry in await ledger.starts(task_id)]
     assert [1 <= later.total_seconds() < 2 for later in (second - first, third - second)] == [True, True]
 
 
-def test_a_worker_that_cannot_listen_refuses_to_start(database_url: str, empty_database_url: str) -> None:
-    # What is said in one database is not heard in another, as behind a pooler.
+def test_worker_without_notifications_does_not_start(database_url: str, empty_database_url: str) -> None:
+    # A notification in one database does not reach another, just as with a pooler in between.
     config = {"broker": {"session_database_url": empty_database_url}}
     answer = Executable(cwd=ROOT, environment=environment_of(database_url, config))("worker", APP)
     assert answer.code == ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""Many sweepers at once, and a sign of life at the last moment."""
+"""Concurrent sweeps, and heartbeats that arrive during a sweep."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from horsies.store.workers import HeartbeatStore, TaskHeartbeat
 from tests.support.ledger import Ledger, OrphanedTask
 
 SWEEPERS = 8
-MANY = 40
-AN_HOUR_S = 3600.0
-PLAIN_AGES = SweepOptions(force=True)
-BY_HAND = OperatorObserver(local_config=RecoveryConfig())
+TASKS = 40
+HOUR_S = 3600.0
+FORCED = SweepOptions(force=True)
+OPERATOR = OperatorObserver(local_config=RecoveryConfig())
 WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.apply_decision%'"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
@@ -38,7 +38,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 @asynccontextmanager
 async def sweepers(url: str) -> AsyncGenerator[list[Database]]:
-    """As many processes would: each with connections of its own."""
+    """Databases with their own connections, as separate processes would have."""
     databases = [Database(ConnectionSpec(url=url, masked_url=url)) for _ in range(SWEEPERS)]
     try:
         yield databases
@@ -48,7 +48,7 @@ async def sweepers(url: str) -> AsyncGenerator[list[Database]]:
 
 
 @asynccontextmanager
-async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
+async def locked_row(url: str, task_id: str) -> AsyncGenerator[None]:
     connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
     try:
         async with connection.transaction():
@@ -58,68 +58,60 @@ async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
         await connection.close()
 
 
-async def by_hand(database: Database) -> SweepReport:
-    return await sweep(database, PLAIN_AGES, observer=BY_HAND)
+async def operator_sweep(database: Database) -> SweepReport:
+    return await sweep(database, FORCED, observer=OPERATOR)
 
 
-async def beat_for(database: Database, ledger: Ledger, task_id: str) -> None:
-    """Write the owner's own beat, by the statement that workers use."""
+async def send_heartbeat(database: Database, ledger: Ledger, task_id: str) -> None:
+    """Send a heartbeat as the owner, with the statement that workers use."""
     sql = "SELECT claimed_by_worker_id AS owner FROM horsies_tasks WHERE id = $1::text::uuid"
     (row,) = await ledger.fetch(sql, task_id)
-    hold = ClaimRef(task_id=UUID(task_id), claim_token=1, worker_id=UUID(str(row["owner"])))
-    (answer,) = await HeartbeatStore(database=database, hostname="elsewhere").send_runner_heartbeats(
-        [TaskHeartbeat(claim=hold, pid=1)]
+    claim = ClaimRef(task_id=UUID(task_id), claim_token=1, worker_id=UUID(str(row["owner"])))
+    (reply,) = await HeartbeatStore(database=database, hostname="elsewhere").send_runner_heartbeats(
+        [TaskHeartbeat(claim=claim, pid=1)]
     )
-    assert answer.is_held
+    assert reply.is_held
 
 
-async def test_sweepers_that_know_nothing_of_each_other_settle_each_task_once(
-    ledger: Ledger, database_url: str
-) -> None:
-    statuses = ["RUNNING", "CLAIMED"] * (MANY // 2)
-    sent = [
-        await OrphanedTask(status=status, task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for status in statuses
-    ]
+async def test_concurrent_sweeps_recover_each_task_once(ledger: Ledger, database_url: str) -> None:
+    statuses = ["RUNNING", "CLAIMED"] * (TASKS // 2)
+    sent = [await OrphanedTask(status=status, task="wait_for", silent_s=HOUR_S).insert(ledger) for status in statuses]
     async with sweepers(database_url) as databases:
-        # Past the turn, which is an economy and not what makes a sweep right.
-        passes = [run_pass(each, PLAIN_AGES, observer=BY_HAND) for each in databases]
+        # Without the leader lock: it only saves work, sweeps must be correct without it.
+        passes = [run_pass(database, FORCED, observer=OPERATOR) for database in databases]
         reports = await asyncio.gather(*passes)
-    assert sum(report.recovered_count for report in reports) == MANY
+    assert sum(report.recovered_count for report in reports) == TASKS
     applied = [task.task_id for report in reports for task in report.tasks if task.applied]
     assert sorted(map(str, applied)) == sorted(sent)
     rows = await ledger.rows(*sent)
-    assert sorted(row["status"] for row in rows.values()) == ["FAILED"] * (MANY // 2) + ["PENDING"] * (MANY // 2)
-    assert len(await ledger.attempts(*sent)) == MANY // 2
-    assert len(await ledger.events("task_recovered")) == MANY
+    assert sorted(row["status"] for row in rows.values()) == ["FAILED"] * (TASKS // 2) + ["PENDING"] * (TASKS // 2)
+    assert len(await ledger.attempts(*sent)) == TASKS // 2
+    assert len(await ledger.events("task_recovered")) == TASKS
     assert (await ledger.fetch(DEADLOCKS))[0]["deadlocks"] == 0
 
 
-async def test_of_sweepers_in_turn_one_settles_and_the_others_say_that_they_did_not_look(
-    ledger: Ledger, database_url: str
-) -> None:
-    sent = [await OrphanedTask(task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for _ in range(MANY)]
+async def test_leader_lock_lets_one_sweep_run(ledger: Ledger, database_url: str) -> None:
+    sent = [await OrphanedTask(task="wait_for", silent_s=HOUR_S).insert(ledger) for _ in range(TASKS)]
     async with sweepers(database_url) as databases:
-        async with holding_row(database_url, sent[0]):
-            first = asyncio.create_task(by_hand(databases[0]))
+        async with locked_row(database_url, sent[0]):
+            first = asyncio.create_task(operator_sweep(databases[0]))
             await ledger.until(lambda: ledger.fetch(WAITING))
-            others = await asyncio.gather(*(by_hand(each) for each in databases[1:]))
+            others = await asyncio.gather(*(operator_sweep(database) for database in databases[1:]))
         report = await first
     assert {other.status for other in others} == {SweepStatus.BUSY}
-    assert (report.status, report.recovered_count) == (SweepStatus.DONE, MANY)
+    assert (report.status, report.recovered_count) == (SweepStatus.DONE, TASKS)
     assert {row["attempts"] for row in (await ledger.rows(*sent)).values()} == {1}
 
 
-@pytest.mark.parametrize("is_waiting", [False, True], ids=["before the lock", "while the verdict waits for it"])
-async def test_a_beat_that_lands_after_the_scan_saves_the_task(
-    ledger: Ledger, database_url: str, is_waiting: bool
-) -> None:
-    blocker, saved = [await OrphanedTask(task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for _ in range(2)]
-    held = saved if is_waiting else blocker  # rows are settled in the order of their ids
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["before the lock", "while the decision waits for the lock"])
+async def test_heartbeat_after_the_scan_saves_the_task(ledger: Ledger, database_url: str, is_waiting: bool) -> None:
+    blocker, saved = [await OrphanedTask(task="wait_for", silent_s=HOUR_S).insert(ledger) for _ in range(2)]
+    locked = saved if is_waiting else blocker  # rows are recovered in the order of their ids
     async with sweepers(database_url) as databases:
-        async with holding_row(database_url, held):
-            sweeping = asyncio.create_task(by_hand(databases[0]))
+        async with locked_row(database_url, locked):
+            sweeping = asyncio.create_task(operator_sweep(databases[0]))
             await ledger.until(lambda: ledger.fetch(WAITING))
-            await beat_for(databases[1], ledger, saved)
+            await send_heartbeat(databases[1], ledger, saved)
         report = await sweeping
     assert {str(task.task_id): task.applied for task in report.tasks} == {blocker: True, saved: False}
     row = await ledger.row(saved)

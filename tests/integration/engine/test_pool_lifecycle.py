@@ -1,4 +1,4 @@
-"""Pools that start, renew their children and stop, and what is left when their worker is killed."""
+"""Starting, replacing and stopping the children of a pool."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_kill_all_reports_the_tasks_that_were_running(tmp_path: Path) -> N
         assert (death.cause, death.begun) == (ExitCause.KILLED, (key,))
 
 
-async def test_a_child_is_replaced_after_its_last_task_and_nothing_is_lost() -> None:
+async def test_children_are_replaced_after_max_tasks_without_losing_any() -> None:
     async with running_pool(2, max_tasks_per_child=5) as pool:
         while len(pool.events.exits) < 3:
             await pool.events.until(lambda: bool(pool.free))
@@ -77,7 +77,7 @@ async def test_a_child_is_replaced_after_its_last_task_and_nothing_is_lost() -> 
         assert not any(death.begun or death.unbegun for death in pool.events.exits.values())
 
 
-async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand(tmp_path: Path) -> None:
+async def test_children_are_replaced_one_at_a_time_when_idle(tmp_path: Path) -> None:
     async with running_pool(2, max_tasks_per_child=1) as pool:
         one, other = pool.free
         gate = tmp_path / "gate"
@@ -92,14 +92,14 @@ async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand
         assert chunk[1].key in pool.events.outcomes
 
 
-async def test_a_child_that_has_grown_is_replaced() -> None:
+async def test_child_over_its_memory_limit_is_replaced() -> None:
     async with running_pool(heartbeat_interval_s=0.05, max_memory_per_child_mb=200) as pool:
-        grown = pool.child.pid
+        child_pid = pool.child.pid
         await pool.run("grow", 300)
-        assert (await pool.wait_for_exit(grown)).cause is ExitCause.RETIRED
+        assert (await pool.wait_for_exit(child_pid)).cause is ExitCause.RETIRED
 
 
-async def test_a_start_is_refused_when_a_fresh_child_is_too_large() -> None:
+async def test_start_fails_if_a_new_child_exceeds_its_memory() -> None:
     with pytest.raises(ConfigurationError, match="max_memory_per_child_mb"):
         async with running_pool(max_memory_per_child_mb=1):
             pass
@@ -112,69 +112,69 @@ async def test_hooks_run_before_the_first_task(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "fault"),
+    ("second", "error"),
     [
-        ("raise ValueError('no luck')", "no luck"),
+        ("raise ValueError('hook failed')", "hook failed"),
         ("sys.exit(1)", "second"),
         ("import time; time.sleep(60)", "did not return within 0.2 s"),
     ],
 )
-async def test_a_failing_hook_stops_its_child_and_three_of_them_the_pool(
-    project: Project, second: str, fault: str, caplog: pytest.LogCaptureFixture
+async def test_failing_hook_stops_the_pool_after_three_starts(
+    project: Project, second: str, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     project.write("main.py", HOOKED.format(second=second))
-    with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=fault):
+    with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=error):
         async with running_pool(app_locator="main:app", hook_timeout_s=0.2):
             pass
     assert len([record for record in caplog.records if "failed to start" in record.message]) == 3
 
 
-async def test_a_module_that_cannot_be_imported_is_named(project: Project) -> None:
-    project.write("main.py", "import nothing_of_that_name")
-    with pytest.raises(HorsiesError, match="nothing_of_that_name"):
+async def test_error_names_the_module_that_cannot_be_imported(project: Project) -> None:
+    project.write("main.py", "import missing_module")
+    with pytest.raises(HorsiesError, match="missing_module"):
         async with running_pool(app_locator="main:app"):
             pass
 
 
-async def test_a_child_that_does_not_come_up_in_time_is_killed(project: Project) -> None:
+async def test_child_that_does_not_start_in_time_is_killed(project: Project) -> None:
     project.write("main.py", "import time; time.sleep(60)")
     with pytest.raises(HorsiesError, match="did not start within"):
         async with running_pool(app_locator="main:app", start_timeout_s=0.3):
             pass
 
 
-async def test_a_killed_worker_takes_its_children_and_what_they_started_along() -> None:
+async def test_killed_worker_takes_children_and_grandchildren_along() -> None:
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.pool", stdout=asyncio.subprocess.PIPE
     )
     assert worker.stdout is not None
     pids = [int(line) for line in [await worker.stdout.readline() for _ in range(4)]]
-    everyone = [psutil.Process(pid) for pid in pids]
-    assert all(process.is_running() for process in everyone)
+    processes = [psutil.Process(pid) for pid in pids]
+    assert all(process.is_running() for process in processes)
     os.kill(worker.pid, signal.SIGKILL)
-    _, alive = await asyncio.to_thread(psutil.wait_procs, everyone, 2)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 2)
     await worker.wait()
     assert not alive
 
 
-async def test_a_killed_warden_is_replaced() -> None:
+async def test_killed_orphan_killer_is_replaced() -> None:
     async with running_pool() as pool:
-        warden = _warden()
-        warden.kill()
-        await asyncio.to_thread(warden.wait, 2)
+        orphan_killer = _orphan_killer()
+        orphan_killer.kill()
+        await asyncio.to_thread(orphan_killer.wait, 2)
         os.kill(pool.child.pid, signal.SIGKILL)
         await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
-        assert _warden().pid != warden.pid
+        assert _orphan_killer().pid != orphan_killer.pid
 
 
-def _warden() -> psutil.Process:
-    (found,) = [each for each in psutil.Process().children() if "orphan_killer.py" in " ".join(each.cmdline())]
+def _orphan_killer() -> psutil.Process:
+    (found,) = [process for process in psutil.Process().children() if "orphan_killer.py" in " ".join(process.cmdline())]
     return found
 
 
 @contextmanager
-def no_more_descriptors() -> Generator[None]:
-    """As when a process has used up its limit; those it has stay open."""
+def descriptors_exhausted() -> Generator[None]:
+    """Lower the limit so that no new descriptors can be opened; existing ones stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -183,35 +183,35 @@ def no_more_descriptors() -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_start_without_room_for_processes_is_refused_and_leaves_nothing_behind() -> None:
+async def test_start_without_descriptors_fails_and_leaks_nothing() -> None:
     before = psutil.Process().num_fds()
-    with no_more_descriptors(), pytest.raises(HorsiesError, match="Too many open files") as refusal:
+    with descriptors_exhausted(), pytest.raises(HorsiesError, match="Too many open files") as refusal:
         async with asyncio.timeout(10), running_pool(2):
             pass
     assert "ulimit" in (refusal.value.help_text or "")
     assert (psutil.Process().num_fds(), psutil.Process().children()) == (before, [])
 
 
-async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: pytest.LogCaptureFixture) -> None:
+async def test_slot_is_filled_at_the_second_try(caplog: pytest.LogCaptureFixture) -> None:
     async with running_pool() as pool:
-        with caplog.at_level(logging.WARNING), no_more_descriptors():
-            pool.child.kill("to see whether another comes")
+        with caplog.at_level(logging.WARNING), descriptors_exhausted():
+            pool.child.kill("test")
             await pool.events.until(lambda: bool(pool.events.exits))
-            await asyncio.sleep(0)  # the slot hears of it
+            await asyncio.sleep(0)  # let the slot notice the exit
         await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
         assert len([record for record in caplog.records if "cannot start a process" in record.message]) == 1
         assert await pool.value(pool.give("pid")) == pool.events.ready_pids[1]
 
 
-async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> None:
+async def test_pool_is_broken_when_no_process_can_start() -> None:
     async with running_pool() as pool:
-        with no_more_descriptors():
-            pool.child.kill("to see that no other comes")
+        with descriptors_exhausted():
+            pool.child.kill("test")
             with pytest.raises(HorsiesError, match="Too many open files"):
                 await asyncio.wait_for(pool.pool.broken, 10)
 
 
-async def test_nothing_of_a_pool_is_left_when_it_could_not_be_started() -> None:
+async def test_failed_start_leaves_no_processes() -> None:
     pool = ChildPool(ChildSpec(app_locator="nowhere:app"), 2, PoolEvents())
     with pytest.raises(HorsiesError, match="nowhere"):
         await pool.start()

@@ -1,4 +1,4 @@
-"""A worker that others gave up for lost, and what it may still do when it is back."""
+"""A worker that was declared lost returns: what it may still do, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import groups_alive, send, worker_in_process, worker_process
 
-LOSE = "UPDATE horsies_workers SET state = 'lost' WHERE id = $1::text::uuid"
-GIVE_TO_ANOTHER = """
+DECLARE_LOST = "UPDATE horsies_workers SET state = 'lost' WHERE id = $1::text::uuid"
+CLAIM_BY_ANOTHER = """
 UPDATE horsies_tasks SET claim_token = claim_token + 1, claimed_by_worker_id = gen_random_uuid()
  WHERE id = $1::text::uuid
 """
@@ -43,21 +43,19 @@ async def owner_of(ledger: Ledger, task_id: str) -> str:
 
 
 async def until_state(ledger: Ledger, worker_id: str, state: str) -> None:
-    async def is_it() -> bool:
+    async def has_state() -> bool:
         sql = "SELECT FROM horsies_workers WHERE id = $1::text::uuid AND state = $2"
         return bool(await ledger.fetch(sql, worker_id, state))
 
-    await ledger.until(is_it)
+    await ledger.until(has_state)
 
 
-async def test_a_lost_worker_goes_on_under_a_new_id_and_ends_its_work_under_the_old_one(
-    ledger: Ledger, database_url: str, tmp_path: Path
-) -> None:
+async def test_lost_worker_continues_under_a_new_id(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
     async with worker_in_process(database_url) as worker:
         former = worker.worker_id
-        held = await worker.send("wait_for", str(tmp_path / "go"))
-        await ledger.until_started(held)
-        await ledger.fetch(LOSE, former)
+        running = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(running)
+        await ledger.fetch(DECLARE_LOST, former)
         returned = await worker.wait_for_event(events.WorkerReturned)
         assert (returned.former_worker_id, returned.worker_id) == (former, worker.worker_id)
         await until_state(ledger, worker.worker_id, "running")
@@ -66,14 +64,14 @@ async def test_a_lost_worker_goes_on_under_a_new_id_and_ends_its_work_under_the_
         await ledger.until_terminal(new)
         assert await owner_of(ledger, new) == worker.worker_id
         (tmp_path / "go").touch()
-        await ledger.until_terminal(held)
-        assert await owner_of(ledger, held) == former
+        await ledger.until_terminal(running)
+        assert await owner_of(ledger, running) == former
         await until_state(ledger, former, "stopped")
         assert not worker.events_of(events.LateResultRefused)
-        assert await ledger.violations([held, new]) == []
+        assert await ledger.violations([running, new]) == []
 
 
-async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
+async def test_lost_worker_releases_its_claims(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 30_000}
     async with worker_in_process(database_url, config=config, processes=1) as worker:
         former = worker.worker_id
@@ -84,7 +82,7 @@ async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, databa
             return (await ledger.row(second))["status"] == "CLAIMED"
 
         await ledger.until(is_claimed)
-        await ledger.fetch(LOSE, former)
+        await ledger.fetch(DECLARE_LOST, former)
         await worker.wait_for_event(events.WorkerReturned)
         (tmp_path / "go").touch()
         rows = await ledger.until_terminal(first, second)
@@ -93,11 +91,11 @@ async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, databa
         assert await ledger.violations([first, second]) == []
 
 
-async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_evidence(
+async def test_outcome_of_a_task_finished_elsewhere_is_refused(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
-    rare = {"recovery": {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000}}
-    async with worker_in_process(database_url, config=rare, processes=1) as worker:
+    rare_heartbeats = {"recovery": {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000}}
+    async with worker_in_process(database_url, config=rare_heartbeats, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(task_id)
         await ledger.fetch(FINISH_ELSEWHERE, task_id)
@@ -108,20 +106,18 @@ async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_ev
         assert json.loads(row["result"]) == {"ok": "elsewhere"}
         assert await ledger.attempts(task_id) == []
 
-        async def is_on_record() -> bool:
+        async def is_stored() -> bool:
             return [event["task_id"] for event in await ledger.events("late_result_refused")] == [task_id]
 
-        await ledger.until(is_on_record)
+        await ledger.until(is_stored)
         after = await worker.send("work")
         await ledger.until_terminal(after)
         assert await ledger.violations([after]) == []
 
 
-async def test_a_last_crash_that_came_too_late_is_not_called_poison(
-    ledger: Ledger, database_url: str, tmp_path: Path
-) -> None:
-    rare = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000, "max_crashes": 1}
-    async with worker_in_process(database_url, config={"recovery": rare}, processes=1) as worker:
+async def test_refused_crash_is_not_reported_as_poison(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
+    rare_heartbeats = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000, "max_crashes": 1}
+    async with worker_in_process(database_url, config={"recovery": rare_heartbeats}, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "never"))
         await ledger.until_started(task_id)
         await ledger.fetch(FINISH_ELSEWHERE, task_id)
@@ -131,17 +127,15 @@ async def test_a_last_crash_that_came_too_late_is_not_called_poison(
         assert worker.events_of(events.TaskPoisoned) == []
 
 
-async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
-    ledger: Ledger, database_url: str, tmp_path: Path
-) -> None:
+async def test_task_claimed_by_another_worker_is_stopped(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
     async with worker_in_process(database_url, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "never"))
         await ledger.until_started(task_id)
         (entry,) = await ledger.starts(task_id)
-        await ledger.fetch(GIVE_TO_ANOTHER, task_id)
+        await ledger.fetch(CLAIM_BY_ANOTHER, task_id)
         await worker.wait_for_event(events.LateHeartbeatRefused)
         await worker.until(lambda: not groups_alive({entry.pid}))
-        assert await beats_under(ledger, task_id, token=2) == 0
+        assert await count_heartbeats(ledger, task_id, token=2) == 0
         row = await ledger.row(task_id)
         assert (row["status"], row["claim_token"], row["attempts"]) == ("RUNNING", 2, 0)
         after = await worker.send("work")
@@ -149,12 +143,12 @@ async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
         assert not worker.events_of(events.LateResultRefused)
 
 
-async def beats_under(ledger: Ledger, task_id: str, *, token: int) -> int:
+async def count_heartbeats(ledger: Ledger, task_id: str, *, token: int) -> int:
     sql = "SELECT FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND claim_token = $2"
     return len(await ledger.fetch(sql, task_id, token))
 
 
-async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothing_and_works_on(
+async def test_suspended_worker_changes_nothing_after_a_takeover(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, "--processes", "1") as zombie:

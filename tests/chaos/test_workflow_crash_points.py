@@ -1,4 +1,4 @@
-"""F18, every boundary: whoever works for a run dies at each statement in turn; the run ends as if nothing had been."""
+"""F18: a worker crashes before or after each statement of a run; the run ends in the same state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES: dict[str, tuple[NodePlan, ...]] = {
     "dag": (node(0), node(1, 0), node(2, 0), node(3, 1, 2, args_from={"a": 1}), node(4, 1, 2, join=JoinType.ANY)),
     "sub-workflow": (node(0), sub_node(1, "child", 0), node(2, 1, args_from={"r": 1})),
 }
-TAKE_BACK = """
+REQUEUE = """
 UPDATE horsies_tasks
    SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL
  WHERE status IN ('CLAIMED', 'RUNNING')
@@ -36,31 +36,31 @@ SELECT w.name, w.status, w.result, w.error, w.depth, n.node_id, n.status AS stat
 """
 
 
-CLEAR = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
+TABLES = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
 
 
-class Lives:
-    """The same run lived again and again, in one database."""
+class CrashRuns:
+    """Executes the same run repeatedly in one database, with a crash at a chosen statement."""
 
     def __init__(self, survivor: CrashingDatabase, connection: Connection) -> None:
         self._survivor = survivor
         self._connection = connection
 
-    async def live(
-        self, shape: str, dies_at: int | None, *, is_after: bool
+    async def execute(
+        self, shape: str, crash_at: int | None, *, is_after: bool
     ) -> tuple[list[str], list[dict[str, Any]], list[str]]:
-        """What was written before the death, how the run ended, and what was started in both lives."""
-        for table in CLEAR:
+        """Returns the statements before the crash, the final state, and the tasks started before and after it."""
+        for table in TABLES:
             await self._connection.execute(f"DELETE FROM {table}")
-        async with CrashingDatabase(self._survivor.connection_spec, dies_at, after_statement=is_after) as first:
+        async with CrashingDatabase(self._survivor.connection_spec, crash_at, after_statement=is_after) as first:
             one, other = WorkflowDriver(first, known=KNOWN), WorkflowDriver(self._survivor, known=KNOWN)
             await other.start_run(*SHAPES[shape])
             try:
                 await one.run(at_once=1)
             except SimulatedCrash:
-                # What the recovery of tasks does for those of a dead worker whose policy lists a crash.
-                await self._connection.execute(TAKE_BACK)
-            # A worker of another app is beside it: it may advance anything, and knows no definition.
+                # What recovery does with tasks of a dead worker whose policy lists crashes.
+                await self._connection.execute(REQUEUE)
+            # A worker of another app may advance any run, but knows no definitions.
             await WorkflowDriver(self._survivor).outbox.process()
             await heal(self._survivor, KNOWN)
             await other.run()
@@ -74,15 +74,15 @@ class Lives:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_death_at_any_statement_changes_nothing(database_url: str, shape: str, is_after: bool) -> None:
+async def test_crash_at_any_statement_changes_nothing(database_url: str, shape: str, is_after: bool) -> None:
     connection = await asyncpg.connect(database_url)
     async with CrashingDatabase(ConnectionSpec(url=database_url, masked_url=database_url)) as survivor:
-        lives = Lives(survivor, connection)
-        statements, undisturbed, starts = await lives.live(shape, None, is_after=is_after)
-        assert Counter(starts) == Counter(set(starts)), "each once"
+        runs = CrashRuns(survivor, connection)
+        statements, undisturbed, starts = await runs.execute(shape, None, is_after=is_after)
+        assert Counter(starts) == Counter(set(starts)), "each task starts once"
         assert undisturbed[0]["status"] == "COMPLETED"
         for number, name in enumerate(statements):
-            _, state, started = await lives.live(shape, number, is_after=is_after)
+            _, state, started = await runs.execute(shape, number, is_after=is_after)
             assert state == undisturbed, (number, name)
             extra = Counter(started) - Counter(starts)
             assert sum(extra.values()) <= 1, (number, name, extra)

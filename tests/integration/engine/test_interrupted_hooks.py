@@ -1,4 +1,4 @@
-"""Hooks hear of tasks that were cut off on their own worker, after that is stored, and once."""
+"""`on_interrupted` hooks for tasks interrupted on their own worker: called once, after the outcome is stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
 
 
-class Told:
-    """What a hook was told, awaited by the test."""
+class RecordingHook:
+    """A hook that queues its contexts for the test."""
 
     def __init__(self) -> None:
         self.contexts: asyncio.Queue[RecoveryContext] = asyncio.Queue()
@@ -35,55 +35,51 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture
-async def told() -> Told:
-    return Told()
+async def hook() -> RecordingHook:
+    return RecordingHook()
 
 
-async def test_the_death_of_a_child_is_told_when_its_outcome_is_stored(
-    ledger: Ledger, database_url: str, told: Told
-) -> None:
-    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+async def test_hook_is_called_after_a_child_died(ledger: Ledger, database_url: str, hook: RecordingHook) -> None:
+    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(hook)) as worker:
         task_id = await worker.send("kill_self")
-        context = await told.next()
+        context = await hook.next()
         assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.FAILED)
         assert (context.reason, context.dry_run) == (RecoveryReason.CHILD_DIED, False)
         assert context.previous_worker_id == context.recovering_worker_id == worker.worker_id
         await ledger.until_terminal(await worker.send("work"))
-    assert told.contexts.empty()
+    assert hook.contexts.empty()
 
 
-async def test_a_task_cut_by_the_end_of_its_worker_is_told_before_the_worker_leaves(
-    ledger: Ledger, database_url: str, told: Told
-) -> None:
+async def test_hook_is_called_before_the_worker_stops(ledger: Ledger, database_url: str, hook: RecordingHook) -> None:
     async with worker_in_process(
-        database_url, processes=1, grace_s=0, register=lambda app: app.on_interrupted(told)
+        database_url, processes=1, grace_s=0, register=lambda app: app.on_interrupted(hook)
     ) as worker:
         task_id = await worker.send("work_again", 30)
         await ledger.until_started(task_id)
         await worker.stop()
-        context = told.contexts.get_nowait()
+        context = hook.contexts.get_nowait()
         assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.PENDING)
         assert (context.reason, context.task.retry_count) == (RecoveryReason.SHUTDOWN, 1)
 
 
-async def test_neither_a_failure_nor_a_time_out_is_an_interruption(
-    ledger: Ledger, database_url: str, told: Told
+async def test_failures_and_timeouts_are_not_interruptions(
+    ledger: Ledger, database_url: str, hook: RecordingHook
 ) -> None:
-    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(hook)) as worker:
         sent = [await worker.send("raise_error", "bang"), await worker.send("work_briefly", 10)]
         await ledger.until_terminal(*sent)
-    assert told.contexts.empty()
+    assert hook.contexts.empty()
 
 
-async def test_a_hook_that_fails_is_on_record_and_the_worker_goes_on(ledger: Ledger, database_url: str) -> None:
+async def test_failed_hook_is_reported_and_the_worker_continues(ledger: Ledger, database_url: str) -> None:
     def register(app: Horsies) -> None:
         @app.on_interrupted
         async def fail(_: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
-            raise LookupError("nobody is there")
+            raise LookupError("not found")
 
     async with worker_in_process(database_url, processes=1, register=register) as worker:
         task_id = await worker.send("kill_self")
         failed = await worker.wait_for_event(events.HookFailed)
-        assert (failed.task_id, failed.error) == (task_id, "LookupError: nobody is there")
+        assert (failed.task_id, failed.error) == (task_id, "LookupError: not found")
         await ledger.until(lambda: ledger.events("hook_failed"))
         await ledger.until_terminal(await worker.send("work"))

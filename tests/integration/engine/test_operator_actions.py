@@ -1,4 +1,4 @@
-"""What an operator does to a task that a worker runs: one worker for all of these tests, its children real."""
+"""Operator actions on tasks that are running in a worker; all tests share one worker with real children."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _columns(ledger: Ledger, task_id: str) -> dict[str, Any]:
     return row
 
 
-async def test_a_requeued_run_is_killed_by_its_owner_before_it_starts_again(
+async def test_requeued_task_is_killed_before_it_starts_again(
     worker: InProcessWorker, ledger: Ledger, ops: Ops, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -68,7 +68,7 @@ async def test_a_requeued_run_is_killed_by_its_owner_before_it_starts_again(
     assert await ledger.violations([task_id]) == []
 
 
-async def test_a_coroutine_is_put_back_without_its_child_being_killed(
+async def test_requeued_coroutine_is_cancelled_without_killing_its_child(
     worker: InProcessWorker, ledger: Ledger, ops: Ops
 ) -> None:
     await worker.until(lambda: len(worker.children) == 2)
@@ -83,7 +83,9 @@ async def test_a_coroutine_is_put_back_without_its_child_being_killed(
     assert await ledger.violations([task_id]) == []
 
 
-async def test_a_kill_ends_the_process_and_costs_no_crash(worker: InProcessWorker, ledger: Ledger, ops: Ops) -> None:
+async def test_kill_ends_the_process_without_counting_a_crash(
+    worker: InProcessWorker, ledger: Ledger, ops: Ops
+) -> None:
     task_id = await worker.send("work", 60)
     await ledger.until_started(task_id)
     pid = (await ledger.row(task_id))["worker_pid"]
@@ -95,27 +97,27 @@ async def test_a_kill_ends_the_process_and_costs_no_crash(worker: InProcessWorke
     assert await ledger.violations([task_id]) == []
 
 
-async def test_without_a_kill_the_code_runs_on_and_its_outcome_is_refused(
+async def test_without_kill_the_late_outcome_is_refused(
     worker: InProcessWorker, ledger: Ledger, ops: Ops, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     task_id = await worker.send("wait_for", str(gate))
     await ledger.until_started(task_id)
-    await ops.fail([task_id], include_running=True, reason="enough")
+    await ops.fail([task_id], include_running=True, reason="no longer needed")
     gate.touch()
     await worker.until(lambda: task_id in {late.task_id for late in worker.events_of(events.LateResultRefused)})
     row = await ledger.row(task_id)
     assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "OPERATOR_FAILED", 1)
 
 
-async def test_a_task_that_ends_before_it_can_be_stopped_keeps_its_outcome(
+async def test_task_that_ends_before_the_action_keeps_its_outcome(
     worker: InProcessWorker, ledger: Ledger, ops: Ops
 ) -> None:
     task_id = await worker.send("work", 0.05)
     await ledger.until_started(task_id)
     report = await ops.requeue([task_id], include_running=True)
     row = (await ledger.until_terminal(task_id))[task_id]
-    # Either the order came in time or it did not; never is a finished task counted as requeued.
+    # The action may come too late; but a finished task is never counted as requeued.
     assert (row["attempts"], row["status"]) == (1 + report.affected, "COMPLETED")
 
 
