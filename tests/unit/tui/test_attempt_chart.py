@@ -8,8 +8,8 @@ import pytest
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.stale import RecoveryDecision
 from horsies_ops.reads.tasks import AttemptRow, HeartbeatRow, TaskDetail, TaskRecord
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
 from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON

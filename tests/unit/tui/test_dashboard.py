@@ -4,8 +4,8 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.catalog import WORKERS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import WORKERS
 from horsies_tui.keys import Place
 from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen

@@ -15,8 +15,8 @@ from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import FilterFault, parse_filter
 from horsies_ops.reads.live import Change, FeedStatus, Topic
 from horsies_tui.data.queries import ChangeLog, LoggedChange
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.entries import (
     EntryKind,
     StreamEntry,

@@ -7,8 +7,8 @@ from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.messages import OpenTask, ShowTasks, ShowWorker
 from horsies_tui.screens.events import EventsScreen

@@ -20,9 +20,9 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import AttemptRow, TaskDetail
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.source import DataSource
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from tests.support.tui import (

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.workflows import KINDS
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.screens import SCREENS
 from horsies_tui.theme import to_ascii

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from horsies.model.workflow.plan import WorkflowTaskStatus
 from horsies_ops.reads.workflows import WorkflowDetail
+from horsies_tui.demo.catalog import CRAWL, DIGEST, DemoNode, DemoWorkflow
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import CRAWL, DIGEST, DemoNode, DemoWorkflow
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, RunGraph, graph_lines
 from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import Heading

@@ -11,8 +11,8 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens.tasks.detail import TaskDetailScreen

@@ -12,8 +12,8 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import source
+from horsies_tui.demo import reads
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.tasks.detail import timeline_entries, wrap_parts
 from tests.support.tui import NOON, frozen_system
 
@@ -18,7 +18,7 @@ TEN_MINUTES = timedelta(minutes=10)
 
 def _descriptions(system: DemoSystem, **fields: object) -> list[str]:
     task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
-    detail = source.task_detail(replace(task, **fields), NOON)
+    detail = reads.task_detail(replace(task, **fields), NOON)
     return [entry.description for entry in timeline_entries(detail)]
 
 
@@ -51,7 +51,7 @@ def test_finish_without_attempt_is_shown() -> None:
 
 def test_entries_are_in_time_order() -> None:
     stale = next(task for task in frozen_system().in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
-    entries = timeline_entries(source.task_detail(stale, NOON))
+    entries = timeline_entries(reads.task_detail(stale, NOON))
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     assert [entry.description for entry in entries if "started" in entry.description] == ["#1 started", "#2 started"]
 

@@ -9,9 +9,9 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data import pages
 from horsies_tui.data.pages import PAGE_SIZE, TaskWindow
+from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import KINDS
 from tests.support.tui import EVERYTHING, HITS, NOON, TimeLimitedSource, frozen_system, make_hits
 
 RARE = TaskFilter(text="such a word is nowhere")

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.workflows import WORKERS
+from horsies_tui.demo.catalog import WORKERS
 from horsies_tui.keys import Place
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen

@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.workflows import WorkflowFilter, WorkflowRecord
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.catalog import ONBOARD
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.demo.workflows import ONBOARD
 from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import Fetched, OpenTask
 from horsies_tui.screens.tasks.detail import TaskDetailScreen

@@ -1,7 +1,7 @@
-"""An invented busy system for `horsies tui --demo`: for a first look, for pictures, and for tests without a server.
+"""The demo system of `horsies tui --demo`, for a first look, screenshots and tests without a database.
 
-It has what an operator meets: queues under load, storms, failures that come in bunches, and a worker that is gone with
-its tasks. What is done to it has its effect. The same seed and clock make the same system.
+It simulates what an operator meets: busy queues, bursts, failures, a lost worker with its tasks. Actions take effect.
+The same seed and clock give the same system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DATABASE_NAME = "demo"
 
 
 class DemoOpener:
-    """An opener over one system, which lives as long as this does."""
+    """Opens data sources over one demo system; it advances every `pace_s` seconds, or never if None."""
 
     def __init__(self, system: DemoSystem | None = None, *, pace_s: float | None = 0.25) -> None:
         self.system = system or DemoSystem.with_history()
