@@ -1,4 +1,4 @@
-"""Short tasks travel together, for as long as that stays short."""
+"""Chunk sizes, duration estimates and recall times."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from horsies.model.capacity import (
 )
 
 run_times = st.floats(0, 10_000)
-prospects = st.builds(TaskEstimate, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans())
+task_estimates = st.builds(
+    TaskEstimate, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans()
+)
 
 
 @pytest.mark.parametrize(
     ("run_ms", "size"), [(None, 1), (0.0, 64), (0.1, 64), (0.3125, 64), (0.5, 40), (1, 20), (19, 1), (20, 1), (900, 1)]
 )
-def test_a_chunk_is_at_most_twenty_milliseconds_of_work(run_ms: float | None, size: int) -> None:
+def test_chunk_contains_at_most_twenty_milliseconds_of_work(run_ms: float | None, size: int) -> None:
     assert chunk_size(run_ms, max_chunk=64, is_capped=False) == size
 
 
-def test_a_capped_queue_and_a_chunk_limit_of_one_know_no_chunks() -> None:
+def test_capped_queues_and_max_chunk_one_disable_chunks() -> None:
     assert chunk_size(0.1, max_chunk=64, is_capped=True) == 1
     assert chunk_size(0.1, max_chunk=1, is_capped=False) == 1
 
 
 @given(run_ms=run_times, max_chunk=st.integers(1, 64))
-def test_a_chunk_holds_at_least_one_and_never_more_than_its_time_or_limit(run_ms: float, max_chunk: int) -> None:
+def test_chunk_size_stays_within_time_and_count_limits(run_ms: float, max_chunk: int) -> None:
     size = chunk_size(run_ms, max_chunk=max_chunk, is_capped=False)
 
     assert 1 <= size <= max_chunk
@@ -41,12 +43,12 @@ def test_a_chunk_holds_at_least_one_and_never_more_than_its_time_or_limit(run_ms
 
 
 @given(estimate_ms=run_times, run_ms=run_times)
-def test_an_estimate_moves_towards_what_was_seen_and_never_past_it(estimate_ms: float, run_ms: float) -> None:
+def test_estimate_moves_towards_the_observed_run_time(estimate_ms: float, run_ms: float) -> None:
     low, high = sorted((estimate_ms, run_ms))
     assert low - 1e-9 <= update_estimate(estimate_ms, run_ms) <= high + 1e-9
 
 
-def test_one_slow_run_is_soon_forgotten() -> None:
+def test_estimate_recovers_after_one_slow_run() -> None:
     times = DurationEstimates()
     times.observe(task_name="noop", queue_name="quick", run_ms=500)
     for _ in range(400):
@@ -55,18 +57,18 @@ def test_one_slow_run_is_soon_forgotten() -> None:
     assert chunk_size(times.for_queue("quick"), max_chunk=64, is_capped=False) == 64
 
 
-def test_one_run_that_was_held_up_does_not_end_chunks() -> None:
+def test_one_delayed_run_does_not_disable_chunks() -> None:
     assert chunk_size(update_estimate(0.1, 15), max_chunk=64, is_capped=False) > 16
 
 
-def test_tasks_and_queues_are_told_apart() -> None:
+def test_tasks_and_queues_have_separate_estimates() -> None:
     times = DurationEstimates()
     times.observe(task_name="noop", queue_name="mixed", run_ms=1)
     times.observe(task_name="report", queue_name="mixed", run_ms=33)
 
     assert (times.for_task("noop"), times.for_task("report"), times.for_queue("mixed")) == (1, 33, 2)
-    assert times.for_task("unheard") is None
-    assert times.for_queue("unheard") is None
+    assert times.for_task("unknown") is None
+    assert times.for_queue("unknown") is None
 
 
 @pytest.mark.parametrize(
@@ -80,21 +82,21 @@ def test_tasks_and_queues_are_told_apart() -> None:
         ([1.0, None, 1.0], [1, 1, 1]),
     ],
 )
-def test_tasks_are_cut_into_chunks_by_what_they_should_take(run_times: list[float | None], sizes: list[int]) -> None:
-    assert split_into_chunks([TaskEstimate(run_ms=each) for each in run_times], max_chunk=64) == sizes
+def test_tasks_are_split_into_chunks_by_estimate(run_times: list[float | None], sizes: list[int]) -> None:
+    assert split_into_chunks([TaskEstimate(run_ms=run_ms) for run_ms in run_times], max_chunk=64) == sizes
 
 
 @pytest.mark.parametrize(
     "alone", [TaskEstimate(run_ms=0.0, has_timeout=True), TaskEstimate(run_ms=0.0, is_capped=True)]
 )
-def test_a_task_with_a_timeout_or_under_a_cap_shares_no_chunk(alone: TaskEstimate) -> None:
+def test_task_with_timeout_or_cap_gets_its_own_chunk(alone: TaskEstimate) -> None:
     short = TaskEstimate(run_ms=0.0)
 
     assert split_into_chunks([short, short, alone, short, short], max_chunk=64) == [2, 1, 2]
 
 
-@given(tasks=st.lists(prospects, max_size=200), max_chunk=st.integers(1, 64))
-def test_cutting_loses_nothing_and_keeps_every_chunk_short(tasks: list[TaskEstimate], max_chunk: int) -> None:
+@given(tasks=st.lists(task_estimates, max_size=200), max_chunk=st.integers(1, 64))
+def test_splitting_keeps_all_tasks_and_limits_every_chunk(tasks: list[TaskEstimate], max_chunk: int) -> None:
     sizes = split_into_chunks(tasks, max_chunk=max_chunk)
 
     assert sum(sizes) == len(tasks)
@@ -106,5 +108,5 @@ def test_cutting_loses_nothing_and_keeps_every_chunk_short(tasks: list[TaskEstim
 
 
 @pytest.mark.parametrize(("estimate_ms", "limit_ms"), [(0, 200), (5, 200), (20, 200), (21, 210), (100, 1_000)])
-def test_a_chunk_is_called_back_after_ten_times_its_estimate(estimate_ms: float, limit_ms: float) -> None:
+def test_chunk_is_recalled_after_ten_times_its_estimate(estimate_ms: float, limit_ms: float) -> None:
     assert recall_after_ms(estimate_ms) == limit_ms

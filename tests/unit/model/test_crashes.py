@@ -1,4 +1,4 @@
-"""A child ends; each task it held has one fate."""
+"""What happens to the tasks of a child that exited."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def listing(*codes: str) -> RetryPolicy:
     return RetryPolicy.fixed([60, 300], auto_retry_for=codes, jitter=False)
 
 
-def held(*, has_begun: bool = True, **facts: Any) -> AssignedTask:
-    return AssignedTask(task_id="mine", has_begun=has_begun, timeout_ms=500, **facts)
+def make_task(*, has_begun: bool = True, **fields: Any) -> AssignedTask:
+    return AssignedTask(task_id="mine", has_begun=has_begun, timeout_ms=500, **fields)
 
 
 def killed_for(task_id: str, reason: KillReason = KillReason.TIMEOUT) -> Kill:
     return Kill(reason=reason, pid=7, task_id=task_id)
 
 
-def settled(task: AssignedTask, death: Death) -> FailAttempt:
-    fate = resolve_task(task, death, jitter=0.5)
-    assert isinstance(fate, FailAttempt)
-    return fate
+def failed_attempt(task: AssignedTask, death: Death) -> FailAttempt:
+    resolution = resolve_task(task, death, jitter=0.5)
+    assert isinstance(resolution, FailAttempt)
+    return resolution
 
 
 @pytest.mark.parametrize("death", [SEGFAULT, STOPPED, killed_for("mine"), killed_for("another")])
-def test_a_task_that_never_began_goes_back_whatever_its_child_died_of(death: Death) -> None:
-    assert resolve_task(held(has_begun=False), death, jitter=0.0) == ReleaseTask()
+def test_task_that_never_began_is_released(death: Death) -> None:
+    assert resolve_task(make_task(has_begun=False), death, jitter=0.0) == ReleaseTask()
 
 
 @pytest.mark.parametrize(
-    ("cause", "told", "data"),
+    ("cause", "details", "data"),
     [
         (ExitCause.CHILD_SIGNAL, {"signal": signal.SIGSEGV}, {"signal": "SIGSEGV"}),
         (ExitCause.CHILD_SIGNAL, {"signal": 40}, {"signal": "signal 40"}),
@@ -69,13 +69,15 @@ def test_a_task_that_never_began_goes_back_whatever_its_child_died_of(death: Dea
         (ExitCause.HEARTBEAT_LOST, {"signal": signal.SIGKILL}, {}),
     ],
 )
-def test_a_crash_says_how_the_child_died(cause: ExitCause, told: dict[str, int], data: dict[str, object]) -> None:
-    fate = settled(held(), Crash(cause=cause, pid=7, why="fell over", **told))
+def test_crash_error_describes_how_the_child_died(
+    cause: ExitCause, details: dict[str, int], data: dict[str, object]
+) -> None:
+    resolution = failed_attempt(make_task(), Crash(cause=cause, pid=7, why="crashed", **details))
 
-    assert fate.error.error_code == CRASHED
-    assert fate.error.message == f"{cause}: process 7 fell over"
-    assert fate.error.data == {"cause": cause.value, "pid": 7, **data}
-    assert fate.is_crash
+    assert resolution.error.error_code == CRASHED
+    assert resolution.error.message == f"{cause}: process 7 crashed"
+    assert resolution.error.data == {"cause": cause.value, "pid": 7, **data}
+    assert resolution.is_crash
 
 
 @pytest.mark.parametrize(
@@ -98,32 +100,34 @@ def test_a_crash_says_how_the_child_died(cause: ExitCause, told: dict[str, int],
         (STOPPED, listing(SHUTDOWN, CRASHED), 2, SHUTDOWN, None),
     ],
 )
-def test_an_interrupted_task_runs_again_only_where_its_policy_says_so(
+def test_interrupted_task_is_retried_only_if_its_policy_allows(
     death: Death, policy: RetryPolicy | None, retry_count: int, code: str, delay_s: float | None
 ) -> None:
-    fate = settled(held(retry_policy=policy, retry_count=retry_count), death)
+    resolution = failed_attempt(make_task(retry_policy=policy, retry_count=retry_count), death)
 
-    assert (fate.error.error_code, fate.retry_delay_s) == (code, delay_s)
-    assert fate.is_crash == (code == CRASHED)
-
-
-def test_a_task_whose_row_is_lost_leaves_nothing_to_write() -> None:
-    assert resolve_task(held(), killed_for("mine", KillReason.ROW_LOST), jitter=0.0) == DropTask()
+    assert (resolution.error.error_code, resolution.retry_delay_s) == (code, delay_s)
+    assert resolution.is_crash == (code == CRASHED)
 
 
-def test_a_crash_that_is_one_too_many_ends_a_task_with_all_that_killed_it() -> None:
-    fate = settled(held(retry_policy=listing(CRASHED), crash_count=1, earlier_crashes=["CHILD_MEMORY: …"]), SEGFAULT)
+def test_task_with_a_lost_row_is_dropped() -> None:
+    assert resolve_task(make_task(), killed_for("mine", KillReason.ROW_LOST), jitter=0.0) == DropTask()
 
-    assert fate.poison_error is not None
-    assert fate.poison_error.error_code == POISON
-    assert fate.poison_error.message == "crashed 2 times, last: CHILD_SIGNAL: process 7 killed by SIGSEGV"
-    assert fate.poison_error.data["crash_count"] == 2
-    assert fate.poison_error.data["causes"] == ["CHILD_MEMORY: …", "CHILD_SIGNAL: process 7 killed by SIGSEGV"]
+
+def test_poison_error_lists_all_crashes() -> None:
+    resolution = failed_attempt(
+        make_task(retry_policy=listing(CRASHED), crash_count=1, earlier_crashes=["CHILD_MEMORY: …"]), SEGFAULT
+    )
+
+    assert resolution.poison_error is not None
+    assert resolution.poison_error.error_code == POISON
+    assert resolution.poison_error.message == "crashed 2 times, last: CHILD_SIGNAL: process 7 killed by SIGSEGV"
+    assert resolution.poison_error.data["crash_count"] == 2
+    assert resolution.poison_error.data["causes"] == ["CHILD_MEMORY: …", "CHILD_SIGNAL: process 7 killed by SIGSEGV"]
 
 
 @pytest.mark.parametrize("death", [STOPPED, killed_for("mine"), killed_for("another")])
-def test_what_we_kill_never_counts_as_a_crash(death: Death) -> None:
-    assert settled(held(crash_count=9), death).poison_error is None
+def test_kill_by_the_worker_is_not_a_crash(death: Death) -> None:
+    assert failed_attempt(make_task(crash_count=9), death).poison_error is None
 
 
 @pytest.mark.parametrize(
@@ -136,10 +140,8 @@ def test_what_we_kill_never_counts_as_a_crash(death: Death) -> None:
         (killed_for("mine"), listing(TIMEOUT), None),
     ],
 )
-def test_the_row_says_by_what_a_task_was_interrupted(
-    death: Death, policy: RetryPolicy | None, reason: str | None
-) -> None:
-    assert settled(held(retry_policy=policy), death).failed_reason == reason
+def test_failed_reason_names_the_interruption(death: Death, policy: RetryPolicy | None, reason: str | None) -> None:
+    assert failed_attempt(make_task(retry_policy=policy), death).failed_reason == reason
 
 
 def test_jitter_is_added_to_the_delay() -> None:
@@ -149,10 +151,10 @@ def test_jitter_is_added_to_the_delay() -> None:
     assert retry_delay_s(policy, 0, None, jitter=1.0) is None
 
 
-def test_a_task_that_was_stopped_to_start_again_spends_nothing() -> None:
-    assert resolve_task(held(), killed_for("mine", KillReason.REQUEUED), jitter=0.0) == RequeueTask()
+def test_task_killed_for_requeue_uses_no_retry() -> None:
+    assert resolve_task(make_task(), killed_for("mine", KillReason.REQUEUED), jitter=0.0) == RequeueTask()
 
 
-def test_its_neighbour_is_cut_without_a_crash() -> None:
-    neighbour = settled(held(retry_policy=listing(SHUTDOWN)), killed_for("another", KillReason.REQUEUED))
-    assert (neighbour.error.error_code, neighbour.is_crash) == (SHUTDOWN, False)
+def test_other_task_in_the_killed_process_counts_no_crash() -> None:
+    other = failed_attempt(make_task(retry_policy=listing(SHUTDOWN)), killed_for("another", KillReason.REQUEUED))
+    assert (other.error.error_code, other.is_crash) == (SHUTDOWN, False)

@@ -1,4 +1,4 @@
-"""What the engine reports, and what of it is written down."""
+"""Worker events and their records in `horsies_events`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from horsies.model.events import (
 )
 
 EVENTS = [
-    found
-    for _, found in inspect.getmembers(events, inspect.isclass)
-    if issubclass(found, Event) and found not in (Event, TaskEvent)
+    event
+    for _, event in inspect.getmembers(events, inspect.isclass)
+    if issubclass(event, Event) and event not in (Event, TaskEvent)
 ]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
-def test_every_event_is_listed_at_the_top_of_the_page(event: type[Event]) -> None:
+def test_module_docstring_lists_every_event(event: type[Event]) -> None:
     assert event.__name__ in (events.__doc__ or "")
 
 
-def test_no_two_events_are_written_down_as_the_same_kind() -> None:
+def test_event_kinds_are_unique() -> None:
     kinds = [event.kind for event in EVENTS if event.kind is not None]
 
     assert len(kinds) == len(set(kinds))
 
 
-def test_a_kind_is_written_in_lower_case() -> None:
+def test_event_kinds_are_lower_case() -> None:
     assert all(kind.value == kind.name.lower() for kind in EventKind)
 
 
-def test_what_is_only_reported_leaves_no_row() -> None:
+def test_event_without_kind_has_no_record() -> None:
     assert to_record(TaskClaimed(worker_id="w", task_id="t", claim_token=1, queue_name="q")) is None
 
 
-def test_what_has_no_column_is_evidence() -> None:
+def test_fields_without_a_column_are_evidence() -> None:
     died = ChildDied(
         worker_id="w",
         task_id="t",
@@ -70,7 +70,7 @@ def test_what_has_no_column_is_evidence() -> None:
     )
 
 
-def test_an_event_of_a_worker_names_no_task() -> None:
+def test_worker_event_has_no_task_columns() -> None:
     record = to_record(ListenerRestored(worker_id="w"))
 
     assert record is not None
@@ -84,7 +84,7 @@ def test_an_event_of_a_worker_names_no_task() -> None:
     }
 
 
-def test_evidence_can_be_written_as_json() -> None:
+def test_evidence_is_json_serializable() -> None:
     record = to_record(OutageGraceStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
 
     assert record is not None

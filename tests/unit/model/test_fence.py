@@ -1,4 +1,4 @@
-"""A worker that was cut off, and a judge that has not listened."""
+"""The fence of a disconnected worker, and heartbeat series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies.model.fence import Fence, HeartbeatSeries, child_heartbeat_interval
 from horsies.model.settings.recovery import RecoveryConfig
 
 DEFAULT = RecoveryConfig()
-LIMIT_S = 90.0  # the claimed threshold of 120 s less one claimer beat of 30 s
+LIMIT_S = 90.0  # the claimed threshold of 120 s minus one claimer heartbeat interval of 30 s
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DOWN = Fence.from_config(DEFAULT, now=0.0)
 
@@ -22,15 +22,15 @@ def at(seconds: float) -> datetime:
 
 
 @pytest.mark.parametrize(("now", "is_fenced"), [(0, False), (LIMIT_S, False), (LIMIT_S + 0.1, True)])
-def test_a_worker_is_fenced_one_beat_before_its_claims_may_be_taken(now: float, is_fenced: bool) -> None:
+def test_worker_is_fenced_one_heartbeat_before_its_claims_are_stale(now: float, is_fenced: bool) -> None:
     assert DOWN.is_fenced(now) == is_fenced
 
 
-def test_every_statement_that_succeeds_keeps_the_fence_down() -> None:
+def test_successful_statement_keeps_the_fence_down() -> None:
     assert not DOWN.after_statement(80.0).is_fenced(80.0 + LIMIT_S)
 
 
-def test_a_fence_that_was_up_stays_up_until_a_worker_beat_succeeds() -> None:
+def test_raised_fence_stays_up_until_a_worker_heartbeat() -> None:
     back = DOWN.after_statement(100.0)
 
     assert back.is_fenced(100.0)
@@ -38,37 +38,35 @@ def test_a_fence_that_was_up_stays_up_until_a_worker_beat_succeeds() -> None:
     assert not back.after_worker_heartbeat(101.0).is_fenced(101.0)
 
 
-def test_a_beat_sent_before_a_long_sleep_proves_nothing_afterwards() -> None:
+def test_heartbeat_sent_before_a_suspension_does_not_count() -> None:
     assert DOWN.after_worker_heartbeat(1.0).is_fenced(500.0)
 
 
-def test_an_answer_that_comes_late_does_not_set_time_back() -> None:
+def test_late_response_does_not_move_time_back() -> None:
     assert not DOWN.after_statement(80.0).after_worker_heartbeat(10.0).is_fenced(80.0 + LIMIT_S)
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.booleans()), max_size=20), st.floats(0, 1_000))
-def test_whoever_was_silent_beyond_the_limit_is_fenced_whatever_came_before(
-    successes: list[tuple[float, bool]], silence_s: float
-) -> None:
+def test_worker_silent_beyond_the_limit_is_always_fenced(successes: list[tuple[float, bool]], silence_s: float) -> None:
     fence, now = DOWN, 0.0
-    for pause_s, is_beat in successes:
+    for pause_s, is_heartbeat in successes:
         now += pause_s
-        fence = fence.after_worker_heartbeat(now) if is_beat else fence.after_statement(now)
+        fence = fence.after_worker_heartbeat(now) if is_heartbeat else fence.after_statement(now)
 
     assert fence.is_fenced(now + LIMIT_S + 0.1 + silence_s)
 
 
 @pytest.mark.parametrize(("took_s", "is_safe"), [(0, True), (149.9, True), (150, False), (400, False)])
-def test_what_a_slow_start_returned_is_given_back(took_s: float, is_safe: bool) -> None:
+def test_tasks_of_a_slow_claim_are_not_assigned(took_s: float, is_safe: bool) -> None:
     assert may_assign(DEFAULT, took_s=took_s) == is_safe
 
 
-def test_a_parent_ends_its_silent_child_before_any_judge_would() -> None:
+def test_parent_kills_a_silent_child_before_the_threshold() -> None:
     assert silent_child_limit_s(DEFAULT) == 285.0
 
 
 @pytest.mark.parametrize(
-    ("beats", "since"),
+    ("heartbeats", "since"),
     [
         ([30], 0),
         ([30, 60, 90], 0),
@@ -80,25 +78,25 @@ def test_a_parent_ends_its_silent_child_before_any_judge_would() -> None:
         ([30, 3_600], 3_600),
     ],
 )
-def test_a_gap_or_a_jump_of_the_clock_begins_a_new_series(beats: list[float], since: float) -> None:
+def test_gap_or_clock_jump_starts_a_new_series(heartbeats: list[float], since: float) -> None:
     series = HeartbeatSeries.starting_at(at(0))
-    for seconds in beats:
+    for seconds in heartbeats:
         series = series.after_heartbeat(at(seconds), DEFAULT)
 
-    assert series == HeartbeatSeries(since=at(since), last_heartbeat_at=at(beats[-1]))
+    assert series == HeartbeatSeries(since=at(since), last_heartbeat_at=at(heartbeats[-1]))
 
 
-def test_the_length_of_a_gap_follows_the_worker_beat() -> None:
+def test_allowed_gap_depends_on_the_heartbeat_interval() -> None:
     quick = RecoveryConfig(worker_heartbeat_interval_ms=1_000)
 
     assert HeartbeatSeries.starting_at(at(0)).after_heartbeat(at(1.5), quick).since == at(0)
     assert HeartbeatSeries.starting_at(at(0)).after_heartbeat(at(1.6), quick).since == at(1.6)
 
 
-def test_outage_grace_lasts_one_running_threshold_from_the_first_beat() -> None:
+def test_outage_grace_lasts_one_running_threshold() -> None:
     assert HeartbeatSeries(since=at(0), last_heartbeat_at=at(90)).outage_grace_until(DEFAULT) == at(300)
 
 
-@pytest.mark.parametrize(("threshold_ms", "beat_s"), [(300_000, 1.0), (5_000, 1.0), (2_000, 0.4)])
-def test_children_are_heard_several_times_within_the_threshold(threshold_ms: int, beat_s: float) -> None:
-    assert child_heartbeat_interval_s(RecoveryConfig.unchecked(running_stale_threshold_ms=threshold_ms)) == beat_s
+@pytest.mark.parametrize(("threshold_ms", "interval_s"), [(300_000, 1.0), (5_000, 1.0), (2_000, 0.4)])
+def test_children_send_several_heartbeats_per_threshold(threshold_ms: int, interval_s: float) -> None:
+    assert child_heartbeat_interval_s(RecoveryConfig.unchecked(running_stale_threshold_ms=threshold_ms)) == interval_s

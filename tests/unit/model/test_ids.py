@@ -10,62 +10,65 @@ from hypothesis import strategies as st
 from horsies.model.task import RANDOM_BYTES, format_id, format_ids, next_id_value, parse_id, short_form
 
 milliseconds = st.integers(0, 2**48 - 2)
-chance = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
+random_tails = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
 
 
-def drawing(random_bytes: bytes) -> Callable[[int], bytes]:
+def fixed_bytes(random_bytes: bytes) -> Callable[[int], bytes]:
     return lambda count: random_bytes[:count]
 
 
-@given(time_ms=milliseconds, random_bytes=chance)
-def test_an_id_is_a_uuid_7_of_its_millisecond(time_ms: int, random_bytes: bytes) -> None:
-    minted = UUID(format_id(next_id_value(time_ms, drawing(random_bytes))))
+@given(time_ms=milliseconds, random_bytes=random_tails)
+def test_id_is_a_uuid7_with_its_millisecond(time_ms: int, random_bytes: bytes) -> None:
+    new_id = UUID(format_id(next_id_value(time_ms, fixed_bytes(random_bytes))))
 
-    assert (minted.version, minted.variant) == (7, RFC_4122)
-    assert minted.int >> 80 == time_ms
+    assert (new_id.version, new_id.variant) == (7, RFC_4122)
+    assert new_id.int >> 80 == time_ms
 
 
-@given(time_ms=milliseconds, random_bytes=chance)
-def test_all_of_the_chance_that_has_room_is_in_the_id(time_ms: int, random_bytes: bytes) -> None:
-    minted = UUID(format_id(next_id_value(time_ms, drawing(random_bytes)))).int
+@given(time_ms=milliseconds, random_bytes=random_tails)
+def test_id_contains_all_74_random_bits(time_ms: int, random_bytes: bytes) -> None:
+    new_id = UUID(format_id(next_id_value(time_ms, fixed_bytes(random_bytes)))).int
 
-    tail = (minted >> 64 & 0xFFF) << 62 | minted & ((1 << 62) - 1)
+    tail = (new_id >> 64 & 0xFFF) << 62 | new_id & ((1 << 62) - 1)
     assert tail == int.from_bytes(random_bytes, "big") & ((1 << 74) - 1)
 
 
-@given(draws=st.lists(st.tuples(milliseconds, chance), min_size=2))
-def test_ids_rise_whatever_the_clock_does(draws: list[tuple[int, bytes]]) -> None:
+@given(draws=st.lists(st.tuples(milliseconds, random_tails), min_size=2))
+def test_ids_increase_whatever_the_clock_does(draws: list[tuple[int, bytes]]) -> None:
     last, ids = None, list[str]()
     for time_ms, random_bytes in draws:
-        last = next_id_value(time_ms, drawing(random_bytes), last)
+        last = next_id_value(time_ms, fixed_bytes(random_bytes), last)
         ids.append(format_id(last))
 
     assert ids == sorted(set(ids))
-    assert all((UUID(each).version, UUID(each).variant) == (7, RFC_4122) for each in ids)
+    assert all((UUID(text).version, UUID(text).variant) == (7, RFC_4122) for text in ids)
 
 
-def test_a_full_tail_borrows_the_next_millisecond() -> None:
-    last_of_its_ms = next_id_value(5, drawing(b"\xff" * RANDOM_BYTES))
+def test_overflow_carries_into_the_next_millisecond() -> None:
+    last_in_ms = next_id_value(5, fixed_bytes(b"\xff" * RANDOM_BYTES))
 
-    assert next_id_value(5, drawing(b"\0" * RANDOM_BYTES), last_of_its_ms) == next_id_value(
-        6, drawing(b"\0" * RANDOM_BYTES)
+    assert next_id_value(5, fixed_bytes(b"\0" * RANDOM_BYTES), last_in_ms) == next_id_value(
+        6, fixed_bytes(b"\0" * RANDOM_BYTES)
     )
 
 
-def test_the_known_layout() -> None:
-    assert format_id(next_id_value(0x018F00000001, drawing(bytes(range(10))))) == "018f0000-0001-7004-8203-040506070809"
+def test_layout_of_a_known_id() -> None:
+    assert (
+        format_id(next_id_value(0x018F00000001, fixed_bytes(bytes(range(10)))))
+        == "018f0000-0001-7004-8203-040506070809"
+    )
 
 
 @pytest.mark.parametrize("tail", [bytes(10), b"\xff" * 10, b"\x00" * 4 + b"\xff" * 6], ids=["low", "full", "carry"])
-def test_ids_in_a_row_are_what_one_by_one_would_give(tail: bytes) -> None:
-    orders = [next_id_value(1000, drawing(tail))]
+def test_format_ids_equals_formatting_one_by_one(tail: bytes) -> None:
+    values = [next_id_value(1000, fixed_bytes(tail))]
     for _ in range(4):
-        orders.append(next_id_value(1000, drawing(tail), orders[-1]))
-    assert format_ids(orders[0], 5) == [format_id(each) for each in orders]
-    assert format_ids(orders[0], 0) == []
+        values.append(next_id_value(1000, fixed_bytes(tail), values[-1]))
+    assert format_ids(values[0], 5) == [format_id(value) for value in values]
+    assert format_ids(values[0], 0) == []
 
 
-def test_an_id_is_held_in_lower_case() -> None:
+def test_parse_id_returns_lower_case() -> None:
     assert parse_id("018F0000-0001-7004-8203-040506070809") == "018f0000-0001-7004-8203-040506070809"
 
 
@@ -81,13 +84,13 @@ def test_an_id_is_held_in_lower_case() -> None:
         "x" * 1_000_000,
     ],
 )
-def test_a_string_that_is_no_uuid_is_refused_and_not_echoed_at_length(text: str) -> None:
+def test_invalid_id_is_rejected_and_quoted_briefly(text: str) -> None:
     with pytest.raises(ValueError, match=r"^invalid id .*: expected a UUID such as") as caught:
         parse_id(text)
 
     assert len(str(caught.value)) < 150
 
 
-def test_the_short_form_is_the_last_eight_digits() -> None:
+def test_short_form_is_the_last_eight_digits() -> None:
     assert short_form("018f0000-0001-7004-8203-040506070809") == "06070809"
     assert short_form(UUID("018f0000-0001-7004-8203-040506070809")) == "06070809"

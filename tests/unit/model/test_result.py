@@ -12,7 +12,7 @@ def parse(text: str) -> Result[int, str]:
     return Ok(int(text)) if text.isdigit() else Err(f"no number: {text}")
 
 
-def test_an_ok_holds_its_value() -> None:
+def test_ok_holds_its_value() -> None:
     found = parse("5")
 
     assert found.is_ok()
@@ -21,7 +21,7 @@ def test_an_ok_holds_its_value() -> None:
     assert found.ok_value == found.unwrap() == found.expect("a number") == 5
 
 
-def test_an_err_holds_its_error() -> None:
+def test_err_holds_its_error() -> None:
     found = parse("x")
 
     assert found.is_err()
@@ -30,14 +30,14 @@ def test_an_err_holds_its_error() -> None:
     assert found.err_value == found.unwrap_err() == found.expect_err("no number") == "no number: x"
 
 
-def test_the_guards_tell_them_apart() -> None:
+def test_guards_distinguish_ok_and_err() -> None:
     assert is_ok(parse("5"))
     assert not is_err(parse("5"))
     assert is_err(parse("x"))
     assert not is_ok(parse("x"))
 
 
-def test_both_can_be_matched() -> None:
+def test_results_can_be_matched() -> None:
     match parse("5"):
         case Ok(value):
             assert value == 5
@@ -45,7 +45,7 @@ def test_both_can_be_matched() -> None:
             pytest.fail(error)
 
 
-def test_the_wrong_side_of_an_err_raises_and_says_what_was_there() -> None:
+def test_unwrapping_an_err_raises_with_its_error() -> None:
     found = parse("x")
 
     with pytest.raises(UnwrapError, match="no number: x") as caught:
@@ -58,7 +58,7 @@ def test_the_wrong_side_of_an_err_raises_and_says_what_was_there() -> None:
         found.expect("need a number")
 
 
-def test_the_wrong_side_of_an_ok_raises() -> None:
+def test_reading_the_error_of_an_ok_raises() -> None:
     found = parse("5")
 
     with pytest.raises(UnwrapError):
@@ -70,39 +70,39 @@ def test_the_wrong_side_of_an_ok_raises() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("5", 5), ("x", 0)])
-def test_a_default_stands_in_for_an_error(text: str, expected: int) -> None:
+def test_unwrap_or_returns_the_default_for_an_error(text: str, expected: int) -> None:
     assert parse(text).unwrap_or(0) == expected
     assert parse(text).unwrap_or_else(lambda _: 0) == expected
 
 
-def test_an_error_can_be_raised_as_an_exception_of_ones_own() -> None:
+def test_unwrap_or_raise_raises_the_given_exception() -> None:
     assert parse("5").unwrap_or_raise(KeyError) == 5
     with pytest.raises(KeyError, match="no number: x"):
         parse("x").unwrap_or_raise(KeyError)
 
 
-def test_map_changes_the_value_and_map_err_the_error() -> None:
+def test_map_and_map_err() -> None:
     assert parse("5").map(str) == Ok("5")
     assert parse("x").map(str) == Err("no number: x")
     assert parse("5").map_err(len) == Ok(5)
     assert parse("x").map_err(len) == Err(12)
 
 
-def test_map_with_a_fallback_always_gives_a_value() -> None:
+def test_map_or_and_map_or_else() -> None:
     assert parse("5").map_or("none", str) == "5"
     assert parse("x").map_or("none", str) == "none"
     assert parse("5").map_or_else(lambda: "none", str) == "5"
     assert parse("x").map_or_else(lambda: "none", str) == "none"
 
 
-def test_chains_stop_at_the_first_error_and_can_recover() -> None:
+def test_and_then_and_or_else() -> None:
     assert parse("5").and_then(lambda number: parse(str(number + 1))) == Ok(6)
     assert parse("x").and_then(lambda number: parse(str(number + 1))) == Err("no number: x")
     assert parse("5").or_else(lambda _: parse("0")) == Ok(5)
     assert parse("x").or_else(lambda _: parse("0")) == Ok(0)
 
 
-def test_inspecting_sees_one_side_and_changes_nothing() -> None:
+def test_inspect_and_inspect_err() -> None:
     seen: list[object] = []
 
     assert parse("5").inspect(seen.append).inspect_err(seen.append) == Ok(5)

@@ -21,7 +21,7 @@ from horsies.model.retry import (
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TIMES_OUT = RetryPolicy.fixed([60, 300], auto_retry_for=[OutcomeCode.TASK_TIMEOUT], jitter=False)
+TIMEOUT_POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=[OutcomeCode.TASK_TIMEOUT], jitter=False)
 
 fixed_policies = st.builds(
     RetryPolicy.fixed,
@@ -47,7 +47,7 @@ def test_defaults() -> None:
     assert (policy.jitter, policy.max_delay_seconds) == (True, None)
 
 
-def test_the_lists_of_a_policy_cannot_change_and_are_written_as_lists() -> None:
+def test_policy_lists_are_immutable_and_stored_as_lists() -> None:
     policy = RetryPolicy(intervals=[1, 2, 3], auto_retry_for=["A"])
 
     assert (policy.intervals, policy.auto_retry_for) == ((1, 2, 3), ("A",))
@@ -75,7 +75,7 @@ def test_the_lists_of_a_policy_cannot_change_and_are_written_as_lists() -> None:
         {"tries": 3},
     ],
 )
-def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_policy_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="RetryPolicy"):
         RetryPolicy.model_validate({"auto_retry_for": ["A"], **wrong})
 
@@ -91,7 +91,7 @@ def test_codes_must_be_listed() -> None:
         RetryPolicy()  # pyright: ignore[reportCallIssue]
 
 
-def test_all_problems_are_told_together_in_one_line_of_our_own() -> None:
+def test_error_lists_all_faults_in_one_line() -> None:
     with pytest.raises(ValueError, match="RetryPolicy") as caught:
         RetryPolicy(max_retries=2, max_delay_seconds=-1, auto_retry_for=["A", "ValueError"], tries=3)  # pyright: ignore[reportCallIssue]
 
@@ -104,7 +104,7 @@ def test_all_problems_are_told_together_in_one_line_of_our_own() -> None:
     ]
 
 
-def test_a_policy_that_cannot_work_is_shown_where_it_is_written() -> None:
+def test_error_points_at_the_callers_line() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         RetryPolicy.exponential(0, max_retries=1, auto_retry_for=["A"])
 
@@ -113,7 +113,7 @@ def test_a_policy_that_cannot_work_is_shown_where_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(("count", "edge"), [(0, "at least 1"), (21, "at most 20")])
-def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: int, edge: str) -> None:
+def test_wrong_number_of_intervals_is_reported_for_intervals(count: int, edge: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         RetryPolicy.fixed([60] * count, auto_retry_for=["A"])
 
@@ -121,7 +121,7 @@ def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: 
 
 
 @pytest.mark.parametrize(
-    ("intervals", "codes", "says"),
+    ("intervals", "codes", "message"),
     [
         (5, ["A"], "intervals: must be a list of delays in seconds"),
         ("5", ["A"], "intervals: must be a list of delays in seconds"),
@@ -134,19 +134,19 @@ def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: 
         ),
     ],
 )
-def test_what_is_no_list_of_pauses_or_codes_is_told_so(intervals: Any, codes: Any, says: str) -> None:
+def test_wrong_types_of_intervals_and_codes(intervals: Any, codes: Any, message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         RetryPolicy.fixed(intervals, auto_retry_for=codes)
 
-    assert caught.value.message == f"RetryPolicy: {says}"
+    assert caught.value.message == f"RetryPolicy: {message}"
 
 
-def test_a_single_code_is_no_list_of_its_letters() -> None:
+def test_single_string_is_not_a_list_of_codes() -> None:
     with pytest.raises(TaskDefinitionError, match="must be a list of error codes"):
         RetryPolicy.exponential(5, max_retries=1, auto_retry_for="TIMEOUT")
 
 
-def test_a_policy_inside_a_model_is_one_of_its_faults() -> None:
+def test_policy_in_another_model_reports_its_path() -> None:
     class Job(BaseModel):
         policy: RetryPolicy
 
@@ -154,21 +154,21 @@ def test_a_policy_inside_a_model_is_one_of_its_faults() -> None:
         Job.model_validate({"policy": {}})
 
 
-def test_a_policy_survives_being_stored() -> None:
+def test_stored_policy_round_trip() -> None:
     policy = RetryPolicy.exponential(5, max_retries=4, auto_retry_for=[OutcomeCode.TASK_TIMEOUT, "CARD_DECLINED"])
 
     assert RetryPolicy.model_validate_json(policy.model_dump_json()) == policy
     assert RetryPolicy.model_validate(policy.model_dump(mode="json")) == policy
 
 
-def test_a_policy_is_frozen() -> None:
+def test_policy_is_frozen() -> None:
     with pytest.raises(ValidationError):
-        TIMES_OUT.max_retries = 5  # pyright: ignore[reportAttributeAccessIssue]
+        TIMEOUT_POLICY.max_retries = 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(("retry_number", "expected"), [(1, 60.0), (2, 300.0), (3, 300.0)])
-def test_fixed_delays_follow_the_list_and_stay_at_its_end(retry_number: int, expected: float) -> None:
-    assert backoff_delay_s(TIMES_OUT, retry_number, 1.0) == expected
+def test_fixed_delays_repeat_the_last_interval(retry_number: int, expected: float) -> None:
+    assert backoff_delay_s(TIMEOUT_POLICY, retry_number, 1.0) == expected
 
 
 @pytest.mark.parametrize(("retry_number", "expected"), [(1, 5), (2, 10), (3, 20), (4, 30)])
@@ -179,9 +179,7 @@ def test_exponential_delays_double_up_to_the_cap(retry_number: int, expected: fl
 
 
 @given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
-def test_jitter_never_shortens_and_adds_a_quarter_at_most(
-    policy: RetryPolicy, retry_number: int, jitter: float
-) -> None:
+def test_jitter_adds_at_most_a_quarter(policy: RetryPolicy, retry_number: int, jitter: float) -> None:
     without = backoff_delay_s(policy, retry_number, 0.0)
     delay = backoff_delay_s(policy, retry_number, jitter)
 
@@ -195,45 +193,45 @@ def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry_number: int, jitter
 
 
 @pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
-def test_senseless_questions_are_refused(retry_number: int, jitter: float) -> None:
+def test_invalid_retry_number_or_jitter_is_rejected(retry_number: int, jitter: float) -> None:
     with pytest.raises(ValueError, match="must be"):
-        backoff_delay_s(TIMES_OUT, retry_number, jitter)
+        backoff_delay_s(TIMEOUT_POLICY, retry_number, jitter)
 
 
-def test_a_listed_code_with_retries_left_is_retried_after_its_delay() -> None:
-    verdict = decide_retry(RetryState(policy=TIMES_OUT, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
+def test_listed_code_is_retried_after_its_delay() -> None:
+    decision = decide_retry(RetryState(policy=TIMEOUT_POLICY, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
 
-    assert verdict == RetryAt(NOW + timedelta(seconds=300))
+    assert decision == RetryAt(NOW + timedelta(seconds=300))
 
 
 @pytest.mark.parametrize(
-    ("chances", "code", "reason"),
+    ("state", "code", "reason"),
     [
         (RetryState(policy=None, retry_count=0), "TASK_TIMEOUT", GiveUpReason.NO_POLICY),
-        (RetryState(policy=TIMES_OUT, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
-        (RetryState(policy=TIMES_OUT, retry_count=0), None, GiveUpReason.NOT_LISTED),
-        (RetryState(policy=TIMES_OUT, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
+        (RetryState(policy=TIMEOUT_POLICY, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
+        (RetryState(policy=TIMEOUT_POLICY, retry_count=0), None, GiveUpReason.NOT_LISTED),
+        (RetryState(policy=TIMEOUT_POLICY, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
     ],
 )
-def test_otherwise_it_is_given_up(chances: RetryState, code: str | None, reason: GiveUpReason) -> None:
-    assert decide_retry(chances, code, now=NOW, jitter=0.0) == GiveUp(reason)
+def test_reasons_to_give_up(state: RetryState, code: str | None, reason: GiveUpReason) -> None:
+    assert decide_retry(state, code, now=NOW, jitter=0.0) == GiveUp(reason)
 
 
 @pytest.mark.parametrize(("seconds", "is_retried"), [(61, True), (60, False), (59, False)])
-def test_a_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -> None:
-    chances = RetryState(policy=TIMES_OUT, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
+def test_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -> None:
+    state = RetryState(policy=TIMEOUT_POLICY, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
 
-    verdict = decide_retry(chances, "TASK_TIMEOUT", now=NOW, jitter=0.0)
+    decision = decide_retry(state, "TASK_TIMEOUT", now=NOW, jitter=0.0)
 
-    assert verdict == (RetryAt(NOW + timedelta(seconds=60)) if is_retried else GiveUp(GiveUpReason.TOO_LATE))
+    assert decision == (RetryAt(NOW + timedelta(seconds=60)) if is_retried else GiveUp(GiveUpReason.TOO_LATE))
 
 
 @pytest.mark.parametrize(("not_before_s", "due_s"), [(10, 60), (90, 90)])
-def test_a_recovered_task_waits_for_the_later_of_both_delays(not_before_s: int, due_s: int) -> None:
-    chances = RetryState(policy=TIMES_OUT, retry_count=0)
+def test_retry_waits_for_the_later_of_both_delays(not_before_s: int, due_s: int) -> None:
+    state = RetryState(policy=TIMEOUT_POLICY, retry_count=0)
 
-    verdict = decide_retry(
-        chances, "TASK_TIMEOUT", now=NOW, jitter=0.0, not_before=NOW + timedelta(seconds=not_before_s)
+    decision = decide_retry(
+        state, "TASK_TIMEOUT", now=NOW, jitter=0.0, not_before=NOW + timedelta(seconds=not_before_s)
     )
 
-    assert verdict == RetryAt(NOW + timedelta(seconds=due_s))
+    assert decision == RetryAt(NOW + timedelta(seconds=due_s))

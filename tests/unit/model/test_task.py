@@ -18,38 +18,41 @@ from horsies.model.task import (
 LIVE = set(TaskStatus) - TASK_TERMINAL_STATES
 
 
-def test_four_states_are_terminal() -> None:
+def test_terminal_statuses() -> None:
     assert {status for status in TaskStatus if status.is_terminal} == {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"}
     assert all(status.value == status.name for status in TaskStatus)
 
 
-def test_the_moves_are_numbered_without_gaps_and_named_once() -> None:
-    assert [move.number for move in TRANSITIONS] == [f"T{number}" for number in range(1, 23)]
-    assert len({move.name for move in TRANSITIONS}) == len(TRANSITIONS)
+def test_transitions_have_consecutive_numbers_and_unique_names() -> None:
+    assert [transition.number for transition in TRANSITIONS] == [f"T{number}" for number in range(1, 23)]
+    assert len({transition.name for transition in TRANSITIONS}) == len(TRANSITIONS)
 
 
-@pytest.mark.parametrize("move", TRANSITIONS, ids=lambda move: move.number)
-def test_no_move_leaves_a_terminal_state(move: Transition) -> None:
-    assert not move.sources & TASK_TERMINAL_STATES
+@pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda transition: transition.number)
+def test_no_transition_leaves_a_terminal_status(transition: Transition) -> None:
+    assert not transition.sources & TASK_TERMINAL_STATES
 
 
 @pytest.mark.parametrize("status", [status for status in TaskStatus if status is not TaskStatus.PENDING])
-def test_every_state_can_be_reached_from_pending(status: TaskStatus) -> None:
+def test_every_status_is_reachable_from_pending(status: TaskStatus) -> None:
     reached = {TaskStatus.PENDING}
-    while more := {to for move in TRANSITIONS if move.sources & reached for to in move.targets} - reached:
+    while (
+        more := {to for transition in TRANSITIONS if transition.sources & reached for to in transition.targets}
+        - reached
+    ):
         reached |= more
 
     assert status in reached
 
 
 @pytest.mark.parametrize("status", sorted(LIVE))
-def test_every_live_state_can_come_to_an_end(status: TaskStatus) -> None:
-    assert any(move.targets & TASK_TERMINAL_STATES for move in TRANSITIONS if status in move.sources)
+def test_every_unfinished_status_can_become_terminal(status: TaskStatus) -> None:
+    assert any(transition.targets & TASK_TERMINAL_STATES for transition in TRANSITIONS if status in transition.sources)
 
 
-def test_only_the_owner_completes_and_only_claims_and_owners_start() -> None:
-    completing = {actor for move in TRANSITIONS if TaskStatus.COMPLETED in move.targets for actor in move.actors}
-    starting = {actor for move in TRANSITIONS if TaskStatus.RUNNING in move.targets for actor in move.actors}
+def test_only_owners_complete_and_owners_or_claims_start() -> None:
+    completing = {actor for each in TRANSITIONS if TaskStatus.COMPLETED in each.targets for actor in each.actors}
+    starting = {actor for each in TRANSITIONS if TaskStatus.RUNNING in each.targets for actor in each.actors}
 
     assert completing == {Actor.OWNER}
     assert starting == {Actor.OWNER, Actor.CLAIM}
@@ -66,7 +69,7 @@ def test_only_the_owner_completes_and_only_claims_and_owners_start() -> None:
         ("COMPLETED", "PENDING", []),
     ],
 )
-def test_transitions_between_two_states(source: str, target: str, numbers: list[str]) -> None:
+def test_transitions_between_two_statuses(source: str, target: str, numbers: list[str]) -> None:
     found = [each.number for each in TRANSITIONS if source in each.sources and target in each.targets]
     assert found == numbers
 
@@ -87,5 +90,5 @@ ATTEMPT = """
 
 
 @pytest.mark.parametrize(("kind", "names"), [(TaskContext, CONTEXT), (TaskInfo, INFO), (TaskAttemptInfo, ATTEMPT)])
-def test_what_is_shown_of_a_task_is_what_is_documented(kind: type, names: str) -> None:
+def test_public_views_have_the_documented_fields(kind: type, names: str) -> None:
     assert {each.name for each in dataclasses.fields(kind)} == set(names.split())

@@ -12,7 +12,7 @@ from horsies.model.task_result import (
 )
 
 
-class Mute(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError
 
@@ -22,7 +22,7 @@ class Mute(Exception):
 def raised(exception: BaseException) -> BaseException:
     try:
         raise exception
-    except BaseException as caught:  # noqa: BLE001 - the point is the traceback
+    except BaseException as caught:  # noqa: BLE001 - only to get a traceback
         return caught
 
 
@@ -31,39 +31,39 @@ def test_all_fields_are_optional() -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN_CODE_REGISTRY)
-def test_a_reserved_code_is_taken_as_member_and_refused_as_text(name: str) -> None:
+def test_built_in_code_is_accepted_only_as_enum_member(name: str) -> None:
     assert TaskError(error_code=BUILTIN_CODE_REGISTRY[name]).error_code is BUILTIN_CODE_REGISTRY[name]
     with pytest.raises(ValueError, match=f"{name} is reserved; pass .*Code.{name}"):
         TaskError(error_code=name)
 
 
 @pytest.mark.parametrize("code", ["cardDeclined", "card declined", "", 5])
-def test_a_code_that_is_not_upper_snake_text_is_refused(code: str) -> None:
+def test_code_must_be_upper_snake(code: str) -> None:
     with pytest.raises(ValidationError):
         TaskError(error_code=code)
 
 
-def test_unknown_fields_are_refused_and_errors_are_frozen() -> None:
+def test_unknown_fields_are_rejected_and_errors_are_frozen() -> None:
     with pytest.raises(ValidationError):
         TaskError(mesage="typo")  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValidationError):
         TaskError().message = "changed"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_stored_code_is_plain_text_and_comes_back_as_its_member() -> None:
+def test_stored_built_in_code_is_read_as_enum_member() -> None:
     stored = TaskError(error_code=OutcomeCode.TASK_TIMEOUT).model_dump_json()
 
     assert '"error_code":"TASK_TIMEOUT"' in stored
     assert TaskError.model_validate_json(stored).error_code is OutcomeCode.TASK_TIMEOUT
 
 
-def test_a_stored_code_is_read_even_when_we_would_not_take_it_today() -> None:
+def test_invalid_stored_code_is_still_read() -> None:
     assert (
         TaskError.model_validate_json('{"error_code": "from an older version"}').error_code == "from an older version"
     )
 
 
-def test_a_live_exception_stays_live_here_and_is_stored_as_text() -> None:
+def test_exception_is_kept_in_memory_and_stored_as_text() -> None:
     exception = raised(KeyError("sku"))
     error = TaskError(exception=exception)
 
@@ -74,15 +74,15 @@ def test_a_live_exception_stays_live_here_and_is_stored_as_text() -> None:
     assert stored == {"type": "KeyError", "module": "builtins", "message": "'sku'", "repr": "KeyError('sku')"}
 
 
-def test_an_exception_that_cannot_speak_is_still_recorded() -> None:
-    record = exception_to_record(raised(Mute()))
+def test_exception_with_failing_str_is_recorded() -> None:
+    record = exception_to_record(raised(Unprintable()))
 
-    assert record["type"] == "Mute"
-    assert record["message"] == "<Mute: str raised RuntimeError>"
-    assert record["repr"] == "<Mute: repr raised RuntimeError>"
+    assert record["type"] == "Unprintable"
+    assert record["message"] == "<Unprintable: str raised RuntimeError>"
+    assert record["repr"] == "<Unprintable: repr raised RuntimeError>"
 
 
-def test_a_sub_workflow_error_says_which_run_failed() -> None:
+def test_sub_workflow_error_round_trip() -> None:
     error = SubWorkflowError(
         error_code=OutcomeCode.SUBWORKFLOW_FAILED, sub_workflow_id="id", sub_workflow_summary={"failed_tasks": 1}
     )

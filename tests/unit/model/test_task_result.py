@@ -10,7 +10,7 @@ from horsies.model.task_result import TaskError, TaskResult
 FAILED = TaskResult(err=TaskError(error_code="CARD_DECLINED"))
 
 
-def test_a_success_may_be_none() -> None:
+def test_ok_may_be_none() -> None:
     result = TaskResult(ok=None)
 
     assert result.is_ok()
@@ -19,7 +19,7 @@ def test_a_success_may_be_none() -> None:
 
 
 @pytest.mark.parametrize("sides", [{}, {"ok": 1, "err": TaskError()}, {"err": None}])
-def test_both_sides_or_none_is_refused(sides: dict[str, object]) -> None:
+def test_exactly_one_of_ok_and_err_is_required(sides: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="err"):
         TaskResult(**sides)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
@@ -30,7 +30,7 @@ def test_ok_and_err_never_raise() -> None:
     assert FAILED.err == TaskError(error_code="CARD_DECLINED")
 
 
-def test_the_wrong_side_is_a_value_error() -> None:
+def test_reading_the_wrong_side_raises_value_error() -> None:
     with pytest.raises(ValueError, match="CARD_DECLINED"):
         FAILED.unwrap()
     with pytest.raises(ValueError, match="CARD_DECLINED"):

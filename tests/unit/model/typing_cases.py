@@ -1,4 +1,4 @@
-"""What type checkers make of our values; pyright reads this file, pytest does not."""
+"""Static typing tests: checked by pyright, not run by pytest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def match_is_exhaustive(found: Result[int, str]) -> int:
             assert_never(found)
 
 
-def unwrapping_gives_the_side_asked_for(found: Result[int, str]) -> None:
+def unwrap_and_unwrap_err_have_the_declared_types(found: Result[int, str]) -> None:
     assert_type(found.ok(), int | None)
     assert_type(found.err(), str | None)
     assert_type(found.unwrap_or(0.5), int | float)
@@ -40,48 +40,48 @@ def unwrapping_gives_the_side_asked_for(found: Result[int, str]) -> None:
     assert_type(found.unwrap_or_raise(ValueError), int)
 
 
-def unwrap_leaves_the_value(found: Result[int, str]) -> None:
+def unwrap_has_the_value_type(found: Result[int, str]) -> None:
     assert_type(found.unwrap(), int)
 
 
-def ok_value_leaves_the_value(found: Result[int, str]) -> None:
+def ok_value_has_the_value_type(found: Result[int, str]) -> None:
     assert_type(found.ok_value, int)
 
 
-def mapping_changes_one_side_only(found: Result[int, str]) -> None:
+def map_changes_one_type_only(found: Result[int, str]) -> None:
     assert_type(found.map(lambda number: number / 2), Ok[float] | Err[str])
     assert_type(found.map_err(lambda text: text.encode()), Ok[int] | Err[bytes])
 
 
-def chaining_collects_the_errors(found: Result[int, str]) -> None:
+def and_then_combines_error_types(found: Result[int, str]) -> None:
     def halve(number: int) -> Result[float, ZeroDivisionError]:
         return Ok(number / 2) if number else Err(ZeroDivisionError())
 
     assert_type(found.and_then(halve), Ok[float] | Err[ZeroDivisionError] | Err[str])
 
 
-def a_narrower_result_is_also_a_wider_one(found: Result[bool, str]) -> Result[int, object]:
+def result_is_covariant(found: Result[bool, str]) -> Result[int, object]:
     return found
 
 
-def a_task_returns_either_side() -> TaskResult[list[float], TaskError]:
+def task_may_return_ok_or_err() -> TaskResult[list[float], TaskError]:
     if __debug__:
         return TaskResult(ok=[1, 2])
     return TaskResult(err=TaskError(error_code="NO_NUMBERS"))
 
 
-def a_task_result_is_typed(found: TaskResult[int, TaskError]) -> None:
+def task_result_is_typed(found: TaskResult[int, TaskError]) -> None:
     assert_type(found.ok, int | None)
     assert_type(found.err, TaskError | None)
     assert_type(found.ok_value, int)
     assert_type(found.unwrap_err(), TaskError)
 
 
-def none_is_a_value() -> TaskResult[None, TaskError]:
+def none_is_a_valid_ok() -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
-def a_result_alone_is_fully_known() -> None:
+def types_are_inferred_without_annotation() -> None:
     made = TaskResult(ok=5)
     assert_type(made.ok_value, int)
     failed = TaskResult(err=TaskError(message="no"))

@@ -15,7 +15,7 @@ from horsies.model.task_result import (
     task_error_from,
 )
 
-NOTHING = ExceptionRules()
+NO_RULES = ExceptionRules()
 APP = ExceptionRules(mapper={KeyError: "APP_KEY", ValueError: "APP_VALUE"}, default="APP_DEFAULT")
 TASK = ExceptionRules(mapper={KeyError: "TASK_KEY"}, default="TASK_DEFAULT")
 
@@ -30,24 +30,24 @@ class Subclass(KeyError):
         (KeyError, TASK, APP, "TASK_KEY"),
         (ValueError, TASK, APP, "APP_VALUE"),
         (Subclass, TASK, APP, "TASK_DEFAULT"),
-        (OSError, NOTHING, APP, "APP_DEFAULT"),
-        (OSError, NOTHING, NOTHING, "UNHANDLED_EXCEPTION"),
+        (OSError, NO_RULES, APP, "APP_DEFAULT"),
+        (OSError, NO_RULES, NO_RULES, "UNHANDLED_EXCEPTION"),
         (SystemExit, ExceptionRules(mapper={SystemExit: "LEFT"}), APP, "LEFT"),
     ],
 )
-def test_mappers_by_exact_class_come_before_defaults_and_the_task_before_the_app(
+def test_mappers_come_before_defaults_and_task_before_app(
     kind: type[BaseException], task: ExceptionRules, app: ExceptionRules, code: str
 ) -> None:
     assert error_code_for(kind, task=task, app=app) == code
 
 
-def test_the_built_in_default_is_its_enum_member() -> None:
+def test_built_in_default_is_an_enum_member() -> None:
     app = ExceptionRules(default="UNHANDLED_EXCEPTION")
 
-    assert error_code_for(OSError, task=NOTHING, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
+    assert error_code_for(OSError, task=NO_RULES, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
-def test_a_failure_keeps_the_exception_and_its_message() -> None:
+def test_task_error_keeps_the_exception_and_its_message() -> None:
     exception = KeyError("sku")
 
     error = task_error_from(exception, task=TASK, app=APP)
@@ -55,8 +55,8 @@ def test_a_failure_keeps_the_exception_and_its_message() -> None:
     assert (error.error_code, error.message, error.exception) == ("TASK_KEY", "'sku'", exception)
 
 
-def test_an_exception_without_a_message_is_named_by_its_class() -> None:
-    assert task_error_from(SystemExit(), task=NOTHING, app=NOTHING).message == "SystemExit"
+def test_exception_without_message_uses_its_class_name() -> None:
+    assert task_error_from(SystemExit(), task=NO_RULES, app=NO_RULES).message == "SystemExit"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_exception_without_a_message_is_named_by_its_class() -> None:
         ExceptionRules(default="oops"),
     ],
 )
-def test_rules_that_cannot_work_are_a_configuration_fault(wrong: ExceptionRules) -> None:
+def test_invalid_rules_are_a_configuration_error(wrong: ExceptionRules) -> None:
     (fault,) = mapping_faults(wrong)
 
     assert fault.code is ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
@@ -82,10 +82,10 @@ def test_every_fault_is_reported() -> None:
     assert not list(mapping_faults(APP))
 
 
-def test_our_own_codes_may_not_be_handed_out_except_as_the_usual_default() -> None:
+def test_built_in_codes_are_reserved_except_the_default() -> None:
     rules = ExceptionRules(mapper={KeyError: "TASK_TIMEOUT"}, default=OutcomeCode.TASK_EXPIRED)
 
     assert {fault.code for fault in reserved_code_faults(rules)} == {ErrorCode.CHECK_RESERVED_CODE_COLLISION}
     assert len(list(reserved_code_faults(rules))) == 2
     assert not list(reserved_code_faults(ExceptionRules(default="UNHANDLED_EXCEPTION")))
-    assert not list(reserved_code_faults(NOTHING))
+    assert not list(reserved_code_faults(NO_RULES))

@@ -1,4 +1,4 @@
-"""What a worker asks for, and that it never asks for more."""
+"""How many tasks a worker claims in one pass."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ limits = st.builds(
 )
 
 
-def asked(found: ClaimPlan | None) -> dict[str, int]:
+def capacities(found: ClaimPlan | None) -> dict[str, int]:
     return {} if found is None else {queue.name: queue.capacity for queue in found.queues}
 
 
 @pytest.mark.parametrize(
-    ("child", "queue", "places"),
+    ("child", "queue", "slots"),
     [
         (IDLE, UNKNOWN, 1),
         (IDLE, QUICK, 128),
@@ -64,50 +64,48 @@ def asked(found: ClaimPlan | None) -> dict[str, int]:
         (TWO_CHUNKS, SLOW, 0),
     ],
 )
-def test_a_child_offers_what_it_can_run_now_or_after_a_chunk(child: ChildLoad, queue: ServedQueue, places: int) -> None:
+def test_child_offers_slots_for_now_or_after_its_chunk(child: ChildLoad, queue: ServedQueue, slots: int) -> None:
     found = plan_claim([queue], [child], ClaimLimits(async_concurrency=10), claimed=0)
 
-    assert (0 if found is None else found.limit) == places
+    assert (0 if found is None else found.limit) == slots
 
 
-def test_places_of_all_children_add_up() -> None:
+def test_slots_of_all_children_are_summed() -> None:
     found = plan_claim([QUICK], [IDLE, ONE_CHUNK, TWO_CHUNKS, BUSY], ClaimLimits(), claimed=0)
 
     assert found == ClaimPlan(limit=224, startable=224, queues=(QueueCapacity(name="quick", capacity=224),))
 
 
-def test_queues_of_unknown_speed_share_the_children() -> None:
+def test_queues_without_estimates_share_the_children() -> None:
     found = plan_claim([UNKNOWN, SLOW], [IDLE, IDLE], ClaimLimits(), claimed=0)
 
     assert found is not None
-    assert (found.limit, asked(found)) == (2, {"new": 2, "slow": 2})
+    assert (found.limit, capacities(found)) == (2, {"new": 2, "slow": 2})
 
 
-def test_the_place_behind_a_chunk_is_left_to_a_slow_queue_where_one_is_served() -> None:
+def test_slot_behind_a_chunk_is_reserved_for_slow_queues() -> None:
     found = plan_claim([QUICK, SLOW], [IDLE, ONE_CHUNK], ClaimLimits(), claimed=0)
 
     assert found is not None
-    assert (found.limit, asked(found)) == (64 + 2, {"quick": 64, "slow": 2})
+    assert (found.limit, capacities(found)) == (64 + 2, {"quick": 64, "slow": 2})
 
 
-def test_places_for_async_tasks_are_counted_once_for_all_queues() -> None:
+def test_async_slots_are_counted_once_for_all_queues() -> None:
     found = plan_claim([QUICK, SLOW], [TWO_ASYNC], ClaimLimits(async_concurrency=10), claimed=0)
 
     assert found is not None
-    assert (found.limit, asked(found)) == (8, {"quick": 8, "slow": 8})
+    assert (found.limit, capacities(found)) == (8, {"quick": 8, "slow": 8})
 
 
-@pytest.mark.parametrize(("most_beside", "limit", "beside"), [(None, 9, 8), (3, 4, 3), (0, 1, 0)])
-def test_places_beside_coroutines_come_last_and_only_as_many_as_allowed(
-    most_beside: int | None, limit: int, beside: int
-) -> None:
-    found = plan_claim([UNKNOWN], [IDLE, TWO_ASYNC], ClaimLimits(), claimed=0, max_async_only=most_beside)
+@pytest.mark.parametrize(("max_async_only", "limit", "async_only"), [(None, 9, 8), (3, 4, 3), (0, 1, 0)])
+def test_async_only_slots_come_last_and_are_limited(max_async_only: int | None, limit: int, async_only: int) -> None:
+    found = plan_claim([UNKNOWN], [IDLE, TWO_ASYNC], ClaimLimits(), claimed=0, max_async_only=max_async_only)
 
     assert found is not None
-    assert (found.limit, found.startable, found.async_only) == (limit, limit, beside)
+    assert (found.limit, found.startable, found.async_only) == (limit, limit, async_only)
 
 
-def test_a_function_changes_places_with_a_coroutine_that_can_run_beside_others() -> None:
+def test_sync_task_swaps_slots_with_a_coroutine() -> None:
     free, busy = 1, 2
 
     assert swap_mismatched_slots([free, busy], {busy}, [True, False]) == [busy, free]
@@ -131,20 +129,20 @@ def test_a_function_changes_places_with_a_coroutine_that_can_run_beside_others()
         (ClaimLimits(cluster_wide_cap=5), 0, 2, 2),
     ],
 )
-def test_two_idle_children_and_the_limits(settings: ClaimLimits, claimed: int, limit: int, startable: int) -> None:
+def test_limits_apply_to_two_idle_children(settings: ClaimLimits, claimed: int, limit: int, startable: int) -> None:
     found = plan_claim([UNKNOWN], [IDLE, IDLE], settings, claimed=claimed)
 
     assert ((found.limit, found.startable) if found else (0, 0)) == (limit, startable)
 
 
-def test_a_batch_limit_holds_for_each_queue() -> None:
+def test_max_claim_batch_applies_to_each_queue() -> None:
     found = plan_claim([UNKNOWN, SLOW], [IDLE] * 5, ClaimLimits(max_claim_batch=2), claimed=0)
 
     assert found is not None
-    assert (found.limit, asked(found)) == (4, {"new": 2, "slow": 2})
+    assert (found.limit, capacities(found)) == (4, {"new": 2, "slow": 2})
 
 
-def test_caps_are_handed_on_and_a_closed_queue_is_not_asked() -> None:
+def test_caps_are_passed_on_and_closed_queues_left_out() -> None:
     capped, closed = ServedQueue(name="capped", max_concurrency=3), ServedQueue(name="closed", max_concurrency=0)
     found = plan_claim([capped, closed, UNKNOWN], [IDLE] * 5, ClaimLimits(), claimed=0)
 
@@ -153,7 +151,7 @@ def test_caps_are_handed_on_and_a_closed_queue_is_not_asked() -> None:
     assert found.is_capped
 
 
-def test_only_a_cap_makes_a_claim_count_what_others_do() -> None:
+def test_claim_is_capped_only_with_a_cap() -> None:
     free, capped = (plan_claim([UNKNOWN], [IDLE], ClaimLimits(cluster_wide_cap=cap), claimed=0) for cap in (None, 3))
 
     assert free is not None
@@ -162,16 +160,16 @@ def test_only_a_cap_makes_a_claim_count_what_others_do() -> None:
     assert capped.is_capped
 
 
-def test_a_worker_without_children_or_queues_asks_for_nothing() -> None:
+def test_worker_without_children_or_queues_claims_nothing() -> None:
     assert plan_claim([UNKNOWN], [], ClaimLimits(), claimed=0) is None
     assert plan_claim([], [IDLE], ClaimLimits(), claimed=0) is None
 
 
 @given(st.lists(queues, max_size=4, unique_by=lambda queue: queue.name), st.lists(children), limits, st.integers(0, 20))
-def test_no_budget_is_negative_or_above_a_limit(
-    served: list[ServedQueue], hands: list[ChildLoad], settings: ClaimLimits, claimed: int
+def test_plan_is_never_negative_or_above_a_limit(
+    served: list[ServedQueue], children_loads: list[ChildLoad], settings: ClaimLimits, claimed: int
 ) -> None:
-    found = plan_claim(served, hands, settings, claimed=claimed)
+    found = plan_claim(served, children_loads, settings, claimed=claimed)
     if found is None:
         return
 

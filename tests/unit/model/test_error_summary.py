@@ -1,4 +1,4 @@
-"""An error that is a value is told in one line when someone takes it for a success."""
+"""One-line summaries of error values, as used by `unwrap()`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from horsies.model.task_result import OperationalErrorCode
 
 
 def raised(exception: Exception) -> Exception:
-    """The exception with a traceback."""
+    """Return the exception with a traceback."""
     try:
         raise exception
     except Exception as caught:  # noqa: BLE001
         return caught
 
 
-def test_a_failed_task_is_told_by_its_code_and_message() -> None:
+def test_task_error_summary_is_code_and_message() -> None:
     assert (
         summarize_error(TaskError(error_code="CARD_DECLINED", message="no funds", data={"pin": 1}))
         == "CARD_DECLINED: no funds"
     )
 
 
-def test_the_exception_behind_it_is_told_by_its_class() -> None:
+def test_summary_names_the_exception_class() -> None:
     lost = raised(KeyError("name"))
     error = TaskError(error_code=OperationalErrorCode.UNHANDLED_EXCEPTION, message=str(lost), exception=lost)
     assert summarize_error(error) == "UNHANDLED_EXCEPTION: 'name' (KeyError)"
     assert summarize_error(TaskError.model_validate_json(error.model_dump_json())) == summarize_error(error)
 
 
-def test_an_error_that_says_nothing_is_told_by_its_class() -> None:
+def test_error_without_code_and_message_shows_its_class() -> None:
     assert summarize_error(TaskError(data="long")) == "TaskError"
 
 
-def test_any_other_value_is_told_by_its_repr() -> None:
+def test_other_values_show_their_repr() -> None:
     assert summarize_error("no number") == "'no number'"
 
 
-def test_a_value_that_is_not_there_is_asked_for_without_a_traceback_in_the_answer() -> None:
+def test_unwrap_message_contains_no_traceback() -> None:
     result = TaskResult(err=TaskError(error_code="CARD_DECLINED", exception=raised(ValueError("boom"))))
     with pytest.raises(ValueError, match=r"the task failed: CARD_DECLINED \(ValueError\)$"):
         result.unwrap()
 
 
-def test_a_failed_send_is_told_by_its_code_and_message() -> None:
+def test_send_error_summary_is_code_and_message() -> None:
     failed = Err(TaskSendError(code=TaskSendErrorCode.ENQUEUE_FAILED, message="no server", exception=OSError("x")))
     with pytest.raises(UnwrapError) as caught:
         failed.unwrap()

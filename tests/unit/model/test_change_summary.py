@@ -1,4 +1,4 @@
-"""Many moves, few messages."""
+"""Aggregation of task changes into NOTIFY payloads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DONE = TaskChange(kind="complete", queue="mail", source=TaskStatus.RUNNING, targ
 FAILED = TaskChange(kind="fail", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.FAILED)
 LONG_AGO, LATER = 0.0, 1e9
 
-moves = st.builds(
+changes = st.builds(
     TaskChange,
-    kind=st.sampled_from([move.name for move in TRANSITIONS]),
+    kind=st.sampled_from([transition.name for transition in TRANSITIONS]),
     queue=st.text(max_size=100),
     source=st.sampled_from(TaskStatus),
     target=st.sampled_from(TaskStatus),
@@ -31,42 +31,42 @@ def ids(count: int) -> list[str]:
     return [f"01890a5d-ac96-774b-bcce-{number:012x}" for number in range(count)]
 
 
-def told(summary: ChangeSummary, now: float = LATER) -> list[dict[str, Any]]:
+def drained(summary: ChangeSummary, now: float = LATER) -> list[dict[str, Any]]:
     return [json.loads(payload) for payload in summary.drain(now)]
 
 
-def test_moves_of_one_kind_and_queue_are_one_message() -> None:
+def test_changes_of_one_kind_and_queue_share_a_message() -> None:
     summary = ChangeSummary()
     summary.add(DONE, ["a", "b"])
     summary.add(FAILED, ["c"])
     summary.add(DONE, ["d"])
 
-    assert told(summary) == [
+    assert drained(summary) == [
         {"kind": "complete", "queue": "mail", "from": "RUNNING", "to": "COMPLETED", "count": 3, "ids": ["a", "b", "d"]},
         {"kind": "fail", "queue": "mail", "from": "RUNNING", "to": "FAILED", "count": 1, "ids": ["c"]},
     ]
 
 
-def test_sixteen_ids_are_named_and_all_are_counted() -> None:
+def test_message_lists_sixteen_ids_and_counts_all() -> None:
     summary = ChangeSummary()
     summary.add(DONE, ids(10))
     summary.add(DONE, ids(500))
-    (message,) = told(summary)
+    (message,) = drained(summary)
 
     assert (message["count"], len(message["ids"])) == (510, 16)
 
 
-def test_nothing_is_told_twice_and_nothing_of_nothing() -> None:
+def test_changes_are_drained_once() -> None:
     summary = ChangeSummary()
     assert summary.due_at() is None
-    assert told(summary) == []
+    assert drained(summary) == []
 
     summary.add(DONE, ids(1))
-    assert told(summary, LONG_AGO) != []
-    assert told(summary, LATER) == []
+    assert drained(summary, LONG_AGO) != []
+    assert drained(summary, LATER) == []
 
 
-def test_the_first_move_is_told_at_once_and_the_next_a_quarter_of_a_second_later() -> None:
+def test_messages_are_at_least_a_quarter_second_apart() -> None:
     summary = ChangeSummary()
     summary.add(DONE, ids(1))
     assert summary.drain(100.0)
@@ -74,11 +74,11 @@ def test_the_first_move_is_told_at_once_and_the_next_a_quarter_of_a_second_later
     summary.add(DONE, ids(2))
     assert summary.due_at() == 100.25
     assert not summary.drain(100.24)
-    assert [message["count"] for message in told(summary, 100.25)] == [2]
+    assert [message["count"] for message in drained(summary, 100.25)] == [2]
 
 
 @pytest.mark.parametrize("queue", ["m" * 100, "\N{HORSE}" * 100, '"\\\x00' * 33, "\N{HORSE}" * 600])
-def test_a_payload_is_short_whatever_a_queue_is_called(queue: str) -> None:
+def test_payload_stays_short_for_any_queue_name(queue: str) -> None:
     summary = ChangeSummary()
     summary.add(TaskChange(kind="claim", queue=queue, source=TaskStatus.PENDING, target=TaskStatus.CLAIMED), ids(100))
     (payload,) = summary.drain(LATER)
@@ -87,21 +87,21 @@ def test_a_payload_is_short_whatever_a_queue_is_called(queue: str) -> None:
     assert json.loads(payload)["count"] == 100
 
 
-@given(st.lists(st.tuples(st.floats(0, 0.3), moves, st.integers(1, 40)), max_size=60))
-def test_every_move_is_counted_once_and_told_four_times_a_second_at_most(
+@given(st.lists(st.tuples(st.floats(0, 0.3), changes, st.integers(1, 40)), max_size=60))
+def test_every_change_is_counted_once_at_the_limited_rate(
     arrivals: list[tuple[float, TaskChange, int]],
 ) -> None:
     summary, now = ChangeSummary(), 0.0
-    sent, heard = Counter[str](), Counter[str]()
-    told_at: list[float] = []
-    for pause_s, moved, count in [*arrivals, (1.0, DONE, 1)]:
+    added, received = Counter[str](), Counter[str]()
+    drained_at: list[float] = []
+    for pause_s, change, count in [*arrivals, (1.0, DONE, 1)]:
         now += pause_s
-        summary.add(moved, ids(count))
-        sent[moved.kind] += count
-        if messages := told(summary, now):
-            told_at.append(now)
+        summary.add(change, ids(count))
+        added[change.kind] += count
+        if messages := drained(summary, now):
+            drained_at.append(now)
             for message in messages:
-                heard[message["kind"]] += message["count"]
+                received[message["kind"]] += message["count"]
 
-    assert heard == sent
-    assert all(later - earlier >= 0.25 - 1e-9 for earlier, later in pairwise(told_at))
+    assert received == added
+    assert all(later - earlier >= 0.25 - 1e-9 for earlier, later in pairwise(drained_at))

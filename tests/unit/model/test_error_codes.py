@@ -14,14 +14,14 @@ from horsies.model.task_result import (
 )
 
 
-def test_the_registry_holds_every_member_once_under_its_own_name() -> None:
+def test_registry_contains_every_code_once() -> None:
     members = [*OperationalErrorCode, *ContractCode, *RetrievalCode, *OutcomeCode]
 
     assert list(BUILTIN_CODE_REGISTRY.values()) == members
     assert all(name == member.name == member.value for name, member in BUILTIN_CODE_REGISTRY.items())
 
 
-def test_retrieval_poison_cancelled_and_expired_codes_are_never_retried() -> None:
+def test_never_retried_codes() -> None:
     assert set(NEVER_RETRIED) == {
         "POISON_TASK",
         "WAIT_TIMEOUT",
@@ -37,15 +37,15 @@ def test_retrieval_poison_cancelled_and_expired_codes_are_never_retried() -> Non
 
 
 @pytest.mark.parametrize("text", ["A", "CARD_DECLINED", "HTTP_503", "E2E"])
-def test_upper_snake_is_a_code(text: str) -> None:
+def test_upper_snake_text_is_a_code(text: str) -> None:
     assert is_upper_snake(text)
 
 
 @pytest.mark.parametrize("text", ["", "ValueError", "card_declined", "_A", "A_", "A__B", "5XX", "A B", "A\n", "É"])
-def test_anything_else_is_no_code(text: str) -> None:
+def test_other_text_is_not_a_code(text: str) -> None:
     assert not is_upper_snake(text)
 
 
-def test_a_known_code_is_its_member_and_another_stays_text() -> None:
+def test_parse_code_returns_members_for_built_in_codes() -> None:
     assert parse_code("TASK_TIMEOUT") is OutcomeCode.TASK_TIMEOUT
     assert parse_code("CARD_DECLINED") == "CARD_DECLINED"

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, told to people."""
+"""Descriptions of pydantic errors."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Opaque: ...
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         (Order, "must be Order or a dict of its fields"),
         (Item, "must be Item or a dict of its fields"),
         (Opaque, "must be Opaque"),
     ],
 )
-def test_a_class_is_named_without_an_article(kind: Any, says: str) -> None:
+def test_class_is_named_without_an_article(kind: Any, message: str) -> None:
     config = ConfigDict(arbitrary_types_allowed=True)
     adapter = TypeAdapter[Any](kind, config=config if kind is Opaque else None)
     with pytest.raises(ValidationError) as caught:
         adapter.validate_python("tomorrow")
 
-    assert [describe_validation_error(finding) for finding in caught.value.errors()] == [says]
+    assert [describe_validation_error(finding) for finding in caught.value.errors()] == [message]
