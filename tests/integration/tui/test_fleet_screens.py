@@ -21,7 +21,7 @@ from tests.support.tui import eventually, fetch_rows, running_tui, screen_text, 
 NOW = datetime.now(UTC)
 
 
-async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_and_on_record(database_url: str) -> None:
+async def test_pausing_queue_updates_database_and_audit(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
     async with running_tui(database_url, place=Place.QUEUES) as pilot:
         await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
@@ -37,7 +37,7 @@ async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_an
     assert tuple(audit) == ("ana", "pause_queue", "tui", 1, "smtp is down")
 
 
-async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_else(database_url: str) -> None:
+async def test_sweep_of_worker_recovers_only_its_tasks(database_url: str) -> None:
     gone, other = [await insert_listening_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
     claimed = await insert_owned_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
     running = await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
@@ -55,7 +55,7 @@ async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_els
     assert {row["id"]: row["status"] for row in rows} == {claimed: "PENDING", running: "FAILED", left: "CLAIMED"}
 
 
-async def test_what_needs_attention_is_seen_from_the_database(database_url: str) -> None:
+async def test_alerts_come_from_database(database_url: str) -> None:
     gone = await insert_listening_worker(database_url, state="lost", silent_s=400)
     await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     await insert_task(database_url, queue_name="orphans")
@@ -68,7 +68,7 @@ async def test_what_needs_attention_is_seen_from_the_database(database_url: str)
         assert keys == ["stale RUNNING", "queue orphans", f"dead {gone}", "failures"]
 
 
-async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
+async def test_read_only_session_cannot_pause_queue(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
     async with running_tui(database_url, place=Place.QUEUES, read_only=True) as pilot:
         await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
@@ -77,7 +77,7 @@ async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
     assert await fetch_rows(database_url, "SELECT FROM horsies_queues") == []
 
 
-async def test_names_that_attack_the_terminal_are_shown_harmless_on_every_screen_of_the_fleet(
+async def test_control_sequences_in_names_are_harmless_on_fleet_screens(
     database_url: str,
 ) -> None:
     evil = "evil[/b]\x1b]52;c;x\x07\u202e[red"

@@ -79,18 +79,18 @@ async def task_id(database_url: str) -> UUID:
     return await insert_task(database_url)
 
 
-def test_every_action_that_changes_something_is_tried_here() -> None:
+def test_every_mutating_action_is_covered() -> None:
     assert {action.id for action in ACTIONS if action.mutates} == DOINGS.keys()
 
 
 @pytest.mark.parametrize("action", DOINGS)
-async def test_the_toolkit_refuses(ops: Ops, task_id: UUID, action: str) -> None:
+async def test_toolkit_refuses_changes(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(Refused, match="read-only"):
         await DOINGS[action](ops, ops.session, task_id)
 
 
 @pytest.mark.parametrize("action", DOINGS)
-async def test_the_database_refuses_whoever_does_not_ask(ops: Ops, task_id: UUID, action: str) -> None:
+async def test_database_refuses_changes_that_bypass_toolkit(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(StatementFailed) as failed:
         await DOINGS[action](ops, Careless(ops.database, ops.session.operator), task_id)
     assert failed.value.sqlstate == READ_ONLY_TRANSACTION

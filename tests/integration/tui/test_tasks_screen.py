@@ -10,7 +10,7 @@ from tests.support.rows import insert, insert_task
 from tests.support.tui import eventually, fetch_rows, running_tui, screen_text
 
 
-async def test_what_is_cancelled_on_the_screen_is_cancelled_in_the_database_and_on_record(database_url: str) -> None:
+async def test_cancelling_task_updates_database_and_audit(database_url: str) -> None:
     task_id = await insert_task(database_url)
     async with running_tui(database_url) as pilot:
         await eventually(pilot, lambda: str(task_id)[-8:] in screen_text(pilot))
@@ -27,7 +27,7 @@ async def test_what_is_cancelled_on_the_screen_is_cancelled_in_the_database_and_
     assert tuple(audit) == ("ana", "cancel", "tui", 1)
 
 
-async def test_a_new_task_is_on_the_screen_without_a_poll(database_url: str) -> None:
+async def test_new_task_appears_without_poll(database_url: str) -> None:
     async with running_tui(database_url) as pilot:
         await eventually(pilot, lambda: "no tasks yet" in screen_text(pilot))
         task_id = await insert_task(database_url, task_name="fresh.task")
@@ -35,7 +35,7 @@ async def test_a_new_task_is_on_the_screen_without_a_poll(database_url: str) -> 
         await eventually(pilot, lambda: str(task_id)[-8:] in screen_text(pilot), within_s=5)
 
 
-async def test_the_age_of_a_heartbeat_falls_back_to_nothing_when_a_beat_is_told(database_url: str) -> None:
+async def test_heartbeat_notification_resets_heartbeat_age(database_url: str) -> None:
     long_ago = datetime.now(UTC) - timedelta(minutes=4)
     task_id = await insert_task(database_url, status="RUNNING", claimed_at=long_ago, started_at=long_ago, claim_token=1)
     async with running_tui(database_url) as pilot:
@@ -53,7 +53,7 @@ async def test_the_age_of_a_heartbeat_falls_back_to_nothing_when_a_beat_is_told(
         await eventually(pilot, lambda: "4m0" not in screen_text(pilot).split("─ ")[0], within_s=5)
 
 
-async def test_a_killed_listener_is_told_and_comes_back_with_what_was_missed(database_url: str) -> None:
+async def test_killed_listener_is_reported_and_catches_up(database_url: str) -> None:
     async with running_tui(database_url) as pilot:
         await pilot.press("space")
         await fetch_rows(
@@ -66,7 +66,7 @@ async def test_a_killed_listener_is_told_and_comes_back_with_what_was_missed(dat
         await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
 
 
-async def test_escape_sequences_in_a_name_are_shown_and_not_obeyed(database_url: str) -> None:
+async def test_escape_sequences_in_names_are_shown_not_executed(database_url: str) -> None:
     await insert_task(database_url, task_name="evil\x1b]52;c;aGk=\x07[/red]")
     async with running_tui(database_url) as pilot:
         await eventually(pilot, lambda: "evil" in screen_text(pilot))
@@ -74,7 +74,7 @@ async def test_escape_sequences_in_a_name_are_shown_and_not_obeyed(database_url:
         assert "[/red]" in screen_text(pilot)
 
 
-async def test_read_only_screens_are_refused_by_the_database_itself(database_url: str) -> None:
+async def test_database_refuses_changes_of_read_only_screens(database_url: str) -> None:
     task_id = await insert_task(database_url)
     async with running_tui(database_url, read_only=True) as pilot:
         await eventually(pilot, lambda: str(task_id)[-8:] in screen_text(pilot))

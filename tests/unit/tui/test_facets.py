@@ -12,7 +12,7 @@ FOUND = Facets(
 )
 
 
-def test_what_the_filter_names_can_be_taken_back_even_where_it_does_not_occur() -> None:
+def test_filtered_value_without_matches_can_be_unselected() -> None:
     offered = facet_choices(FOUND, TaskFilter(queues=("legacy",)))
     assert [(choice.key, choice.count) for choice in offered] == [
         (("statuses", "FAILED"), 58),
@@ -21,13 +21,13 @@ def test_what_the_filter_names_can_be_taken_back_even_where_it_does_not_occur() 
     ]
 
 
-def test_picks_take_the_place_of_their_parts_and_leave_the_others() -> None:
+def test_selected_facets_replace_only_facet_fields() -> None:
     before = TaskFilter(queues=("mail",), min_attempts=2)
     after = with_facets(before, [("statuses", "FAILED"), ("statuses", "EXPIRED")])
     assert after == TaskFilter(statuses=("FAILED", "EXPIRED"), queues=(), min_attempts=2)
 
 
-async def test_what_is_picked_is_typed_into_the_filter() -> None:
+async def test_selected_facets_are_written_into_filter() -> None:
     async with running_app() as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
@@ -39,7 +39,7 @@ async def test_what_is_picked_is_typed_into_the_filter() -> None:
         await eventually(pilot, lambda: f"status:{str(screen.filter.statuses[0]).lower()}" in screen_text(pilot))
 
 
-async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
+async def test_suggester_completes_keys_and_values() -> None:
     suggester = FilterSuggester()
     suggester.values = {"queue": ["mail", "default"]}
     assert await suggester.get_suggestion("sta") == "status:"
@@ -49,7 +49,7 @@ async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
     assert await suggester.get_suggestion("colour:re") is None
 
 
-async def test_nothing_picked_is_no_filter() -> None:
+async def test_popup_without_selection_keeps_filter_empty() -> None:
     async with running_app() as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)

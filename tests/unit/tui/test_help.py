@@ -10,20 +10,20 @@ from tests.support.tui import eventually, running_app, screen_text
 
 
 @pytest.mark.parametrize("place", SCREENS)
-def test_the_help_of_a_screen_lists_every_action_that_can_be_had_there(place: Place) -> None:
+def test_help_lists_every_action_of_screen(place: Place) -> None:
     text = help_content(place, {}).plain
     assert all(rule in text for rule in KEY_RULES)
     for where in (place, Place.LIST, Place.APP):
         assert all(action.id in text for action in actions_at(where))
 
 
-def test_a_key_that_was_changed_is_shown_as_it_is_now() -> None:
+def test_help_shows_changed_key() -> None:
     text = help_content(Place.TASKS, {"op.fail": "K", "op.expire": ""}).plain
     assert any(line.split()[:2] == ["K", "op.fail"] for line in text.splitlines())
     assert any(line.split()[:2] == ["(off)", "op.expire"] for line in text.splitlines())
 
 
-async def test_a_key_of_the_settings_works_and_the_one_that_it_replaced_does_not() -> None:
+async def test_changed_key_replaces_default_in_app() -> None:
     async with running_app(settings=TuiConfig(keys={"app.help": "f2"})) as pilot:
         await pilot.press("question_mark")
         assert "Keys of" not in screen_text(pilot)

@@ -6,11 +6,11 @@ from horsies.errors import ConfigurationError
 from horsies_tui.keys import ACTIONS, ACTIONS_BY_ID, Place, build_keymap, key_label
 
 
-def test_a_key_of_the_users_own_takes_the_place_of_ours() -> None:
+def test_user_key_replaces_default() -> None:
     assert build_keymap({"view.theme": "ctrl+t", "op.fail": "K"}) == {"view.theme": "ctrl+t", "op.fail": "K"}
 
 
-def test_an_empty_text_switches_an_action_off() -> None:
+def test_empty_key_disables_action() -> None:
     assert build_keymap({"op.fail": ""}) == {"op.fail": ""}
 
 
@@ -24,30 +24,30 @@ def test_an_empty_text_switches_an_action_off() -> None:
         ({"op.burn": "B"}, "unknown action"),
     ],
 )
-def test_a_key_that_would_do_harm_or_collide_is_refused(wanted: dict[str, str], why: str) -> None:
+def test_colliding_or_unsafe_key_is_rejected(wanted: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         build_keymap(wanted)
 
 
-def test_two_actions_may_change_keys() -> None:
+def test_two_actions_can_swap_keys() -> None:
     assert build_keymap({"op.fail": "X", "op.expire": "F"}) == {"op.fail": "X", "op.expire": "F"}
 
 
-def test_the_keys_that_we_ship_collide_nowhere() -> None:
+def test_default_keys_do_not_collide() -> None:
     assert build_keymap({action.id: ",".join(action.keys) for action in ACTIONS})
 
 
-def test_what_changes_the_database_is_a_capital_letter_and_nothing_else_is() -> None:
+def test_exactly_mutating_actions_use_capital_letters() -> None:
     capitals = {action.id for action in ACTIONS if any(len(key) == 1 and key.isupper() for key in action.keys)}
     assert {action.id for action in ACTIONS if action.mutates} == capitals - {"nav.bottom", "copy.json", "find.prev"}
 
 
-def test_an_action_has_an_id_of_its_own_and_an_explanation() -> None:
+def test_actions_have_unique_ids_help_and_labels() -> None:
     assert len(ACTIONS_BY_ID) == len(ACTIONS)
     assert all(action.help and action.places for action in ACTIONS)
     assert all(action.label for action in ACTIONS if action.is_in_footer)
     assert all(isinstance(place, Place) for action in ACTIONS for place in action.places)
 
 
-def test_keys_are_shown_as_people_write_them() -> None:
+def test_key_labels_are_readable() -> None:
     assert [key_label(key) for key in ("ctrl+a", "space", "question_mark", "R")] == ["^a", "space", "?", "R"]

@@ -18,11 +18,11 @@ from horsies_tui.launch import database_name
         (f"embedded://{Path.home()}/blog/db", "embedded:~/blog/db"),
     ],
 )
-def test_a_database_is_called_by_its_place(url: str, name: str) -> None:
+def test_database_name_is_host_and_database(url: str, name: str) -> None:
     assert database_name(DatabaseUrl.parse(url)) == name
 
 
-def test_of_a_name_too_long_for_its_place_the_end_is_shown() -> None:
+def test_long_database_name_keeps_its_end() -> None:
     assert truncate_start("embedded:/srv/shop/db", 8) == "…shop/db"
     assert truncate_start("embedded", 8) == "embedded"
     assert truncate_start("embedded", 0) == ""

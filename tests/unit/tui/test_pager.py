@@ -6,7 +6,7 @@ from horsies_tui.system import show_in_pager
 from tests.support.tui import eventually, running_app, screen_text
 
 
-async def test_a_pager_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_pager_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGER", "less '")
     async with running_app(notifies=True) as pilot:
         show_in_pager(pilot.app.screen_stack[0], "{}", title="args")

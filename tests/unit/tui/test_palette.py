@@ -22,7 +22,7 @@ async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:
     await pilot.press("enter")
 
 
-async def test_the_short_form_of_an_id_leads_to_its_task() -> None:
+async def test_short_id_opens_task() -> None:
     system = frozen_system()
     task_id = system.task_ids[10]
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -31,7 +31,7 @@ async def test_the_short_form_of_an_id_leads_to_its_task() -> None:
         assert str(task_id) in screen_text(pilot)
 
 
-async def test_the_id_of_a_run_leads_to_the_run() -> None:
+async def test_run_id_opens_run() -> None:
     system = frozen_system()
     run_id = next(iter(system.workflow_runs.runs))
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -39,14 +39,14 @@ async def test_the_id_of_a_run_leads_to_the_run() -> None:
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
 
 
-async def test_an_id_that_nothing_has_is_told() -> None:
+async def test_unknown_id_is_reported() -> None:
     nobody = str(uuid4())
     async with running_app(size=(120, 30), notifies=True) as pilot:
         await _choose(pilot, nobody, f"Go to {nobody}")
         await eventually(pilot, lambda: "no task or workflow run with id" in screen_text(pilot))
 
 
-async def test_who_has_not_typed_an_id_yet_is_asked_for_it() -> None:
+async def test_go_to_id_prompts_for_id() -> None:
     system = frozen_system()
     task_id = system.task_ids[3]
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
@@ -56,7 +56,7 @@ async def test_who_has_not_typed_an_id_yet_is_asked_for_it() -> None:
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
 
 
-async def test_a_filter_that_the_settings_name_is_a_command() -> None:
+async def test_named_filter_is_command() -> None:
     async with running_app(settings=TuiConfig(filters={"smtp": "queue:mail err:SMTP*"})) as pilot:
         await _choose(pilot, "smtp", "Filter smtp")
         screen = pilot.app.screen_stack[0]
@@ -65,7 +65,7 @@ async def test_a_filter_that_the_settings_name_is_a_command() -> None:
 
 
 @pytest.mark.parametrize("opens", ["colon", "ctrl+p"])
-async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette(opens: str) -> None:
+async def test_keys_typed_while_palette_opens_go_into_palette(opens: str) -> None:
     async with running_app() as pilot:
         for key in (opens, *"theme"):
             pilot.app.simulate_key(key)
@@ -75,7 +75,7 @@ async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette(opens
         await eventually(pilot, lambda: line.value == "theme")
 
 
-async def test_a_colon_in_a_filter_is_a_colon() -> None:
+async def test_colon_in_filter_input_stays_text() -> None:
     async with running_app() as pilot:
         await pilot.press("slash", *"queue", "colon", *"mail")
         line = pilot.app.focused

@@ -55,7 +55,7 @@ def _rows(*keys: int) -> list[Row]:
     return [Row(key, f"row {key}") for key in keys]
 
 
-async def test_the_cursor_stays_on_its_row_when_rows_come_in_above_it() -> None:
+async def test_cursor_stays_on_row_when_rows_arrive_above() -> None:
     app = Stage()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(5, 4, 3))
@@ -66,7 +66,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_come_in_above_it() -> None:
         assert app.drawn()[HEADER_LINES + 3].startswith("▌  4")
 
 
-async def test_far_down_a_list_the_cursor_stays_on_its_line_of_the_screen() -> None:
+async def test_scrolled_cursor_keeps_its_screen_line() -> None:
     app = Stage()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(*range(1000, 0, -1)))
@@ -79,7 +79,7 @@ async def test_far_down_a_list_the_cursor_stays_on_its_line_of_the_screen() -> N
         assert app.drawn()[before].startswith("▌  500")
 
 
-async def test_only_the_cell_that_changed_is_painted_again() -> None:
+async def test_only_changed_cell_is_repainted() -> None:
     app = Stage()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(3, 2, 1))
@@ -93,7 +93,7 @@ async def test_only_the_cell_that_changed_is_painted_again() -> None:
         assert app.list.painted == []
 
 
-async def test_the_cursor_passes_over_headings() -> None:
+async def test_cursor_skips_headings() -> None:
     app = Stage()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show([Heading("late"), *_rows(3, 2), Heading("early [b]"), *_rows(1)])
@@ -107,7 +107,7 @@ async def test_the_cursor_passes_over_headings() -> None:
         assert app.drawn()[HEADER_LINES + 3].startswith("─── early [b] ──")
 
 
-async def test_nearing_the_end_asks_for_more() -> None:
+async def test_edge_neared_is_posted_near_end() -> None:
     heard: list[object] = []
     app = Stage()
     async with app.run_test(size=(40, 10), message_hook=heard.append) as pilot:
@@ -118,13 +118,13 @@ async def test_nearing_the_end_asks_for_more() -> None:
 
 @given(st.text())
 @settings(max_examples=100, deadline=None)
-def test_no_text_of_a_task_reaches_the_terminal_as_a_control(text: str) -> None:
+def test_task_text_never_reaches_terminal_as_control_sequence(text: str) -> None:
     strip = build_strip([(0, fit(text, 20), Style())], 40, Style())
     assert strip.cell_length == 40
     assert not any(unicodedata.category(character) == "Cc" for character in strip.text)
 
 
-async def test_a_hundred_thousand_rows_are_shown_as_quickly_as_ten() -> None:
+async def test_hundred_thousand_rows_show_as_fast_as_ten() -> None:
     app = Stage()
     async with app.run_test(size=(120, 40)) as pilot:
         app.list.show(_rows(*range(100_000)))

@@ -68,7 +68,7 @@ async def _at_work(line: Line) -> AsyncGenerator[None]:
         task.cancel()
 
 
-async def test_a_feed_that_listens_makes_the_session_live_and_its_latency_known() -> None:
+async def test_live_feed_sets_status_and_latency() -> None:
     line = Line()
     async with _at_work(line):
         line.source.say(FeedStatus.LIVE)
@@ -78,7 +78,7 @@ async def test_a_feed_that_listens_makes_the_session_live_and_its_latency_known(
         assert line.opened_read_only == [True]
 
 
-async def test_a_database_that_is_away_is_tried_again() -> None:
+async def test_unreachable_database_is_retried() -> None:
     line = Line(DatabaseUnreachable("nobody there"))
     async with _at_work(line):
         lost = await line.until(ConnectionState.LOST)
@@ -88,7 +88,7 @@ async def test_a_database_that_is_away_is_tried_again() -> None:
         assert (await line.until(ConnectionState.LIVE)).is_up
 
 
-async def test_a_database_that_lets_nobody_in_is_tried_ever_more_seldom() -> None:
+async def test_failed_connections_back_off() -> None:
     line = Line()
     line.source.refusals = [DatabaseUnreachable("wrong password") for _ in range(3)]
     async with _at_work(line):
@@ -100,7 +100,7 @@ async def test_a_database_that_lets_nobody_in_is_tried_ever_more_seldom() -> Non
         assert tries == [(number, timedelta(seconds=pause_s)) for number, pause_s in ((1, 0.5), (2, 1.0), (3, 2.0))]
 
 
-async def test_questions_without_an_answer_are_no_tries_to_connect() -> None:
+async def test_failed_queries_do_not_count_as_connection_attempts() -> None:
     line = Line()
     async with _at_work(line):
         line.source.say(FeedStatus.LIVE)
@@ -111,7 +111,7 @@ async def test_questions_without_an_answer_are_no_tries_to_connect() -> None:
         assert [(await line.until(ConnectionState.LOST)).failed_tries for _ in range(2)] == [0, 1]
 
 
-async def test_a_feed_that_is_lost_and_restored_is_told_each_time() -> None:
+async def test_lost_and_restored_feed_are_reported() -> None:
     line = Line()
     async with _at_work(line):
         line.source.say(FeedStatus.LIVE)
@@ -122,14 +122,14 @@ async def test_a_feed_that_is_lost_and_restored_is_told_each_time() -> None:
         await line.until(ConnectionState.LIVE)
 
 
-async def test_polling_is_as_good_as_live_for_acting() -> None:
+async def test_polling_allows_actions() -> None:
     line = Line()
     async with _at_work(line):
         line.source.say(FeedStatus.POLLING)
         assert (await line.until(ConnectionState.POLLING)).is_up
 
 
-async def test_a_schema_that_does_not_fit_is_refused_and_looked_at_again_only_when_asked() -> None:
+async def test_incompatible_schema_is_refused_until_manual_retry() -> None:
     refusal = ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED, hint="run it")
     line = Line(refusal)
     async with _at_work(line):
@@ -140,7 +140,7 @@ async def test_a_schema_that_does_not_fit_is_refused_and_looked_at_again_only_wh
         await line.until(ConnectionState.LIVE)
 
 
-def test_the_header_says_how_the_connection_stands() -> None:
+def test_header_shows_connection_status() -> None:
     lost = ConnectionStatus(state=ConnectionState.LIVE).after_failure("gone", NOON)
     assert connection_text(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
     again = lost.after_failure("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
@@ -149,7 +149,7 @@ def test_the_header_says_how_the_connection_stands() -> None:
     assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
 
 
-async def test_a_question_that_takes_too_long_makes_a_slow_connection_and_not_a_lost_one() -> None:
+async def test_timed_out_query_makes_connection_slow_not_lost() -> None:
     line = Line()
     async with _at_work(line):
         line.source.say(FeedStatus.LIVE)

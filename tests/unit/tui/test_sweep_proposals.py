@@ -62,7 +62,7 @@ async def _outcome(found: SweepReport, done: SweepReport) -> ProposalReport:
     return await (await _proposal(found, done)).apply(None, lambda _: None, asyncio.Event())
 
 
-async def test_a_sweep_of_few_tasks_of_the_dead_needs_a_key_and_warns_of_what_had_begun() -> None:
+async def test_small_sweep_needs_only_key_and_warns_of_started_tasks() -> None:
     proposal = await _proposal(
         make_sweep_report(make_swept_task(), make_swept_task(TaskStatus.CLAIMED, decision=DecisionKind.REQUEUE))
     )
@@ -76,28 +76,28 @@ async def test_a_sweep_of_few_tasks_of_the_dead_needs_a_key_and_warns_of_what_ha
     [(make_sweep_report(*[make_swept_task()] * 26), "26"), (make_sweep_report(BLOCKED), "1")],
     ids=["many", "its worker lives"],
 )
-async def test_many_tasks_or_one_whose_worker_lives_need_their_number_typed(found: SweepReport, typed: str) -> None:
+async def test_many_tasks_or_live_owner_require_typed_number(found: SweepReport, typed: str) -> None:
     assert (await _proposal(found)).confirmation_text == typed
 
 
-async def test_a_worker_as_silent_as_its_task_is_not_said_to_report() -> None:
+async def test_silent_worker_is_not_called_live() -> None:
     silent = Swept(make_sweep_report(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
     proposal = await propose_sweep(cast("DataSource", silent), ONE)
     assert proposal.confirmation_text is None
     assert not any("still sends heartbeats" in warning for warning in proposal.warnings)
 
 
-async def test_where_nothing_is_stale_the_silent_are_counted_and_it_is_said_from_when_they_will_be() -> None:
+async def test_empty_sweep_counts_silent_tasks_and_says_when_stale() -> None:
     assert (await _proposal(make_sweep_report())).warnings == (
         f"2 tasks silent for 2m19s, stale at {format_time(NOON)}",
     )
 
 
-async def test_where_something_is_stale_that_alone_is_told() -> None:
+async def test_silent_tasks_are_not_counted_if_some_are_stale() -> None:
     assert not any("silent for" in each for each in (await _proposal(make_sweep_report(make_swept_task()))).warnings)
 
 
-async def test_what_is_held_back_is_shown_and_not_counted() -> None:
+async def test_held_tasks_are_shown_but_not_counted() -> None:
     proposal = await _proposal(make_sweep_report(make_swept_task(decision=DecisionKind.HOLD, reason="hook_skip")))
     assert proposal.is_empty
     assert [(line.count, line.kind) for line in proposal.lines] == [(1, "RUNNING  hook_skip")]
@@ -115,12 +115,12 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
         (make_sweep_report(status=SweepStatus.BUSY), "another sweep is running; try again in a minute"),
     ],
 )
-async def test_the_result_says_what_was_done_and_not_what_was_planned(done: SweepReport, told: str) -> None:
+async def test_report_shows_applied_changes_not_preview(done: SweepReport, told: str) -> None:
     outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), replace(done, dry_run=False))
     assert outcome.lines == (told,)
 
 
-async def test_a_sweep_that_was_stopped_says_so() -> None:
+async def test_stopped_sweep_is_reported() -> None:
     done = replace(
         make_sweep_report(make_swept_task(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True
     )

@@ -16,7 +16,7 @@ FAULTY = {
 }
 
 
-def test_a_theme_of_the_user_is_a_file_with_colours(tmp_path: Path) -> None:
+def test_user_theme_is_toml_file_with_colours(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("primary = '#112233'\nbackground = 'black'\ndark = true\n")
     found = load_user_themes(tmp_path)
     assert not found.faults
@@ -24,7 +24,7 @@ def test_a_theme_of_the_user_is_a_file_with_colours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "content"), FAULTY.items(), ids=[*FAULTY])
-def test_a_file_that_is_no_theme_is_told_and_the_others_are_there(tmp_path: Path, fault: str, content: str) -> None:
+def test_invalid_theme_file_is_fault_and_others_load(tmp_path: Path, fault: str, content: str) -> None:
     (tmp_path / "bad.toml").write_text(content)
     (tmp_path / "good.toml").write_text("primary = '#112233'")
     found = load_user_themes(tmp_path)
@@ -34,11 +34,11 @@ def test_a_file_that_is_no_theme_is_told_and_the_others_are_there(tmp_path: Path
     assert fault in found.faults[0]
 
 
-def test_no_folder_is_no_themes(tmp_path: Path) -> None:
+def test_missing_folder_has_no_themes(tmp_path: Path) -> None:
     assert load_user_themes(tmp_path / "nowhere").themes == ()
 
 
-async def test_a_faulty_theme_is_a_notice_and_the_default_is_put_on(tmp_path: Path) -> None:
+async def test_invalid_theme_is_notified_and_default_is_used(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("primary = 'blurple'")
     settings, themes = TuiConfig(theme="mine"), load_user_themes(tmp_path)
     async with running_app(settings=settings, themes=themes, notifies=True, size=(100, 30)) as pilot:
@@ -48,7 +48,7 @@ async def test_a_faulty_theme_is_a_notice_and_the_default_is_put_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize("theme", THEME_CYCLE)
-async def test_each_theme_that_is_offered_can_be_put_on(theme: str) -> None:
+async def test_every_theme_of_cycle_can_be_used(theme: str) -> None:
     async with running_app(settings=TuiConfig(theme=theme)) as pilot:
         assert pilot.app.theme == theme
         assert "mail.send" in screen_text(pilot)

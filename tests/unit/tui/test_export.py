@@ -36,7 +36,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-async def test_rows_are_saved_as_json_lines_with_their_arguments_masked() -> None:
+async def test_rows_are_exported_as_json_lines_with_masked_arguments() -> None:
     async with running_app() as pilot:
         await _save_as(pilot, "mails.jsonl")
         await eventually(pilot, Path("mails.jsonl").exists)
@@ -46,7 +46,7 @@ async def test_rows_are_saved_as_json_lines_with_their_arguments_masked() -> Non
     assert rows[0]["arguments"] == {"to": "ada@example.org", "template": "welcome", "api_token": "••••••"}
 
 
-async def test_rows_are_saved_as_csv_where_the_name_says_so() -> None:
+async def test_csv_suffix_exports_csv() -> None:
     async with running_app() as pilot:
         await _save_as(pilot, "mails.csv")
         await eventually(pilot, Path("mails.csv").exists)
@@ -56,7 +56,7 @@ async def test_rows_are_saved_as_csv_where_the_name_says_so() -> None:
     assert "s3cret" not in saved
 
 
-async def test_a_file_that_exists_is_left_as_it_is() -> None:
+async def test_existing_file_is_not_overwritten() -> None:
     Path("mine.csv").write_text("precious")
     async with running_app() as pilot:
         await _save_as(pilot, "mine.csv")
@@ -65,7 +65,7 @@ async def test_a_file_that_exists_is_left_as_it_is() -> None:
 
 
 @given(st.text())
-def test_no_control_character_is_saved(text: str) -> None:
+def test_control_characters_are_not_exported(text: str) -> None:
     document = {"name": text, "nested": [text]}
     for saved in (as_csv([document]), as_json_lines([document])):
         assert not [each for each in saved if each < " " and each not in "\r\n"]
@@ -76,12 +76,12 @@ def test_no_control_character_is_saved(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-1"])
-def test_a_spreadsheet_takes_no_text_for_a_formula(text: str) -> None:
+def test_csv_cells_are_not_spreadsheet_formulas(text: str) -> None:
     (row,) = csv.DictReader(io.StringIO(as_csv([{"name": text}])))
     assert row["name"] == "'" + text
 
 
-async def test_a_name_that_no_file_can_have_is_said() -> None:
+async def test_invalid_file_name_is_reported() -> None:
     async with running_app(notifies=True) as pilot:
         await _save_as(pilot, "~nobody-of-that-name/mails.csv")
         await eventually(pilot, lambda: "home directory" in screen_text(pilot))

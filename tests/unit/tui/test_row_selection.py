@@ -15,7 +15,7 @@ def _over(keys: list[int]) -> RowSelection[int]:
 
 
 @given(_rows, _rows, st.integers(0, 30))
-def test_the_cursor_stays_on_its_row_wherever_that_moves(before: list[int], after: list[int], line: int) -> None:
+def test_cursor_stays_on_its_row_when_rows_move(before: list[int], after: list[int], line: int) -> None:
     selection = _over(before)
     selection.move_to(line)
     row = selection.cursor
@@ -28,7 +28,7 @@ def test_the_cursor_stays_on_its_row_wherever_that_moves(before: list[int], afte
 
 
 @given(_rows, st.lists(_rows))
-def test_marks_are_neither_lost_nor_gained_however_rows_come_and_go(first: list[int], later: list[list[int]]) -> None:
+def test_marks_survive_any_change_of_rows(first: list[int], later: list[list[int]]) -> None:
     selection = _over(first)
     selection.mark_all()
     for rows in later:
@@ -37,14 +37,14 @@ def test_marks_are_neither_lost_nor_gained_however_rows_come_and_go(first: list[
     assert set(selection.selected) == set(first) or not first
 
 
-def test_where_its_row_is_gone_the_cursor_is_on_the_one_that_took_its_place() -> None:
+def test_cursor_moves_to_same_index_if_row_is_gone() -> None:
     selection = _over([1, 2, 3])
     selection.move_to(1)
     selection.set_keys([1, 3])
     assert selection.cursor == 3
 
 
-def test_without_marks_the_row_under_the_cursor_is_meant() -> None:
+def test_selection_without_marks_is_cursor_row() -> None:
     selection = _over([1, 2, 3])
     selection.move_to(2)
     assert selection.selected == (3,)
@@ -53,7 +53,7 @@ def test_without_marks_the_row_under_the_cursor_is_meant() -> None:
     assert selection.selected == (3,)
 
 
-def test_a_range_marks_everything_between_its_ends_in_either_direction() -> None:
+def test_range_marks_all_rows_between_both_ends() -> None:
     selection = _over([1, 2, 3, 4])
     selection.move_to(3)
     selection.mark_range()
@@ -62,7 +62,7 @@ def test_a_range_marks_everything_between_its_ends_in_either_direction() -> None
     assert selection.marks == {2, 3, 4}
 
 
-def test_marks_that_did_their_duty_go_and_the_others_stay() -> None:
+def test_unmark_keeps_other_marks() -> None:
     selection = _over([1, 2, 3])
     selection.mark_all()
     selection.unmark([1, 3])

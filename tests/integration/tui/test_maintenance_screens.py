@@ -14,7 +14,7 @@ from tests.support.tui import eventually, fetch_rows, running_tui, screen_text, 
 STATUS = "SELECT status, error_code FROM horsies_tasks WHERE id = $1"
 
 
-async def test_a_sweep_on_the_screen_settles_what_it_listed_and_is_on_record(database_url: str) -> None:
+async def test_sweep_recovers_listed_tasks_and_is_audited(database_url: str) -> None:
     lost = await insert_listening_worker(database_url, state="lost", silent_s=900)
     await insert_listening_worker(database_url)
     claimed = await insert_owned_task(database_url, "CLAIMED", owner=lost, silent_s=400)
@@ -35,7 +35,7 @@ async def test_a_sweep_on_the_screen_settles_what_it_listed_and_is_on_record(dat
     assert tuple(audit) == ("ana", "sweep", "tui", 2, 2)
 
 
-async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_is_failed(database_url: str) -> None:
+async def test_failing_silent_task_of_live_worker_warns(database_url: str) -> None:
     alive = await insert_listening_worker(database_url)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=alive, silent_s=400)
     async with running_tui(database_url, place=Place.STALE) as pilot:
@@ -50,7 +50,7 @@ async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_i
     assert tuple(row) == ("FAILED", "OPERATOR_FAILED")
 
 
-async def test_a_limit_shorter_than_two_beats_of_the_fleet_is_refused(database_url: str) -> None:
+async def test_threshold_below_two_heartbeats_is_rejected(database_url: str) -> None:
     owner = await insert_listening_worker(database_url)
     await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=400)
     async with running_tui(database_url, place=Place.STALE) as pilot:
@@ -64,7 +64,7 @@ async def test_a_limit_shorter_than_two_beats_of_the_fleet_is_refused(database_u
         assert screen.options.sweep_threshold is None
 
 
-async def test_a_cleanup_on_the_screen_deletes_what_it_counted(database_url: str) -> None:
+async def test_cleanup_deletes_counted_rows(database_url: str) -> None:
     for _ in range(3):
         await insert_finished_task(database_url, age=timedelta(days=31))
     kept = await insert_finished_task(database_url, age=timedelta(days=1))
@@ -79,7 +79,7 @@ async def test_a_cleanup_on_the_screen_deletes_what_it_counted(database_url: str
     assert tuple(audit) == ("cleanup", "tui", 3, False)
 
 
-async def test_looking_at_maintenance_leaves_no_trace(database_url: str) -> None:
+async def test_viewing_maintenance_writes_nothing(database_url: str) -> None:
     await insert_finished_task(database_url, age=timedelta(days=31))
     async with running_tui(database_url, place=Place.MAINTENANCE, read_only=True) as pilot:
         await eventually(pilot, lambda: "31d" in screen_text(pilot))
@@ -89,7 +89,7 @@ async def test_looking_at_maintenance_leaves_no_trace(database_url: str) -> None
     assert await count_rows(database_url, "horsies_audit") == 0
 
 
-async def test_events_show_what_was_written_down_and_what_is_heard(database_url: str) -> None:
+async def test_events_screen_shows_recorded_events_and_changes(database_url: str) -> None:
     worker = await insert_listening_worker(database_url)
     async with running_tui(database_url, place=Place.EVENTS) as pilot:
         await eventually(pilot, lambda: "listening" in screen_text(pilot))

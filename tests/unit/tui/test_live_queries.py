@@ -44,14 +44,14 @@ class Desk:
         return await asyncio.wait_for(self.told.get(), 5)
 
 
-async def test_what_is_shown_is_asked_for_at_once() -> None:
+async def test_visible_query_is_fetched_immediately() -> None:
     desk = Desk()
     told = await desk.answer()
     assert isinstance(told, Fetched)
     assert (told.name, told.value) == ("tasks", 1)
 
 
-async def test_a_storm_of_changes_makes_one_further_question() -> None:
+async def test_burst_of_changes_causes_one_further_fetch() -> None:
     desk = Desk()
     await asyncio.sleep(0)
     for _ in range(500):
@@ -63,7 +63,7 @@ async def test_a_storm_of_changes_makes_one_further_question() -> None:
     assert desk.most_at_once == 1
 
 
-async def test_a_change_of_something_else_asks_nothing() -> None:
+async def test_unrelated_change_causes_no_fetch() -> None:
     desk = Desk()
     await desk.answer()
     desk.store.invalidate(Topic.EVENT)
@@ -72,7 +72,7 @@ async def test_a_change_of_something_else_asks_nothing() -> None:
         await asyncio.wait_for(desk.told.get(), 0.05)
 
 
-async def test_while_paused_only_a_hand_asks_and_what_waits_is_counted() -> None:
+async def test_pause_allows_only_manual_refresh_and_counts_changes() -> None:
     desk = Desk()
     await desk.answer()
     desk.store.pause()
@@ -84,13 +84,13 @@ async def test_while_paused_only_a_hand_asks_and_what_waits_is_counted() -> None
     assert desk.store.pending_changes == 0
 
 
-async def test_without_a_word_it_is_asked_for_again_when_its_poll_is_due() -> None:
+async def test_query_is_polled_without_changes() -> None:
     desk = Desk(poll_s=0.01)
     await desk.answer()
     assert isinstance(await desk.answer(), Fetched)
 
 
-async def test_a_question_that_fails_is_told_and_asked_again() -> None:
+async def test_failed_query_is_reported_and_retried() -> None:
     desk = Desk()
     desk.fails = DatabaseUnreachable("gone")
     assert isinstance(await desk.answer(), FetchFailed)
@@ -98,7 +98,7 @@ async def test_a_question_that_fails_is_told_and_asked_again() -> None:
     assert isinstance(await desk.answer(), Fetched)
 
 
-async def test_a_fault_of_ours_is_told_as_well_and_asked_again() -> None:
+async def test_unexpected_exception_is_reported_and_retried() -> None:
     desk = Desk()
     desk.fails = ValueError("what is this")
     told = await desk.answer()
@@ -108,7 +108,7 @@ async def test_a_fault_of_ours_is_told_as_well_and_asked_again() -> None:
     assert isinstance(await desk.answer(), Fetched)
 
 
-async def test_an_answer_for_a_screen_that_was_left_is_kept_from_the_next() -> None:
+async def test_result_for_left_screen_is_discarded() -> None:
     desk = Desk()
     await asyncio.sleep(0)
     desk.store.set_queries([], desk.told.put_nowait)

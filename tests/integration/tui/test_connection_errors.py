@@ -25,9 +25,7 @@ async def _screens(url: str) -> AsyncGenerator[Pilot[None]]:
         yield pilot
 
 
-async def test_without_tables_the_command_that_makes_them_is_named_and_r_looks_again(
-    empty_database_url: str, empty_database: Store
-) -> None:
+async def test_missing_tables_name_migrate_command_until_retry(empty_database_url: str, empty_database: Store) -> None:
     async with _screens(empty_database_url) as pilot:
         await eventually(pilot, lambda: "the database has no horsies tables" in screen_text(pilot))
         assert "run: horsies db migrate --database-url there" in screen_text(pilot)
@@ -36,7 +34,7 @@ async def test_without_tables_the_command_that_makes_them_is_named_and_r_looks_a
         await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
 
 
-async def test_a_database_that_does_not_exist_is_named_with_when_it_is_tried_again(database_url: str) -> None:
+async def test_missing_database_shows_time_of_next_attempt(database_url: str) -> None:
     missing = database_url.replace("/test_", "/nope_").replace("horsies@", "horsies:hunter2@")
     async with _screens(missing) as pilot:
         await eventually(pilot, lambda: "RECONNECTING in 1s (2)" in screen_text(pilot))

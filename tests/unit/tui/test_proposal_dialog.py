@@ -35,7 +35,7 @@ class Slow(DemoSource):
         yield self
 
 
-async def test_a_key_typed_twice_opens_one_preview() -> None:
+async def test_key_pressed_twice_opens_one_preview() -> None:
     source = Slow()
     async with running_app(source) as pilot:
         await pilot.press("R", "R", "F")
@@ -46,7 +46,7 @@ async def test_a_key_typed_twice_opens_one_preview() -> None:
         assert [type(screen) for screen in pilot.app.screen_stack].count(ProposalDialog) == 1
 
 
-async def test_after_a_preview_is_closed_the_key_opens_the_next() -> None:
+async def test_key_opens_next_preview_after_close() -> None:
     source = Slow()
     source.may_answer.set()
     async with running_app(source) as pilot:
@@ -66,7 +66,7 @@ class Breaking(Slow):
         raise DatabaseUnreachable("gone")
 
 
-async def test_what_was_done_before_a_failure_is_marked_no_more() -> None:
+async def test_tasks_changed_before_failure_are_unmarked() -> None:
     source = Breaking()
     source.may_answer.set()
     async with running_app(source) as pilot:
@@ -84,7 +84,7 @@ async def test_what_was_done_before_a_failure_is_marked_no_more() -> None:
         assert len(screen.list.selection.marks) == 1
 
 
-async def test_where_nothing_can_be_shown_keys_do_nothing_but_lead_out() -> None:
+async def test_too_small_terminal_ignores_all_but_exit_keys() -> None:
     source = Slow()
     async with running_app(source, size=(59, 24), until="needs 60") as pilot:
         await pilot.press("R", "F", "2", "space")

@@ -45,7 +45,7 @@ async def _status(connection: Connection, run: UUID) -> str:
     return (await run_row(connection, run))["status"]
 
 
-async def test_a_run_is_paused_resumed_and_cancelled_from_the_screen_and_on_record(
+async def test_run_is_paused_resumed_and_cancelled_with_audit(
     database_url: str, bench: WorkflowDriver, connection: Connection
 ) -> None:
     run = await bench.start_run(node(0), node(1, 0))
@@ -67,7 +67,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_from_the_screen_and_on_reco
     ]
 
 
-async def test_a_run_that_failed_begins_again_where_it_failed(
+async def test_failed_run_is_retried_from_failed_nodes(
     database_url: str, bench: WorkflowDriver, connection: Connection
 ) -> None:
     run = await bench.start_run(node(0), node(1, 0), node(2, 1))
@@ -82,7 +82,7 @@ async def test_a_run_that_failed_begins_again_where_it_failed(
         await eventually(pilot, lambda: "COMPLETED 3/3" in screen_text(pilot), within_s=20)
 
 
-async def test_the_task_of_a_node_is_opened_with_its_attempt(database_url: str, bench: WorkflowDriver) -> None:
+async def test_node_opens_its_task_with_attempt(database_url: str, bench: WorkflowDriver) -> None:
     await bench.start_run(node(0))
     await bench.run(lambda _: "err")
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
@@ -92,11 +92,11 @@ async def test_the_task_of_a_node_is_opened_with_its_attempt(database_url: str, 
         assert "‹ Flows" in screen_text(pilot)
 
 
-async def test_a_screen_without_workflows_says_so(database_url: str) -> None:
+async def test_screen_without_workflows_says_so(database_url: str) -> None:
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "no workflows yet" in screen_text(pilot))
 
 
-async def test_schedules_of_nobody_are_said_to_be_none(database_url: str) -> None:
+async def test_screen_without_schedules_says_so(database_url: str) -> None:
     async with running_tui(database_url, place=Place.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))

@@ -29,14 +29,14 @@ OPENED = {
 
 
 @given(st.text(st.characters(exclude_categories=("C",))))
-def test_plain_text_is_ascii_and_as_wide_as_before(text: str) -> None:
+def test_ascii_text_keeps_its_width(text: str) -> None:
     assert to_ascii(text).isascii()
     assert len(to_ascii(text)) == cell_len(text)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (150, 40)], ids=["small", "large"])
 @pytest.mark.parametrize("place", SCREENS)
-async def test_a_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> None:
+async def test_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> None:
     system = frozen_system()
     system.send(KINDS[0], kwargs_json='{"to": "Zoë 漢字 \U0001f40e"}')
     async with running_app(
@@ -46,7 +46,7 @@ async def test_a_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("keys", OPENED.values(), ids=OPENED)
-async def test_what_opens_over_a_screen_is_drawn_in_ascii(keys: tuple[str, ...]) -> None:
+async def test_dialogs_are_drawn_in_ascii(keys: tuple[str, ...]) -> None:
     async with running_app(settings=TuiConfig(ascii=True), notifies=True) as pilot:
         before = screen_text(pilot)
         await pilot.press(*keys)
@@ -55,6 +55,6 @@ async def test_what_opens_over_a_screen_is_drawn_in_ascii(keys: tuple[str, ...])
         assert {each for each in screen_text(pilot) if not each.isascii()} == set()
 
 
-async def test_too_small_a_terminal_is_told_so_in_ascii() -> None:
+async def test_too_small_notice_is_drawn_in_ascii() -> None:
     async with running_app(settings=TuiConfig(ascii=True), size=(50, 12), until="needs 60") as pilot:
         assert screen_text(pilot).isascii()

@@ -24,14 +24,14 @@ async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskW
     return window
 
 
-async def test_scrolling_on_searches_on_until_the_end_also_where_nothing_was_found_yet() -> None:
+async def test_load_older_continues_unfinished_search_to_the_end() -> None:
     source = TimeLimitedSource(frozen_system(1000))
     halfway, whole = await _searched(source, RARE, 4), await _searched(source, RARE, 20)
     assert (halfway.rows, halfway.has_older, halfway.searched_to) == ((), True, NOON)
     assert (whole.rows, whole.has_older, whole.searched_to) == ((), False, None)
 
 
-async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_come_as_far() -> None:
+async def test_reload_keeps_older_rows_if_search_stops_earlier() -> None:
     source = TimeLimitedSource(frozen_system(1000))
     failed = TaskFilter(statuses=(TaskStatus.FAILED,))
     window = await _searched(source, failed, 4)
@@ -40,7 +40,7 @@ async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_com
     assert (fresh.ids, fresh.older_cursor, fresh.searched_to) == (window.ids, window.older_cursor, NOON)
 
 
-async def test_the_oldest_are_searched_for_until_one_is_found() -> None:
+async def test_load_oldest_continues_until_row_is_found() -> None:
     system = frozen_system(1000)
     hits = make_hits(system, range(450, 460))
     source = TimeLimitedSource(system)
@@ -51,7 +51,7 @@ async def test_the_oldest_are_searched_for_until_one_is_found() -> None:
     assert (window.ids, window.has_older) == (hits, False)
 
 
-async def test_a_search_upwards_that_ended_early_is_no_sign_that_nothing_is_there() -> None:
+async def test_unfinished_search_upwards_is_not_the_top() -> None:
     system = frozen_system(1000)
     hits = make_hits(system, (0, 1, 500, 990))
     source = TimeLimitedSource(system)
@@ -65,7 +65,7 @@ async def test_a_search_upwards_that_ended_early_is_no_sign_that_nothing_is_ther
     assert window.ids == hits
 
 
-async def test_the_top_is_known_once_everything_above_was_searched() -> None:
+async def test_top_is_known_after_complete_search_upwards() -> None:
     system = frozen_system(1000)
     make_hits(system, (0,))
     source = TimeLimitedSource(system)
@@ -76,7 +76,7 @@ async def test_the_top_is_known_once_everything_above_was_searched() -> None:
 
 
 @pytest.mark.parametrize("place", [0, -1])
-async def test_so_many_new_rows_that_a_search_does_not_meet_the_old_ones_leave_no_gap(place: int) -> None:
+async def test_reload_leaves_no_gap_after_many_new_rows(place: int) -> None:
     system = frozen_system(1000)
     make_hits(system, (-150, -50))
     source = TimeLimitedSource(system)
@@ -90,7 +90,7 @@ async def test_so_many_new_rows_that_a_search_does_not_meet_the_old_ones_leave_n
     assert (fresh.ids, fresh.has_older) == (hits[:1], True)
 
 
-async def test_what_was_searched_without_a_hit_is_not_searched_again_when_some_rows_came_in() -> None:
+async def test_reload_does_not_repeat_search_without_matches() -> None:
     system = frozen_system(1000)
     source = TimeLimitedSource(system)
     old = await _searched(source, HITS, 5)
@@ -117,7 +117,7 @@ async def _grown(source: DemoSource, times: int, *, most: int = 500) -> TaskWind
     return window
 
 
-async def test_pages_follow_one_another_without_a_gap() -> None:
+async def test_pages_are_contiguous() -> None:
     system, source = _source()
     window = await _grown(source, 1)
     assert list(window.ids) == _newest_first(system)[: 2 * PAGE_SIZE]
@@ -125,14 +125,14 @@ async def test_pages_follow_one_another_without_a_gap() -> None:
     assert window.has_older
 
 
-async def test_a_window_that_is_full_gives_up_its_other_end() -> None:
+async def test_full_window_drops_rows_at_other_end() -> None:
     system, source = _source()
     window = await _grown(source, 3, most=500)
     assert list(window.ids) == _newest_first(system)[4 * PAGE_SIZE - 500 : 4 * PAGE_SIZE]
     assert not window.is_at_top
 
 
-async def test_one_gets_back_up_the_way_one_came() -> None:
+async def test_load_newer_returns_to_the_top() -> None:
     system, source = _source()
     window = await _grown(source, 3, most=500)
     while not window.is_at_top:
@@ -141,14 +141,14 @@ async def test_one_gets_back_up_the_way_one_came() -> None:
     assert window.has_older
 
 
-async def test_the_last_page_is_reached_at_once() -> None:
+async def test_load_oldest_loads_last_page() -> None:
     system, source = _source()
     window = await pages.load_oldest(source, EVERYTHING)
     assert list(window.ids) == _newest_first(system)[-PAGE_SIZE:]
     assert not window.has_older
 
 
-async def test_at_the_top_new_rows_come_in() -> None:
+async def test_reload_at_top_takes_in_new_rows() -> None:
     system, source = _source()
     window = await pages.load_newest(source, EVERYTHING)
     new = system.send(KINDS[0], at=NOON + timedelta(seconds=1))
@@ -157,7 +157,7 @@ async def test_at_the_top_new_rows_come_in() -> None:
     assert window.is_at_top
 
 
-async def test_new_rows_never_push_out_the_one_under_the_cursor() -> None:
+async def test_new_rows_never_push_out_cursor_row() -> None:
     system, source = _source()
     window = await pages.load_newest(source, EVERYTHING)
     cursor = window.ids[-1]
@@ -168,7 +168,7 @@ async def test_new_rows_never_push_out_the_one_under_the_cursor() -> None:
     assert window.newer_count == 7
 
 
-async def test_held_rows_stay_where_they_are_and_show_what_became_of_them() -> None:
+async def test_reload_in_place_keeps_rows_and_updates_them() -> None:
     system, source = _source()
     window = await pages.load_newest(source, TaskFilter(statuses=(TaskStatus.FAILED,)))
     first, second = window.ids[:2]
@@ -180,7 +180,7 @@ async def test_held_rows_stay_where_they_are_and_show_what_became_of_them() -> N
     assert held.deleted_ids == {second}
 
 
-async def test_rows_to_which_nothing_happened_are_equal_to_themselves() -> None:
+async def test_unchanged_rows_compare_equal_after_reload() -> None:
     _, source = _source()
     window = await pages.load_newest(source, EVERYTHING)
     assert (await pages.reload(source, window, cursor=None)).rows == window.rows
