@@ -34,7 +34,7 @@ sys.stdin.readline()
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """One for all, because initdb takes most of a test's time; each test finds the server down."""
+    """Shared, because initdb takes most of a test's time; every test starts with the server stopped."""
     with temporary_cluster_folder() as folder:
         yield folder
 
@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 async def test_acknowledged_rows_survive_a_killed_server(folder: Path) -> None:
     server = EmbeddedServer(folder)
     with server.use():
-        acknowledged = await _written_until(server.url, rows=200, cut=server_process(server).kill)
+        acknowledged = await _write_until_cut(server.url, rows=200, cut=server_process(server).kill)
         with await asyncio.to_thread(server.use) as again:
             assert again.started
             assert acknowledged <= await _rows(server.url)
@@ -68,15 +68,15 @@ def test_reused_pid_does_not_prevent_a_start(folder: Path) -> None:
     with server.use():
         recorded = record.read_text().split("\n")
         owner = record.stat().st_uid
-    stranger = subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None)
+    other_program = subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None)
     try:
-        record.write_text("\n".join([str(stranger.pid), *recorded[1:]]))
+        record.write_text("\n".join([str(other_program.pid), *recorded[1:]]))
         assert not server.status().running
         with server.use() as lease:
             assert lease.started
     finally:
-        stranger.kill()
-        stranger.wait()
+        other_program.kill()
+        other_program.wait()
 
 
 def test_program_in_the_data_folder_prevents_nothing(folder: Path) -> None:
@@ -140,8 +140,8 @@ def test_terminated_starter_leaves_no_server(folder: Path) -> None:
     assert not server.status().running
 
 
-async def _written_until(url: str, *, rows: int, cut: Callable[[], None]) -> set[int]:
-    """The numbers that the server confirmed before it was cut off, after `rows` of them, in mid-write."""
+async def _write_until_cut(url: str, *, rows: int, cut: Callable[[], None]) -> set[int]:
+    """Call `cut` while writing, after `rows` confirmed rows, and return the confirmed numbers."""
     connection = await asyncpg.connect(url)
     await connection.execute("CREATE TABLE numbers (number bigint PRIMARY KEY)")
     await connection.close()

@@ -15,7 +15,7 @@ from horsies.errors import ConfigurationError, ErrorCode
 from tests.support.databases import NOBODY, run_script, server_process, temporary_cluster_folder
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-_REFUSED = """
+_EXPECT_ERROR = """
 from horsies.errors import HorsiesError
 try:
     server.{act}()
@@ -81,21 +81,21 @@ def test_external_socket_folder_is_removed_on_stop(folder: Path, name: str) -> N
 
 def test_file_instead_of_a_folder_gives_a_hint(folder: Path) -> None:
     (folder / "file").touch()
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as raised:
         EmbeddedServer(folder / "file" / "cluster").use()
-    assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
-    assert str(folder / "file") in refusal.value.message
-    assert {"broker.database_url", "embedded:///dir"} <= set(str(refusal.value.help_text).replace(",", "").split())
+    assert raised.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert str(folder / "file") in raised.value.message
+    assert {"broker.database_url", "embedded:///dir"} <= set(str(raised.value.help_text).replace(",", "").split())
 
 
 def test_data_of_another_major_version_is_not_touched(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").write_text("13\n")
     server = EmbeddedServer(folder)
-    with pytest.raises(ConfigurationError, match=rf"PostgreSQL 13.*found: .*{find_binaries().major}") as refusal:
+    with pytest.raises(ConfigurationError, match=rf"PostgreSQL 13.*found: .*{find_binaries().major}") as raised:
         server.use()
-    assert "pg_upgrade" in str(refusal.value)
-    assert f"move {folder} away" in str(refusal.value)
+    assert "pg_upgrade" in str(raised.value)
+    assert f"move {folder} away" in str(raised.value)
     assert (server.status().server_version, server.status().binaries) == ("13", None)
 
 
@@ -109,10 +109,10 @@ def test_folder_without_a_cluster_is_not_overwritten(folder: Path) -> None:
 
 def test_failed_start_shows_log_lines_and_paths(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False, settings={"no_such_setting": "1"})
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as raised:
         server.use()
-    assert "no_such_setting" in str(refusal.value)
-    assert str(folder / "command.log") in str(refusal.value)
+    assert "no_such_setting" in str(raised.value)
+    assert str(folder / "command.log") in str(raised.value)
     assert not server.status().users_present
 
 
@@ -147,7 +147,7 @@ def test_inaccessible_parent_is_named_and_not_changed(folder: Path) -> None:
 @as_root
 def test_inaccessible_binaries_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = folder / "closed"
-    bindir = _copy_of_the_binaries(closed)
+    bindir = _copy_binaries(closed)
     closed.chmod(0o700)
     monkeypatch.setenv("HORSIES_PG_BINDIR", str(bindir))
     server = EmbeddedServer(folder / "cluster", durable=False)
@@ -168,41 +168,41 @@ def test_ordinary_user_runs_the_server(folder: Path) -> None:
 
 @as_root
 def test_unwritable_folder_is_named(folder: Path) -> None:
-    [said] = run_script(_REFUSED.format(act="use"), folder / "cluster", uid=NOBODY)
-    assert said["code"] == "HRS-220"
-    assert str(folder / "cluster") in said["text"]
-    assert "broker.database_url" in said["text"]
+    [output] = run_script(_EXPECT_ERROR.format(act="use"), folder / "cluster", uid=NOBODY)
+    assert output["code"] == "HRS-220"
+    assert str(folder / "cluster") in output["text"]
+    assert "broker.database_url" in output["text"]
 
 
 @as_root
 def test_server_of_another_user_is_not_touched(folder: Path) -> None:
     with EmbeddedServer(folder, durable=False).use():
-        [said] = run_script(_REFUSED.format(act="use"), folder, uid=NOBODY)
-    assert said["code"] == "HRS-220"
+        [output] = run_script(_EXPECT_ERROR.format(act="use"), folder, uid=NOBODY)
+    assert output["code"] == "HRS-220"
 
 
 @as_root
 def test_status_of_another_users_cluster_raises(folder: Path) -> None:
     (folder / "data").mkdir(mode=0o700)
     (folder / "start.lock").touch(mode=0o600)
-    [said] = run_script(_REFUSED.format(act="status"), folder, uid=NOBODY)
-    assert said["code"] == "HRS-220"
-    assert str(folder) in said["text"]
+    [output] = run_script(_EXPECT_ERROR.format(act="status"), folder, uid=NOBODY)
+    assert output["code"] == "HRS-220"
+    assert str(folder) in output["text"]
 
 
 @as_root
 def test_uid_without_a_name_gives_a_hint(folder: Path) -> None:
-    [said] = run_script(_REFUSED.format(act="use"), folder, uid=54321)
-    assert "uid 54321 has no user name" in said["text"]
-    assert "broker.database_url" in said["text"]
+    [output] = run_script(_EXPECT_ERROR.format(act="use"), folder, uid=54321)
+    assert "uid 54321 has no user name" in output["text"]
+    assert "broker.database_url" in output["text"]
 
 
 @as_root
 def test_inaccessible_homes_have_no_other_clusters(folder: Path) -> None:
     (folder / "data").mkdir()
     script = "from horsies.embedded import other_clusters; say(others=[str(path) for path in other_clusters(folder)])"
-    [said] = run_script(script, folder, uid=NOBODY)
-    assert str(folder) not in said["others"]
+    [output] = run_script(script, folder, uid=NOBODY)
+    assert str(folder) not in output["others"]
 
 
 def _mode(path: Path) -> int:
@@ -213,7 +213,7 @@ def _socket_folder(server: EmbeddedServer) -> Path:
     return Path(parse_qs(urlsplit(server.url).query)["host"][0])
 
 
-def _copy_of_the_binaries(target: Path) -> Path:
+def _copy_binaries(target: Path) -> Path:
     installation = find_binaries().bindir.parent
     package = installation.parent
     shutil.copytree(installation, target / package.name / installation.name, symlinks=True)

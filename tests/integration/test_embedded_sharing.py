@@ -12,7 +12,7 @@ from tests.support.databases import ServerUser, run_script, server_log, temporar
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """One for all, because initdb takes most of a test's time; each test finds the server down."""
+    """Shared, because initdb takes most of a test's time; every test starts with the server stopped."""
     with temporary_cluster_folder() as folder:
         yield folder
 
@@ -58,9 +58,9 @@ def test_kept_server_runs_until_it_is_stopped(server: EmbeddedServer) -> None:
 
 def test_stopping_a_used_server_requires_force(server: EmbeddedServer) -> None:
     with server.use():
-        with pytest.raises(Busy, match="--force") as refusal:
+        with pytest.raises(Busy, match="--force") as raised:
             server.stop()
-        assert refusal.value.exit_code == ExitCode.BUSY
+        assert raised.value.exit_code == ExitCode.BUSY
         assert server.status().running
         assert server.stop(force=True).had_users
         assert not server.status().running
@@ -70,8 +70,8 @@ def test_six_concurrent_users_start_and_stop_one_server() -> None:
     with temporary_cluster_folder() as folder:
         clients = [ServerUser(folder) for _ in range(6)]
         joined = [client.joined() for client in clients]
-        assert sum(said["started"] for said in joined) == 1
-        assert len({said["pid"] for said in joined}) == 1
+        assert sum(output["started"] for output in joined) == 1
+        assert len({output["pid"] for output in joined}) == 1
         for client in clients:
             client.leave()
         assert not EmbeddedServer(folder).status().running

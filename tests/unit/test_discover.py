@@ -1,4 +1,4 @@
-"""Every way to name an app, and every way to name none."""
+"""Valid and invalid app locators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.cli import APP, Project
 TWO_APPS = "from horsies import Horsies\nfirst, second = Horsies(), Horsies()\n"
 
 
-def refusal_of(locator: str | None) -> ConfigurationError:
+def import_error(locator: str | None) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as raised:
         import_app_with_tasks(locator, load_settings())
     return raised.value
@@ -99,7 +99,7 @@ def test_sends_are_suppressed_while_importing_the_app(project: Project) -> None:
 
 @pytest.mark.parametrize("locator", [None, "shop:", ":app", "shop:the app", " "])
 def test_malformed_locator_gives_a_hint(project: Project, locator: str | None) -> None:
-    error = refusal_of(locator)
+    error = import_error(locator)
     assert error.code is ErrorCode.CLI_INVALID_ARGS
     assert "package.module:app" in str(error.help_text)
 
@@ -107,28 +107,28 @@ def test_malformed_locator_gives_a_hint(project: Project, locator: str | None) -
 @pytest.mark.parametrize("locator", ["shop.main.py", "shop.main.py:app"])
 def test_dotted_name_with_py_suffix_is_ambiguous(project: Project, locator: str) -> None:
     project.write("shop/main.py", APP)
-    error = refusal_of(locator)
+    error = import_error(locator)
     assert error.code is ErrorCode.CLI_INVALID_ARGS
     assert error.help_text == "use shop.main for the module or ./shop.main.py for the file"
 
 
 @pytest.mark.parametrize("locator", ["nowhere.main:app", "nowhere", "nowhere/main.py", "nowhere.py"])
 def test_missing_module_or_file_names_the_searched_folder(project: Project, locator: str) -> None:
-    error = refusal_of(locator)
+    error = import_error(locator)
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
     assert str(project.folder) in str(error.help_text)
 
 
 def test_module_without_an_app_gives_a_hint(project: Project) -> None:
     project.write("empty_module.py")
-    error = refusal_of("empty_module")
+    error = import_error("empty_module")
     assert (error.code, error.message) == (ErrorCode.WORKER_INVALID_LOCATOR, "no app in empty_module")
     assert "Horsies()" in str(error.help_text)
 
 
 def test_module_with_two_apps_needs_a_name(project: Project) -> None:
     project.write("two.py", TWO_APPS)
-    error = refusal_of("two")
+    error = import_error("two")
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
     assert error.help_text == "choose one: two:first or two:second"
     import_app_with_tasks("two:second", load_settings())
@@ -136,14 +136,14 @@ def test_module_with_two_apps_needs_a_name(project: Project) -> None:
 
 def test_wrong_app_name_suggests_the_right_one(project: Project) -> None:
     project.write("named.py", f"{APP}def create(): ...\n")
-    assert refusal_of("named:ap").message == "no 'ap' in named"
-    assert refusal_of("named:create").message == "named:create has type function, not a Horsies app"
-    assert refusal_of("named:create").help_text == "did you mean named:app?"
+    assert import_error("named:ap").message == "no 'ap' in named"
+    assert import_error("named:create").message == "named:create has type function, not a Horsies app"
+    assert import_error("named:create").help_text == "did you mean named:app?"
 
 
 def test_missing_import_inside_the_module_is_an_import_error(project: Project) -> None:
     path = project.write("needy.py", f"{APP}import not_installed\n")
-    error = refusal_of("needy:app")
+    error = import_error("needy:app")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
     assert error.location is not None
     assert (error.location.file, error.location.line) == (str(path), 3)
@@ -151,4 +151,4 @@ def test_missing_import_inside_the_module_is_an_import_error(project: Project) -
 
 def test_invalid_setting_in_code_keeps_its_error(project: Project) -> None:
     project.write("wrong.py", "from horsies import AppConfig\nAppConfig(prefetch_buffer=5)\n")
-    assert refusal_of("wrong").code is ErrorCode.CONFIG_INVALID_PREFETCH
+    assert import_error("wrong").code is ErrorCode.CONFIG_INVALID_PREFETCH

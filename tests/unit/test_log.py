@@ -14,21 +14,21 @@ LOGGER = logging.getLogger("horsies.test")
 
 
 @pytest.fixture(autouse=True)
-def leave_logging_as_it_was() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     logger = logging.getLogger("horsies")
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-def written(form: LogFormat, level: str = "INFO") -> io.StringIO:
+def log_output(form: LogFormat, level: str = "INFO") -> io.StringIO:
     stream = io.StringIO()
     configure_logging(level, form, stream=stream)
     return stream
 
 
 def test_text_line_has_time_level_logger_message_and_fields() -> None:
-    stream = written("text")
+    stream = log_output("text")
     LOGGER.warning("claimed %d tasks", 3, extra={"queue": "mail"})
     line = stream.getvalue()
     assert re.fullmatch(
@@ -37,7 +37,7 @@ def test_text_line_has_time_level_logger_message_and_fields() -> None:
 
 
 def test_json_line_is_one_object() -> None:
-    stream = written("json")
+    stream = log_output("json")
     LOGGER.info("done\n", extra={"task_id": "1"})
     (line,) = stream.getvalue().splitlines()
     document = json.loads(line)
@@ -55,7 +55,7 @@ def test_statements_are_logged_at_any_level_if_enabled(are_asked_for: bool) -> N
 
 
 def test_exception_is_part_of_the_record() -> None:
-    stream = written("json")
+    stream = log_output("json")
     try:
         raise LookupError("lost")
     except LookupError:
@@ -64,13 +64,13 @@ def test_exception_is_part_of_the_record() -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    stream = written("text")
+    stream = log_output("text")
     LOGGER.info("name %s", "\x1b[2J\nINFO forged")
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 
 
 def test_level_filters_records() -> None:
-    stream = written("text", level="warning")
+    stream = log_output("text", level="warning")
     LOGGER.info("quiet")
     assert not stream.getvalue()

@@ -44,8 +44,8 @@ def app_with(*schedules: TaskSchedule) -> Horsies:
     return app
 
 
-def schedule(**given: object) -> TaskSchedule:
-    return TaskSchedule.model_validate({"name": "billing", "task_name": "bill", "pattern": HOURLY, **given})
+def schedule(**fields: object) -> TaskSchedule:
+    return TaskSchedule.model_validate({"name": "billing", "task_name": "bill", "pattern": HOURLY, **fields})
 
 
 def test_valid_app_has_no_errors() -> None:
@@ -83,13 +83,13 @@ def test_errors_of_one_definition_are_listed_separately(project: Project) -> Non
     )
     app = Horsies()
     app.discover_tasks(["wrong.py"])
-    found = app.check()
-    assert codes(found) == [
+    errors = app.check()
+    assert codes(errors) == [
         ErrorCode.TASK_NO_RETURN_TYPE,
         ErrorCode.TASK_INVALID_OPTIONS,
         ErrorCode.TASK_INVALID_OPTIONS,
     ]
-    assert all(error.location is not None and error.location.line == 2 for error in found)
+    assert all(error.location is not None and error.location.line == 2 for error in errors)
 
 
 THREE_WRONG = """
@@ -134,16 +134,16 @@ def test_task_must_not_use_reserved_error_codes() -> None:
     def pay() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
 
-    found = app.check()
-    assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION] * 2
-    assert {error.location for error in found} == {pay.definition.location}
-    assert found[0].notes == ("in task 'pay'",)
+    errors = app.check()
+    assert codes(errors) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION] * 2
+    assert {error.location for error in errors} == {pay.definition.location}
+    assert errors[0].notes == ("in task 'pay'",)
 
 
 def test_app_must_not_use_reserved_error_codes() -> None:
-    found = Horsies(AppConfig(exception_mapper={CardDeclined: "POISON_TASK"})).check()
-    assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION]
-    assert found[0].notes == ("in the app's settings",)
+    errors = Horsies(AppConfig(exception_mapper={CardDeclined: "POISON_TASK"})).check()
+    assert codes(errors) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION]
+    assert errors[0].notes == ("in the app's settings",)
 
 
 def test_custom_error_codes_are_accepted() -> None:
@@ -162,11 +162,11 @@ def test_task_of_a_schedule_must_be_registered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("fields", "named"),
     [({"args": (7,)}, "amount"), ({"args": ("x", 1)}, "customer"), ({"args": (7, 1), "kwargs": {"vat": 1}}, "vat")],
 )
-def test_arguments_of_a_schedule_must_match_its_task(given: dict[str, object], named: str) -> None:
-    (error,) = app_with(schedule(**given)).check()
+def test_arguments_of_a_schedule_must_match_its_task(fields: dict[str, object], named: str) -> None:
+    (error,) = app_with(schedule(**fields)).check()
     assert error.code is ErrorCode.CONFIG_INVALID_SCHEDULE
     assert named in error.message
 
@@ -181,9 +181,9 @@ def test_queue_of_a_schedule_must_be_configured() -> None:
 def test_every_schedule_is_checked_and_errors_name_the_file(project: Project) -> None:
     entry = '[[schedule.entries]]\nname = "{}"\ntask_name = "none"\npattern = {{ type = "hourly", minute = 0 }}\n'
     path = project.write("horsies.toml", entry.format("a") + entry.format("b"))
-    found = Horsies().check()
-    assert [error.notes for error in found] == [("in schedule 'a'",), ("in schedule 'b'",)]
-    assert all(error.location is not None and error.location.file == str(path) for error in found)
+    errors = Horsies().check()
+    assert [error.notes for error in errors] == [("in schedule 'a'",), ("in schedule 'b'",)]
+    assert all(error.location is not None and error.location.file == str(path) for error in errors)
 
 
 def test_phase_with_errors_stops_the_check(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""What `check` finds in the workflows of an app."""
+"""Errors that `check` finds in workflows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def app_with_task() -> tuple[Horsies, TaskFunction[Any, int]]:
     return app, add
 
 
-def found_in(app: Horsies) -> tuple[str, list[object]]:
+def failed_phase(app: Horsies) -> tuple[str, list[object]]:
     failed = first_failed_phase(app)
     assert failed is not None
     return failed.phase, [error.code for error in failed.errors]
@@ -43,7 +43,7 @@ def test_definition_without_a_key_is_reported() -> None:
         name = "keyless"
         one = add.node()(a=1)
 
-    assert found_in(app) == ("workflow definitions", [ErrorCode.WORKFLOW_NO_DEFINITION_KEY])
+    assert failed_phase(app) == ("workflow definitions", [ErrorCode.WORKFLOW_NO_DEFINITION_KEY])
     assert app.check()[0].location == Keyless.__location__
 
 
@@ -55,7 +55,7 @@ def test_definition_that_cannot_be_built_is_reported() -> None:
         definition_key = "tests.check.wrong"
         one = add.node()(a="x")
 
-    assert found_in(app) == ("workflow builders", [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE])
+    assert failed_phase(app) == ("workflow builders", [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE])
     assert app.check()[0].location == Wrong.__location__
 
 
@@ -66,7 +66,7 @@ def test_builders_run_once_per_case_with_sends_suppressed() -> None:
     @app.workflow_builder(cases=[{"count": 1}, {"count": 2}])
     def fan(count: int) -> WorkflowSpec[Any]:
         seen.append((count, app.are_sends_suppressed()))
-        return app.workflow("fan", [add.node()(a=each) for each in range(count)], definition_key="fan")
+        return app.workflow("fan", [add.node()(a=number) for number in range(count)], definition_key="fan")
 
     assert app.check() == []
     assert seen == [(1, True), (2, True)]
@@ -90,16 +90,16 @@ def test_builder_with_parameters_needs_matching_cases() -> None:
     app, _ = app_with_task()
 
     @app.workflow_builder()
-    def caseless(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
+    def without_cases(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
 
     @app.workflow_builder(cases=[])
-    def emptied(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
+    def with_empty_cases(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
 
     @app.workflow_builder(cases=[{"size": 1}, {}, 5])  # pyright: ignore[reportArgumentType]
-    def misfit(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
+    def mismatching(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
 
-    del caseless, emptied, misfit
-    assert found_in(app) == (
+    del without_cases, with_empty_cases, mismatching
+    assert failed_phase(app) == (
         "workflow builders",
         [*[ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED] * 2, *[ErrorCode.WORKFLOW_CHECK_CASE_INVALID] * 3],
     )
@@ -113,14 +113,14 @@ def test_builder_that_raises_or_returns_no_spec_is_reported() -> None:
         raise ZeroDivisionError("by zero")
 
     @app.workflow_builder()
-    def leaves() -> WorkflowSpec[Any]:
+    def exits() -> WorkflowSpec[Any]:
         raise SystemExit(0)
 
     @app.workflow_builder()  # pyright: ignore[reportArgumentType]
-    def forgets() -> None: ...
+    def returns_nothing() -> None: ...
 
-    del raises, leaves, forgets
-    assert found_in(app) == ("workflow builders", [ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION] * 3)
+    del raises, exits, returns_nothing
+    assert failed_phase(app) == ("workflow builders", [ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION] * 3)
 
 
 BUILDERS = """
@@ -150,7 +150,7 @@ def test_undecorated_builder_is_reported(project: Project, is_named: bool) -> No
     path = project.write("building.py", BUILDERS)
     app: Horsies = import_module_or_file(str(path)).app
     app.discover_tasks([str(path)] if is_named else [])
-    assert found_in(app) == ("undecorated builders", [ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER])
+    assert failed_phase(app) == ("undecorated builders", [ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER])
     (error,) = app.check()
     assert "forgotten" in error.message
     assert error.location is not None
@@ -171,7 +171,7 @@ WRONG = """
         return TaskResult(ok=a)
 
     one = bare.node()()
-    app.workflow("of a refused task", [one, fine.node(waits_for=[one])(a=1)], definition_key="a")
+    app.workflow("of an invalid task", [one, fine.node(waits_for=[one])(a=1)], definition_key="a")
     app.workflow("nameless", [], definition_key="b")
     app.workflow("unlucky", [fine.node()(b=1)], definition_key="c")
 """
@@ -181,7 +181,7 @@ def test_every_invalid_workflow_of_a_module_is_reported(project: Project) -> Non
     project.write("wrong_flows.py", WRONG)
     app = Horsies()
     app.discover_tasks(["wrong_flows.py"])
-    assert found_in(app) == (
+    assert failed_phase(app) == (
         "imports",
         [
             ErrorCode.TASK_INVALID_RETURN_TYPE,

@@ -1,4 +1,4 @@
-"""Hooks that run in each child of a worker."""
+"""Registration of hooks that run in each child process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from horsies import ConfigurationError, ErrorCode, Horsies
 def connect() -> None: ...
 def warm_up(_size: int = 3, **_options: int) -> None: ...
 async def wait() -> None: ...
-def needs_a_size(_size: int) -> None: ...
-def needs_a_named_size(*, _size: int) -> None: ...
+def requires_argument(_size: int) -> None: ...
+def requires_keyword(*, _size: int) -> None: ...
 
 
 def test_hooks_are_kept_in_order_without_duplicates() -> None:
@@ -27,7 +27,7 @@ def test_registration_works_as_a_decorator() -> None:
     assert Horsies().on_child_process_start(connect) is connect
 
 
-@pytest.mark.parametrize("hook", [wait, needs_a_size, needs_a_named_size, "connect", None])
+@pytest.mark.parametrize("hook", [wait, requires_argument, requires_keyword, "connect", None])
 def test_invalid_hook_raises_at_its_registration(hook: Any) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Horsies().on_child_process_start(hook)

@@ -1,4 +1,4 @@
-"""An app's task modules: found by pattern, imported in order, with sends suppressed."""
+"""Task modules are found by pattern and imported in order with sends suppressed."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ GIVEN_TEXT: list[Callable[[Horsies], object]] = [
 def test_string_instead_of_a_list_raises(
     given_text: Callable[[Horsies], object],
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r'use \["jobs/\*\.py"\]') as refused:
+    with pytest.raises(ConfigurationError, match=r'use \["jobs/\*\.py"\]') as raised:
         given_text(Horsies())
-    assert refused.value.code is ErrorCode.CLI_INVALID_ARGS
-    assert refused.value.location is not None
-    assert refused.value.location.file == __file__
+    assert raised.value.code is ErrorCode.CLI_INVALID_ARGS
+    assert raised.value.location is not None
+    assert raised.value.location.file == __file__
 
 
 def test_list_of_modules_is_a_copy() -> None:

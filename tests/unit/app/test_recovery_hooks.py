@@ -1,4 +1,4 @@
-"""Registering functions that are asked or told when work is recovered."""
+"""Registration of recovery hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def decide(context: RecoveryContext) -> Recovery | None:
     return Recovery.skip() if context.dry_run else None
 
 
-async def mourn(_context: RecoveryContext) -> None: ...
+async def log_interruption(_context: RecoveryContext) -> None: ...
 def count(_recovered: RecoveredWorkers) -> None: ...
 def takes_nothing() -> None: ...
 def takes_two(_context: RecoveryContext, _more: int) -> None: ...
@@ -22,15 +22,15 @@ def takes_two(_context: RecoveryContext, _more: int) -> None: ...
 def test_registration_works_as_a_decorator() -> None:
     app = Horsies()
     assert app.on_recovery(decide) is decide
-    assert app.on_interrupted(mourn) is mourn
+    assert app.on_interrupted(log_interruption) is log_interruption
     assert app.on_workers_recovered(count) is count
 
 
 def test_hooks_are_kept_in_order_without_duplicates() -> None:
     app = Horsies()
-    for hook in (decide, mourn, decide):
+    for hook in (decide, log_interruption, decide):
         app.on_interrupted(hook)
-    assert [each.function for each in app.recovery_hooks.interrupted] == [decide, mourn]
+    assert [hook.function for hook in app.recovery_hooks.interrupted] == [decide, log_interruption]
 
 
 @pytest.mark.parametrize("hook", [takes_nothing, takes_two, "decide", None])

@@ -1,4 +1,4 @@
-"""The bundled sample app does what its tasks say, here and without a server."""
+"""The tasks of the sample app, called directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User code is imported once, under its right name, and its failures say where."""
+"""User code is imported once under its module name; errors name the location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horsies.task_modules import add_to_sys_path, import_file, import_module_or_
 from tests.support.cli import APP, Project
 
 
-def failure_of(name: str) -> ConfigurationError:
+def import_error_of(name: str) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as raised:
         import_module_or_file(name)
     return raised.value
@@ -57,7 +57,7 @@ def test_package_with_a_used_name_is_imported_by_file(project: Project) -> None:
 
 def test_import_error_names_the_line_that_raised(project: Project) -> None:
     path = project.write("broken.py", "import json\n\njson.loads('{')\n")
-    error = failure_of("broken.py")
+    error = import_error_of("broken.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
     assert "cannot import broken.py: JSONDecodeError" in error.message
     assert error.location == SourceLocation(str(path), 3)
@@ -66,18 +66,18 @@ def test_import_error_names_the_line_that_raised(project: Project) -> None:
 
 def test_syntax_error_names_its_line(project: Project) -> None:
     path = project.write("unfinished.py", "fine = 1\ndef (:\n")
-    assert failure_of("unfinished.py").location == SourceLocation(str(path), 2)
+    assert import_error_of("unfinished.py").location == SourceLocation(str(path), 2)
 
 
 def test_missing_module_has_no_location_inside_horsies() -> None:
-    error = failure_of("no.such.module")
+    error = import_error_of("no.such.module")
     assert (error.code, error.location) == (ErrorCode.MODULE_EXEC_ERROR, None)
     assert "python -c 'import no.such.module'" in str(error)
 
 
 def test_module_that_exits_is_an_import_error(project: Project) -> None:
     project.write("script.py", "import sys\nsys.exit(3)\n")
-    assert "SystemExit: 3" in failure_of("script.py").message
+    assert "SystemExit: 3" in import_error_of("script.py").message
 
 
 def test_validation_errors_are_raised_unchanged(project: Project) -> None:
@@ -114,7 +114,7 @@ def test_send_during_import_gives_a_hint(project: Project) -> None:
     project.write_task("work.py", name="work")
     path = project.write("sending.py", SENDING)
     with sends_suppressed():
-        error = failure_of("sending.py")
+        error = import_error_of("sending.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
     assert error.location == SourceLocation(str(path), 5)
     assert "SEND_SUPPRESSED" in error.message
@@ -123,7 +123,7 @@ def test_send_during_import_gives_a_hint(project: Project) -> None:
 
 def test_other_horsies_errors_become_import_errors(project: Project) -> None:
     path = project.write("taking.py", "from horsies import Err\nErr('no number').unwrap()\n")
-    error = failure_of("taking.py")
+    error = import_error_of("taking.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
     assert error.message == "cannot import taking.py: UnwrapError: unwrap() called on an Err: 'no number'"
     assert error.location == SourceLocation(str(path), 2)
@@ -152,6 +152,6 @@ def test_modules_with_invalid_tasks_are_removed(project: Project) -> None:
 
 def test_module_that_raised_is_removed(project: Project) -> None:
     project.write("second_try.py", "1 / 0")
-    failure_of("second_try.py")
+    import_error_of("second_try.py")
     project.write("second_try.py", "fine = True  # now")
     assert import_module_or_file("second_try.py").fine

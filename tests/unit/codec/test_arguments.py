@@ -1,5 +1,5 @@
 # pyright: reportReturnType=false
-# The functions here are signatures only.
+# The functions are only used for their signatures.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decimal import Decimal as Missing  # absent at run time on purpose
 
 Done = TaskResult[None, TaskError]
-MISFIT: Any = "98765432x"
+WRONG_DEFAULT: Any = "98765432x"
 
 
 class Opaque:
@@ -70,7 +70,7 @@ class Order(BaseModel):
     notes: dict[str, int] = {}
 
 
-def quoting(value: int) -> int:
+def quote_value(value: int) -> int:
     raise PydanticCustomError("greater_than_equal", "{value} is too small", {"value": value})
 
 
@@ -79,12 +79,12 @@ def typed(number: int, text: str = "x") -> Done: ...
 def collecting(first: int, /, *rest: int, flag: bool = False, **extra: str) -> Done: ...
 def guarded(secret: Secret) -> Done: ...
 def ordering(order: Order) -> Done: ...
-def impostor(value: Annotated[int, AfterValidator(quoting)]) -> Done: ...
-def misfit(count: int = MISFIT, order: Order = MISFIT, *, text: str = "x") -> Done: ...
+def custom_error(value: Annotated[int, AfterValidator(quote_value)]) -> Done: ...
+def wrong_defaults(count: int = WRONG_DEFAULT, order: Order = WRONG_DEFAULT, *, text: str = "x") -> Done: ...
 def anything(value: Any) -> Done: ...
 def loose(value: Loose) -> Done: ...
 def json_only(value: JsonValue) -> Done: ...
-def faulty(known: int, lost: Missing, opaque: Opaque) -> int: ...
+def invalid(known: int, undefined: Missing, opaque: Opaque) -> int: ...
 def login(value: Login) -> Done: ...
 def revealed(value: Revealed) -> Done: ...
 def unfinished(value: Unfinished) -> Done: ...
@@ -99,7 +99,7 @@ def plain(value: object) -> Done: ...
 def undeclared() -> None: ...
 
 
-# Without these annotations, which the type checker would miss.
+# Annotations removed at run time; the type checker requires them above.
 del plain.__annotations__["value"]
 del undeclared.__annotations__["return"]
 
@@ -108,7 +108,7 @@ def codec_of(function: Callable[..., object]) -> TaskCodec:
     return TaskCodec.of(function).unwrap()
 
 
-def refusal(function: Callable[..., object], *args: object, **kwargs: object) -> PayloadError:
+def encode_error(function: Callable[..., object], *args: object, **kwargs: object) -> PayloadError:
     with pytest.raises(PayloadError) as caught:
         codec_of(function).encode(args, kwargs)
     return caught.value
@@ -159,11 +159,11 @@ def test_lax_mode_converts_text_to_numbers() -> None:
 def test_invalid_call_names_the_parameter(
     args: tuple[object, ...], kwargs: dict[str, object], parameter: str | None, reason: str
 ) -> None:
-    refused = refusal(typed, *args, **kwargs)
+    error = encode_error(typed, *args, **kwargs)
 
-    assert refused.parameter == parameter
-    assert reason in refused.reason
-    assert str(parameter or "") in str(refused)
+    assert error.parameter == parameter
+    assert reason in error.reason
+    assert str(parameter or "") in str(error)
 
 
 @given(
@@ -189,7 +189,7 @@ def test_binding_agrees_with_python(count: int, keywords: set[str], function: Ca
 )
 @pytest.mark.parametrize("function", [plain, json_only])
 def test_unannotated_parameters_accept_only_plain_json(function: Callable[..., object], value: object) -> None:
-    assert refusal(function, value).parameter == "value"
+    assert encode_error(function, value).parameter == "value"
 
 
 @pytest.mark.parametrize(
@@ -198,25 +198,25 @@ def test_unannotated_parameters_accept_only_plain_json(function: Callable[..., o
     ids=lambda value: type(value).__name__,
 )
 def test_annotated_parameters_reject_unstorable_values(value: object) -> None:
-    assert refusal(anything, value).parameter == "value"
+    assert encode_error(anything, value).parameter == "value"
 
 
 def test_cyclic_value_is_rejected() -> None:
     value: list[Any] = []
     value.append(value)
 
-    assert refusal(plain, value).parameter == "value"
-    assert refusal(anything, value).parameter == "value"
+    assert encode_error(plain, value).parameter == "value"
+    assert encode_error(anything, value).parameter == "value"
 
 
 def test_secret_is_rejected_unless_its_model_reveals_it() -> None:
-    assert "mask" in refusal(login, Login(user="ada", password=SecretStr("hunter2"))).reason
+    assert "mask" in encode_error(login, Login(user="ada", password=SecretStr("hunter2"))).reason
     encoded = codec_of(revealed).encode((Revealed(user="ada", password=SecretStr("hunter2")),), {})
     assert encoded.args == [{"user": "ada", "password": "hunter2"}]
 
 
 def test_names_in_var_keywords_must_be_storable() -> None:
-    assert refusal(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
+    assert encode_error(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
 
 
 def test_keyword_names_must_be_strings() -> None:
@@ -228,10 +228,10 @@ def test_keyword_names_must_be_strings() -> None:
 
 @pytest.mark.parametrize("function", [typed, plain, anything])
 def test_number_with_too_many_digits_is_rejected(function: Callable[..., object]) -> None:
-    refused = refusal(function, 10**5000)
+    error = encode_error(function, 10**5000)
 
-    assert refused.parameter == ("number" if function is typed else "value")
-    assert "more than 4300 digits" in refused.reason
+    assert error.parameter == ("number" if function is typed else "value")
+    assert "more than 4300 digits" in error.reason
 
 
 @pytest.mark.parametrize("function", [plain, json_only])
@@ -246,14 +246,14 @@ def test_256_levels_round_trip(function: Callable[..., object]) -> None:
     "value", [{"pin": "9876543x"}, {"pin": 98765432}, {"pin": 1, "notes": {"98765432": "x"}}, "98765432"]
 )
 def test_errors_never_show_the_value(value: object) -> None:
-    assert "98765432" not in str(refusal(guarded, value))
+    assert "98765432" not in str(encode_error(guarded, value))
 
 
 def test_error_lists_every_fault_with_its_path() -> None:
-    refused = refusal(ordering, {"lines": [{"quantity": 0}, {"colour": "red"}], "notes": {"private": "y"}})
+    error = encode_error(ordering, {"lines": [{"quantity": 0}, {"colour": "red"}], "notes": {"private": "y"}})
 
-    assert refused.parameter == "order"
-    assert refused.reason.split("; ") == [
+    assert error.parameter == "order"
+    assert error.reason.split("; ") == [
         "lines[0].quantity: must be at least 1",
         "lines[1].quantity: is missing",
         "lines[1].*: is unknown",
@@ -262,14 +262,14 @@ def test_error_lists_every_fault_with_its_path() -> None:
 
 
 def test_error_lists_five_faults_and_counts_the_rest() -> None:
-    refused = refusal(ordering, {"lines": [{"quantity": 0}] * 8})
+    error = encode_error(ordering, {"lines": [{"quantity": 0}] * 8})
 
-    assert refused.reason.count("must be at least 1") == 5
-    assert refused.reason.endswith("; and 3 more")
+    assert error.reason.count("must be at least 1") == 5
+    assert error.reason.endswith("; and 3 more")
 
 
 def test_custom_error_with_pydantic_type_hides_its_message() -> None:
-    assert refusal(impostor, 98765432).reason == "must be at least …"
+    assert encode_error(custom_error, 98765432).reason == "must be at least …"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_model_depth_is_limited_by_the_parser() -> None:
     encoded = codec.encode((deep,), {})
 
     assert codec.decode(encoded.args_json, encoded.kwargs_json).args == (deep,)
-    assert "more than 200 levels" in refusal(loose, Loose(anything=nested(200))).reason
+    assert "more than 200 levels" in encode_error(loose, Loose(anything=nested(200))).reason
 
 
 def test_equal_sets_are_encoded_equally() -> None:
@@ -316,10 +316,10 @@ def test_forward_reference_to_a_later_class_is_resolved() -> None:
 
 
 def test_all_faults_of_a_signature_are_reported_together() -> None:
-    faults = TaskCodec.of(faulty).unwrap_err()
+    faults = TaskCodec.of(invalid).unwrap_err()
 
     assert [(fault.code, fault.parameter) for fault in faults] == [
-        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "lost"),
+        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "undefined"),
         (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "opaque"),
         (ErrorCode.TASK_INVALID_RETURN_TYPE, None),
     ]
@@ -330,7 +330,7 @@ def test_all_faults_of_a_signature_are_reported_together() -> None:
 
 
 def test_default_that_violates_its_annotation_is_a_fault() -> None:
-    faults = TaskCodec.of(misfit).unwrap_err()
+    faults = TaskCodec.of(wrong_defaults).unwrap_err()
 
     assert [(fault.code, fault.parameter) for fault in faults] == [
         (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "count"),
@@ -356,4 +356,4 @@ def test_wrapped_function_uses_its_own_signature() -> None:
     @functools.wraps(typed)
     def wrapper(*args: Any, **kwargs: Any) -> Any: ...
 
-    assert refusal(wrapper).parameter == "number"
+    assert encode_error(wrapper).parameter == "number"

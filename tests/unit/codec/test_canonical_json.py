@@ -1,3 +1,5 @@
+"""Canonical JSON and the values that cannot be stored."""
+
 from __future__ import annotations
 
 import json

@@ -19,7 +19,7 @@ from horsies.codec.fingerprint import command_sha, enqueue_sha, format_utc, form
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
-SHAPE = CallSignature(
+SIGNATURE = CallSignature(
     positional=("id", "to"),
     keywords=frozenset({"to", "a"}),
     required=("id",),
@@ -42,7 +42,7 @@ def test_enqueue_sha_is_the_hash_of_canonical_json() -> None:
         "options": {"timeout_ms": 1000},
     }
 
-    found = enqueue_sha(
+    sha = enqueue_sha(
         ARGUMENTS,
         **SEND,
         good_until=SENT_AT + timedelta(hours=1),
@@ -51,13 +51,14 @@ def test_enqueue_sha_is_the_hash_of_canonical_json() -> None:
     )
 
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    assert found == sha256(text.encode()).hexdigest()
+    assert sha == sha256(text.encode()).hexdigest()
 
 
 def test_fingerprints_are_pinned() -> None:
     assert enqueue_sha(ARGUMENTS, **SEND) == "435f37e6e044c36e7dc395c3839d7d7c437bafafa7d92c58de8b46838eb0ab96"
     assert (
-        command_sha("mail.send", ARGUMENTS, SHAPE) == "c873b5555dbf5615092218db344222a5f2045c35e22a82b0ffd320c797e9ac51"
+        command_sha("mail.send", ARGUMENTS, SIGNATURE)
+        == "c873b5555dbf5615092218db344222a5f2045c35e22a82b0ffd320c797e9ac51"
     )
 
 
@@ -65,8 +66,8 @@ def test_fingerprints_are_pinned() -> None:
 def test_short_and_long_documents_use_the_same_hash(length: int) -> None:
     text = canonical_json({"args": ["x" * length], "kwargs": {}, "name": "mail.send"})
     arguments = EncodedArguments(args_json=canonical_json(["x" * length]), kwargs_json="{}")
-    shape = CallSignature(positional=(), keywords=frozenset(), required=(), var_positional="more", var_keyword=None)
-    assert command_sha("mail.send", arguments, shape) == sha256(text.encode()).hexdigest()
+    signature = CallSignature(positional=(), keywords=frozenset(), required=(), var_positional="more", var_keyword=None)
+    assert command_sha("mail.send", arguments, signature) == sha256(text.encode()).hexdigest()
 
 
 def test_openssl_hash_is_used_without_a_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,16 +98,16 @@ def test_every_part_of_a_send_changes_its_fingerprint(change: dict[str, Any]) ->
 
 
 def test_time_zone_does_not_change_the_fingerprint() -> None:
-    elsewhere: dict[str, Any] = {**SEND, "sent_at": SENT_AT.astimezone(timezone(timedelta(hours=9)))}
+    in_other_zone: dict[str, Any] = {**SEND, "sent_at": SENT_AT.astimezone(timezone(timedelta(hours=9)))}
 
-    assert enqueue_sha(ARGUMENTS, **elsewhere) == enqueue_sha(ARGUMENTS, **SEND)
+    assert enqueue_sha(ARGUMENTS, **in_other_zone) == enqueue_sha(ARGUMENTS, **SEND)
 
 
 def test_command_sha_covers_name_and_arguments() -> None:
     other = EncodedArguments(args_json="[]", kwargs_json='{"a":null}')
     calls = [("mail.send", ARGUMENTS), ("mail", ARGUMENTS), ("mail", other)]
 
-    assert len({command_sha(name, arguments, SHAPE) for name, arguments in calls}) == 3
+    assert len({command_sha(name, arguments, SIGNATURE) for name, arguments in calls}) == 3
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_command_sha_covers_name_and_arguments() -> None:
 def test_command_sha_ignores_positional_or_keyword_form(
     one: tuple[str, str], other: tuple[str, str], is_same: bool
 ) -> None:
-    shas = {command_sha("mail", EncodedArguments(*call), SHAPE) for call in (one, other)}
+    shas = {command_sha("mail", EncodedArguments(*call), SIGNATURE) for call in (one, other)}
 
     assert (len(shas) == 1) is is_same
 
@@ -132,10 +133,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @given(st.lists(st.integers(0, 10**10 * 10**6), min_size=1))
 def test_format_utc_now_equals_format_utc(micros: list[int]) -> None:
-    for each in (*micros, micros[-1] // 10**6 * 10**6):
+    for micro in (*micros, micros[-1] // 10**6 * 10**6):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fingerprint.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
-            assert format_utc_now() == format_utc(EPOCH + timedelta(microseconds=each))
+            patch.setattr(fingerprint.time, "time_ns", lambda: micro * 1000 + 999)  # noqa: B023  # called immediately
+            assert format_utc_now() == format_utc(EPOCH + timedelta(microseconds=micro))
 
 
 def test_other_time_zones_are_formatted_in_utc() -> None:

@@ -1,4 +1,4 @@
-"""The stored form of every documented type is pinned: rows outlive releases."""
+"""The stored form of every documented type is pinned, because stored rows are read by later releases."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Cat(BaseModel):
 
 
 class Documented(NamedTuple):
-    """A value, its annotation, and what comes out again where that is not the same value."""
+    """A value, its annotation, and the decoded value if it differs."""
 
     annotation: Any
     value: Any
@@ -103,7 +103,7 @@ VALUES: dict[str, Documented] = {
     "typed dict": Documented(Person, {"name": "ada"}),
     "aware datetime": Documented(datetime, datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=2)))),
     "utc datetime": Documented(datetime, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
-    "naive datetime": Documented(datetime, datetime(2026, 1, 2, 3, 4, 5)),  # noqa: DTZ001 - naive stays naive
+    "naive datetime": Documented(datetime, datetime(2026, 1, 2, 3, 4, 5)),  # noqa: DTZ001 - a naive datetime
     "date": Documented(date, date(2026, 1, 2)),
     "time": Documented(time, time(3, 4, 5, 6)),
     "timedelta": Documented(timedelta, timedelta(days=1, hours=2, minutes=3, seconds=4.5)),

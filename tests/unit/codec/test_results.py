@@ -46,23 +46,23 @@ RESULTS: dict[str, TaskResult[Any, TaskError]] = {
 }
 
 
-class Hostile:
+class FailingRepr:
     def __repr__(self) -> str:
         raise RuntimeError
 
 
-def stored(returned: object, annotation: Any = Any) -> EncodedResult:
+def encoded(returned: object, annotation: Any = Any) -> EncodedResult:
     ok = codec_for(annotation)
     return encode_result(validate_result(returned, ok), ok)
 
 
-def stored_body(error: TaskError) -> dict[str, Any]:
-    return json.loads(stored(TaskResult(err=error)).document)["err"]
+def encoded_error(error: TaskError) -> dict[str, Any]:
+    return json.loads(encoded(TaskResult(err=error)).document)["err"]
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_result_is_encoded_in_its_pinned_form(name: str) -> None:
-    assert stored(RESULTS[name]).document == canonical_json(GOLDEN[name])
+    assert encoded(RESULTS[name]).document == canonical_json(GOLDEN[name])
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "an exception"])
@@ -78,7 +78,7 @@ def test_stored_exception_is_decoded_as_a_record() -> None:
 
 
 def test_ok_value_is_converted_to_the_declared_type() -> None:
-    assert stored(TaskResult(ok="5"), int) == EncodedResult(document='{"ok":5}', error=None)
+    assert encoded(TaskResult(ok="5"), int) == EncodedResult(document='{"ok":5}', error=None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_ok_value_is_converted_to_the_declared_type() -> None:
     ],
 )
 def test_invalid_return_value_becomes_an_error_result(returned: object, annotation: Any, code: str) -> None:
-    result = stored(returned, annotation)
+    result = encoded(returned, annotation)
 
     assert result.error is not None
     assert result.error.error_code is code
@@ -104,7 +104,7 @@ def test_invalid_return_value_becomes_an_error_result(returned: object, annotati
 
 
 def test_type_mismatch_does_not_show_the_value() -> None:
-    assert "hunter2" not in stored(TaskResult(ok="hunter2"), int).document
+    assert "hunter2" not in encoded(TaskResult(ok="hunter2"), int).document
 
 
 @pytest.mark.parametrize("document", ["", "null", "5", "[]", "{}", '{"ok":1,"err":{}}', '{"err":5}', '{"value":1}'])
@@ -134,7 +134,7 @@ def test_value_without_declared_type_is_plain_json() -> None:
 
 @pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()], {1: 2}])
 def test_unstorable_error_data_becomes_its_repr(data: object) -> None:
-    assert stored_body(TaskError(error_code="BROKEN", data=data)) == {
+    assert encoded_error(TaskError(error_code="BROKEN", data=data)) == {
         "error_code": "BROKEN",
         "message": None,
         "data": repr(data),
@@ -143,12 +143,12 @@ def test_unstorable_error_data_becomes_its_repr(data: object) -> None:
 
 
 def test_error_data_with_failing_repr_is_named_by_type() -> None:
-    assert stored_body(TaskError(data=Hostile()))["data"] == "<Hostile: repr raised RuntimeError>"
-    assert stored_body(TaskError(data=10**5000))["data"] == "<int: repr raised ValueError>"
+    assert encoded_error(TaskError(data=FailingRepr()))["data"] == "<FailingRepr: repr raised RuntimeError>"
+    assert encoded_error(TaskError(data=10**5000))["data"] == "<int: repr raised ValueError>"
 
 
 def test_unstorable_characters_become_the_replacement_character() -> None:
-    body = stored_body(TaskError(message="a\0b\ud800", exception=ValueError("c\0d")))
+    body = encoded_error(TaskError(message="a\0b\ud800", exception=ValueError("c\0d")))
 
     assert body["message"] == "a\ufffdb\ufffd"
     assert body["exception"]["message"] == "c\ufffdd"
@@ -160,14 +160,14 @@ def test_deeply_nested_error_data_round_trips(levels: int) -> None:
     for _ in range(levels - 1):
         data = [data]
 
-    result = decode_result(stored(TaskResult(err=TaskError(error_code="DEEP", data=data))).document)
+    result = decode_result(encoded(TaskResult(err=TaskError(error_code="DEEP", data=data))).document)
 
     assert result.err_value.error_code == "DEEP"
 
 
 @given(message=st.none() | st.text(), data=st.none() | st.text() | st.floats() | st.lists(st.text()))
 def test_every_error_round_trips(message: str | None, data: object) -> None:
-    document = stored(TaskResult(err=TaskError(error_code="ANY", message=message, data=data))).document
+    document = encoded(TaskResult(err=TaskError(error_code="ANY", message=message, data=data))).document
 
     assert find_json_fault(json.loads(document)) is None
     assert decode_result(document).err_value.error_code == "ANY"

@@ -1,4 +1,4 @@
-"""What is sent is what comes out: values are read back equal, or refused before they are stored."""
+"""Values are decoded equal to what was sent, or rejected before they are stored."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 from horsies.codec.canonical_json import PayloadError, canonical_json, parse_json
 from horsies.codec.values import codec_for
 
-ODD_ZONE = timezone(timedelta(hours=5, seconds=7))
-NOT_TEXT = b"\xff\x00"
+ZONE_WITH_SECONDS = timezone(timedelta(hours=5, seconds=7))
+NOT_UTF8 = b"\xff\x00"
 
 
 class Number(enum.Enum):
@@ -73,11 +73,11 @@ class Base64(Utf8):
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class OneWay(Utf8):
+class HexOnly(Utf8):
     model_config = ConfigDict(ser_json_bytes="hex")
 
 
-class Renamed(BaseModel):
+class AliasOfOtherField(BaseModel):
     name: str = Field(alias="title")
     title: str | None = None
 
@@ -93,31 +93,31 @@ class Nested(BaseModel):
 
 
 @pydantic_dataclass
-class SwappedToo:
+class SwappedDataclass:
     a: int = Field(alias="b")
     b: int = Field(alias="a")
 
 
-class Friendly(BaseModel):
-    user_name: str = Field("nobody", alias="userName")
+class WithAlias(BaseModel):
+    user_name: str = Field("unknown", alias="userName")
 
 
-class Hiding(BaseModel):
+class WithExcludedField(BaseModel):
     shown: int
     hidden: int = Field(default=0, exclude=True)
 
 
-class Open(BaseModel):
+class WithExtras(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Busy(BaseModel):
+class WithPrivateAttribute(BaseModel):
     at: datetime
     _lock: object = PrivateAttr(default_factory=object)
 
 
 class SchemaWords(BaseModel):
-    """Fields that are named as the parts of pydantic's own schemas are."""
+    """Fields with the names of keys in pydantic schemas."""
 
     metadata: dict[Any, int]
     default: set[str]
@@ -145,13 +145,13 @@ class Roots(RootModel[set[int]]):
     pass
 
 
-def sent(annotation: Any, value: object) -> Any:
+def encoded(annotation: Any, value: object) -> Any:
     codec = codec_for(annotation)
     return codec.dump(codec.validate(value))
 
 
-def returned(annotation: Any, value: object) -> Any:
-    return codec_for(annotation).load(parse_json(canonical_json(sent(annotation, value))))
+def decoded(annotation: Any, value: object) -> Any:
+    return codec_for(annotation).load(parse_json(canonical_json(encoded(annotation, value))))
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def returned(annotation: Any, value: object) -> Any:
         (set[Spot], {Spot(x=2), Spot(x=1, marks=frozenset({"b", "a"}))}),
         (frozenset[Pair], frozenset({Pair(2, frozenset({9, 1})), Pair(1)})),
         (Roots, Roots({3, 1, 2})),
-        (Blob, Blob(NOT_TEXT)),
-        (list[Blob], [Blob(NOT_TEXT)]),
-        (Parcel, {"body": NOT_TEXT}),
-        (Base64, Base64(body=NOT_TEXT)),
+        (Blob, Blob(NOT_UTF8)),
+        (list[Blob], [Blob(NOT_UTF8)]),
+        (Parcel, {"body": NOT_UTF8}),
+        (Base64, Base64(body=NOT_UTF8)),
         (Utf8, Utf8(body=b"text")),
-        (Renamed, Renamed.model_validate({"title": "T"})),
+        (AliasOfOtherField, AliasOfOtherField.model_validate({"title": "T"})),
         (Nested, Nested.model_validate({"items": [1, 2]})),
-        (Hiding, Hiding(shown=1)),
+        (WithExcludedField, WithExcludedField(shown=1)),
         (Any, 1e16),
         (list[int | float], [1e22, -1e300, 10**22, 1.0]),
         (Any, {"e+": ['"1e+16', 1e16]}),
@@ -183,7 +183,7 @@ def returned(annotation: Any, value: object) -> Any:
     ],
 )
 def test_accepted_values_round_trip(annotation: Any, value: object) -> None:
-    found = returned(annotation, value)
+    found = decoded(annotation, value)
 
     assert found == value
     assert type(found) is type(value)
@@ -197,68 +197,68 @@ def test_accepted_values_round_trip(annotation: Any, value: object) -> None:
         (dict[int | str, str], {1: "a", "1": "b"}, "key"),
         (dict[str | None, int], {None: 1}, "key"),
         (Any, [{"deep": {None: 1}}], "key"),
-        (Open, Open.model_validate({"data": {2: 1}}), "key"),
+        (WithExtras, WithExtras.model_validate({"data": {2: 1}}), "key"),
         (dict[int, Any], {1: {2: 3}}, "key"),
         (dict[tuple[int, int], str], {(1, 2): "a"}, "could not be read back"),
         (dict[Number, int], {Number.ONE: 1}, "could not be read back"),
-        (dict[datetime, int], {datetime(2026, 1, 1, tzinfo=ODD_ZONE): 1}, "key"),
-        (Utf8, Utf8(body=NOT_TEXT), "base64"),
-        (OneWay, OneWay(body=b"text"), "body: contains a value of type bytes"),
-        (str | bytes, NOT_TEXT, "contains a value of type bytes that would be read back as str"),
-        (datetime, datetime(2026, 1, 1, tzinfo=ODD_ZONE), "contains a value of type datetime"),
-        (Base, Base(at=datetime(2026, 1, 1, tzinfo=ODD_ZONE)), "at: contains a value of type datetime"),
-        (time, time(1, 2, tzinfo=ODD_ZONE), "contains a value of type time"),
-        (Hiding, Hiding(shown=1, hidden=2), "hidden: contains a value of type int"),
+        (dict[datetime, int], {datetime(2026, 1, 1, tzinfo=ZONE_WITH_SECONDS): 1}, "key"),
+        (Utf8, Utf8(body=NOT_UTF8), "base64"),
+        (HexOnly, HexOnly(body=b"text"), "body: contains a value of type bytes"),
+        (str | bytes, NOT_UTF8, "contains a value of type bytes that would be read back as str"),
+        (datetime, datetime(2026, 1, 1, tzinfo=ZONE_WITH_SECONDS), "contains a value of type datetime"),
+        (Base, Base(at=datetime(2026, 1, 1, tzinfo=ZONE_WITH_SECONDS)), "at: contains a value of type datetime"),
+        (time, time(1, 2, tzinfo=ZONE_WITH_SECONDS), "contains a value of type time"),
+        (WithExcludedField, WithExcludedField(shown=1, hidden=2), "hidden: contains a value of type int"),
         (Annotated[int, AfterValidator(lambda number: number + 1)], 1, "contains a value of type int"),
     ],
 )
 def test_values_that_would_change_are_rejected(annotation: Any, value: object, reason: str) -> None:
     with pytest.raises(PayloadError) as caught:
-        sent(annotation, value)
+        encoded(annotation, value)
 
     assert reason in caught.value.reason
 
 
 def test_clashing_aliases_are_ignored_when_decoding() -> None:
-    renamed = codec_for(Renamed).load({"name": "N", "title": "T"})
-    assert isinstance(renamed, Renamed)
+    renamed = codec_for(AliasOfOtherField).load({"name": "N", "title": "T"})
+    assert isinstance(renamed, AliasOfOtherField)
     assert (renamed.name, renamed.title) == ("N", "T")
 
 
 def test_fields_with_swapped_aliases_round_trip() -> None:
     swapped = Swapped.model_validate({"b": 1, "a": 2})
     assert (swapped.a, swapped.b) == (1, 2)
-    assert returned(Swapped, swapped) == swapped
-    assert returned(list[SwappedToo], [SwappedToo(b=1, a=2)]) == [SwappedToo(b=1, a=2)]
+    assert decoded(Swapped, swapped) == swapped
+    assert decoded(list[SwappedDataclass], [SwappedDataclass(b=1, a=2)]) == [SwappedDataclass(b=1, a=2)]
 
 
 def test_fields_may_be_named_like_schema_keys() -> None:
     value = SchemaWords.model_construct(metadata={"a": 1}, default=set("fedcba"), expected=5)
 
-    assert sent(SchemaWords, value)["default"] == list("abcdef")
-    assert returned(SchemaWords, value) == value
+    assert encoded(SchemaWords, value)["default"] == list("abcdef")
+    assert decoded(SchemaWords, value) == value
     with pytest.raises(PayloadError, match="metadata: has a key"):
-        sent(SchemaWords, {"metadata": {1: 1}, "default": [], "expected": 1})
+        encoded(SchemaWords, {"metadata": {1: 1}, "default": [], "expected": 1})
 
 
 def test_dataclasses_and_models_give_equal_errors() -> None:
     with pytest.raises(PayloadError, match="name: is missing"):
-        sent(Named, {})
+        encoded(Named, {})
 
 
 def test_aliases_are_accepted_when_decoding() -> None:
-    assert sent(Friendly, Friendly.model_validate({"userName": "ada"})) == {"user_name": "ada"}
-    assert codec_for(Friendly).load({"user_name": "ada"}) == codec_for(Friendly).load({"userName": "ada"})
+    assert encoded(WithAlias, WithAlias.model_validate({"userName": "ada"})) == {"user_name": "ada"}
+    assert codec_for(WithAlias).load({"user_name": "ada"}) == codec_for(WithAlias).load({"userName": "ada"})
 
 
 def test_sender_may_use_declared_aliases() -> None:
-    assert sent(Swapped, {"b": 1, "a": 2}) == {"a": 1, "b": 2}
+    assert encoded(Swapped, {"b": 1, "a": 2}) == {"a": 1, "b": 2}
 
 
 def test_values_typed_any_are_decoded_as_json() -> None:
-    value = {"spot": Spot(x=1), "pair": (1, {2}), "day": date(2026, 1, 2), "bytes": NOT_TEXT}
+    value = {"spot": Spot(x=1), "pair": (1, {2}), "day": date(2026, 1, 2), "bytes": NOT_UTF8}
 
-    assert returned(Any, value) == {
+    assert decoded(Any, value) == {
         "spot": {"x": 1, "marks": []},
         "pair": [1, [2]],
         "day": "2026-01-02",
@@ -267,25 +267,25 @@ def test_values_typed_any_are_decoded_as_json() -> None:
 
 
 def test_nested_sets_are_encoded_in_a_fixed_order() -> None:
-    assert sent(set[Pair], {Pair(2), Pair(1, frozenset({2, 1}))}) == [
+    assert encoded(set[Pair], {Pair(2), Pair(1, frozenset({2, 1}))}) == [
         {"left": 1, "right": [1, 2]},
         {"left": 2, "right": []},
     ]
-    assert sent(Open, Open.model_validate({"tags": set("fedcba")})) == {"tags": list("abcdef")}
-    assert sent(Roots, {3, 1, 2}) == [1, 2, 3]
+    assert encoded(WithExtras, WithExtras.model_validate({"tags": set("fedcba")})) == {"tags": list("abcdef")}
+    assert encoded(Roots, {3, 1, 2}) == [1, 2, 3]
 
 
 def test_private_and_computed_attributes_may_be_lost() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
 
-    assert sent(Busy, Busy(at=at)) == {"at": "2026-01-02T00:00:00Z"}
-    assert sent(Base, Derived(at=at, more=3)) == {"at": "2026-01-02T00:00:00Z"}
-    assert sent(Identity, Identity({date(2026, 1, 2): 1})) == {"by_day": {"2026-01-02": 1}}
-    assert sent(list[Identity], [Identity({date(2026, 1, 2): 1})]) == [{"by_day": {"2026-01-02": 1}}]
+    assert encoded(WithPrivateAttribute, WithPrivateAttribute(at=at)) == {"at": "2026-01-02T00:00:00Z"}
+    assert encoded(Base, Derived(at=at, more=3)) == {"at": "2026-01-02T00:00:00Z"}
+    assert encoded(Identity, Identity({date(2026, 1, 2): 1})) == {"by_day": {"2026-01-02": 1}}
+    assert encoded(list[Identity], [Identity({date(2026, 1, 2): 1})]) == [{"by_day": {"2026-01-02": 1}}]
 
 
 def test_errors_never_show_keys_of_user_data() -> None:
     with pytest.raises(PayloadError) as caught:
-        sent(Open, Open.model_validate({"private": {2: 1}}))
+        encoded(WithExtras, WithExtras.model_validate({"private": {2: 1}}))
 
     assert "private" not in caught.value.reason

@@ -1,4 +1,4 @@
-"""What is refused, and that the message leads to the place."""
+"""Errors in settings name the key, the source and the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horsies.config.keys import ENTRY_SECTION
 from horsies.errors import ConfigurationError, ErrorCode, MultipleValidationErrors, SourceLocation
 
 
-def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
+def load_error(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
     (folder / "horsies.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError) as caught:
         load_settings(environ=environ, cwd=folder)
@@ -33,7 +33,7 @@ def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
     ],
 )
 def test_unknown_key_suggests_the_closest_one(tmp_path: Path, text: str, message: str) -> None:
-    error = refused(tmp_path, text)
+    error = load_error(tmp_path, text)
     assert error.message == f"{tmp_path / 'horsies.toml'}: {message}"
     assert error.code is ErrorCode.CONFIG_UNKNOWN_KEY
 
@@ -52,21 +52,21 @@ def test_unknown_key_suggests_the_closest_one(tmp_path: Path, text: str, message
     ],
 )
 def test_misplaced_key_suggests_the_right_section(tmp_path: Path, text: str, place: str) -> None:
-    assert refused(tmp_path, text).help_text == f"use {place}"
+    assert load_error(tmp_path, text).help_text == f"use {place}"
 
 
 def test_section_below_another_section_gives_a_hint(tmp_path: Path) -> None:
-    error = refused(tmp_path, "[app]\nlocator = 'a:b'\nbroker.database_url = 'embedded:'")
+    error = load_error(tmp_path, "[app]\nlocator = 'a:b'\nbroker.database_url = 'embedded:'")
     assert error.message == f"{tmp_path / 'horsies.toml'}: app.broker: unknown key"
     assert error.help_text == "broker is a section: move the line above [app], or into [broker]"
 
 
 def test_queue_needs_its_own_table(tmp_path: Path) -> None:
-    assert "[queues.NAME]" in refused(tmp_path, "[queues]\npriority = 5").message
+    assert "[queues.NAME]" in load_error(tmp_path, "[queues]\npriority = 5").message
 
 
 def test_invalid_value_names_file_and_line(tmp_path: Path) -> None:
-    error = refused(tmp_path, "[app]\n\n[recovery]\n# often\ncheck_interval_ms = 5\n")
+    error = load_error(tmp_path, "[app]\n\n[recovery]\n# often\ncheck_interval_ms = 5\n")
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=5)
     assert "recovery.check_interval_ms: must be a whole number from 1000 to 600000, got 5" in error.message
 
@@ -74,7 +74,7 @@ def test_invalid_value_names_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [key.path for key in KEYS.values() if key.section != ENTRY_SECTION])
 def test_invalid_values_have_a_code_and_a_hint(tmp_path: Path, key: str) -> None:
     section, _, name = key.rpartition(".")
-    error = refused(tmp_path, f"[{section}]\n{name} = 2024-01-01\n")
+    error = load_error(tmp_path, f"[{section}]\n{name} = 2024-01-01\n")
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
     assert error.code is not None
     assert error.help_text
@@ -82,7 +82,7 @@ def test_invalid_values_have_a_code_and_a_hint(tmp_path: Path, key: str) -> None
 
 @pytest.mark.parametrize("header", ['[queues."bad name"]', "[queues.'bad name']", '["queues" . "bad name"]'])
 def test_invalid_queue_names_its_table_and_line(tmp_path: Path, header: str) -> None:
-    error = refused(tmp_path, f"[app]\n{header}\n")
+    error = load_error(tmp_path, f"[app]\n{header}\n")
     assert 'horsies.toml: queues."bad name": must be a name of 1 to 100 letters' in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
 
@@ -93,7 +93,7 @@ def test_invalid_queue_names_its_table_and_line(tmp_path: Path, header: str) -> 
 def test_invalid_pattern_names_its_schedule_entry(tmp_path: Path, pattern: str) -> None:
     entry = "[[schedule.entries]]\ntask_name = 't'\nname = "
     right = "pattern = { type = 'hourly', minute = 5 }\n"
-    error = refused(tmp_path, f"{entry}'a'\n{right}{entry}'b'\n{pattern}\n{entry}'c'\n{right}")
+    error = load_error(tmp_path, f"{entry}'a'\n{right}{entry}'b'\n{pattern}\n{entry}'c'\n{right}")
     assert "schedule.entries[1].pattern: pattern.type must be one of" in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=8)
 
@@ -102,7 +102,7 @@ def test_errors_use_names_of_the_file(tmp_path: Path) -> None:
     queue = "[queues.mail]\npriority = 0\n"
     entry = "[[schedule.entries]]\nname = 'a'\ntask_name = 't'\n"
     text = f"[app]\npayload_warn_bytes = 0\n{queue}{entry}"
-    error = refused(tmp_path, text)
+    error = load_error(tmp_path, text)
     assert "app.payload_warn_bytes: must" in str(error)
     assert "queues.mail.priority: must" in str(error)
     assert "schedule.entries[0].pattern: is required" in str(error)
@@ -110,37 +110,37 @@ def test_errors_use_names_of_the_file(tmp_path: Path) -> None:
 
 def test_errors_of_all_sources_are_raised_together(tmp_path: Path) -> None:
     text = "[broker]\npool_size = 0\n[log]\nlevel = 'LOUD'\n[recovery]\nrunning_stale_threshold_ms = 30000\nfoo = 1\n"
-    error = refused(tmp_path, text, HORSIES_WORKER__PROCESSES="0", HORSIES_TUI__THEM="x")
+    error = load_error(tmp_path, text, HORSIES_WORKER__PROCESSES="0", HORSIES_TUI__THEM="x")
     assert isinstance(error, MultipleValidationErrors)
     assert len(error.report.errors) == 6
     assert [word for word in ("HRS-213", "HRS-204", "HRS-217", "HRS-218") if word not in str(error)] == []
 
 
 def test_error_names_the_environment_variable(tmp_path: Path) -> None:
-    error = refused(tmp_path, HORSIES_WORKER__PROCESSES="many")
+    error = load_error(tmp_path, HORSIES_WORKER__PROCESSES="many")
     assert error.message.startswith("HORSIES_WORKER__PROCESSES: worker.processes: must be a whole number")
 
 
 def test_syntax_error_names_line_and_column(tmp_path: Path) -> None:
-    error = refused(tmp_path, "[app]\nlocator = \n")
+    error = load_error(tmp_path, "[app]\nlocator = \n")
     assert f"{tmp_path / 'horsies.toml'}:2:11: not valid TOML" in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2, column=11)
 
 
 def test_deeply_nested_file_raises(tmp_path: Path) -> None:
-    error = refused(tmp_path, f"x = {'[' * 5_000}{']' * 5_000}\n")
+    error = load_error(tmp_path, f"x = {'[' * 5_000}{']' * 5_000}\n")
     assert error.message == f"{tmp_path / 'horsies.toml'}: not valid TOML: nested too deeply"
 
 
 def test_syntax_error_does_not_quote_a_password(tmp_path: Path) -> None:
-    assert "hunter2" not in str(refused(tmp_path, '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db\n'))
+    assert "hunter2" not in str(load_error(tmp_path, '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db\n'))
 
 
 def test_invalid_url_error_hides_the_password(tmp_path: Path) -> None:
-    error = refused(tmp_path, '[broker]\ndatabase_url = "mysql://u:hunter2@h/db"\n')
+    error = load_error(tmp_path, '[broker]\ndatabase_url = "mysql://u:hunter2@h/db"\n')
     assert error.code is ErrorCode.BROKER_INVALID_URL
     assert "hunter2" not in str(error)
-    assert "hunter2" not in str(refused(tmp_path, DATABASE_URL="mysql://u:hunter2@h/db"))
+    assert "hunter2" not in str(load_error(tmp_path, DATABASE_URL="mysql://u:hunter2@h/db"))
 
 
 def test_missing_file_suggests_init(tmp_path: Path) -> None:

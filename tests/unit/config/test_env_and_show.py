@@ -1,4 +1,4 @@
-"""How values are written outside of code."""
+"""Values in environment variables and options, and how `config show` describes settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documented alias paths lead to the same objects."""
+"""The documented import paths lead to the same objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which origin wins, one step at a time."""
+"""Precedence of the sources of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""horsies.toml.example and what `horsies init` writes."""
+"""horsies.toml.example and the file that `horsies init` writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODE_ONLY = {("app", "exception_mapper")}
 
 
 def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The settings below a model, groups opened."""
+    """Return the paths of all settings below a model."""
     found: set[tuple[str, ...]] = set()
     for name, field in model.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
@@ -69,10 +69,10 @@ def test_example_does_not_set_the_database() -> None:
     assert load_settings(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
 
 
-@pytest.mark.parametrize("settled", [True, False])
-def test_commented_out_examples_are_valid(tmp_path: Path, *, settled: bool) -> None:
+@pytest.mark.parametrize("write_defaults", [True, False])
+def test_commented_out_examples_are_valid(tmp_path: Path, *, write_defaults: bool) -> None:
     comments = {f"# {key.comment}" for key in KEYS.values()}
-    kept = [line for line in render_toml(write_defaults=settled).splitlines()[3:] if line not in comments]
+    kept = [line for line in render_toml(write_defaults=write_defaults).splitlines()[3:] if line not in comments]
     text = "\n".join(line.removeprefix("# ") for line in kept).replace(
         'queue_mode = "default"', 'queue_mode = "custom"'
     )
@@ -90,8 +90,8 @@ def test_init_shows_all_settings_but_sets_none(tmp_path: Path) -> None:
         for row in describe_settings(load_settings(file, environ={}))
         if row.origin.precedence is not Precedence.DEFAULT
     ]
-    shown, settled = file.read_text(encoding="utf-8").splitlines(), render_toml().splitlines()
-    assert [line.removeprefix("# ") for line in shown] == [line.removeprefix("# ") for line in settled]
+    shown, write_defaults = file.read_text(encoding="utf-8").splitlines(), render_toml().splitlines()
+    assert [line.removeprefix("# ") for line in shown] == [line.removeprefix("# ") for line in write_defaults]
 
 
 def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_force_replaces_only_regular_files(tmp_path: Path) -> None:
 
 
 def test_only_one_concurrent_init_succeeds(tmp_path: Path) -> None:
-    def start(number: int) -> bool:
+    def init(number: int) -> bool:
         try:
             return write_config_file(tmp_path / "horsies.toml").is_file()
         except ConfigurationError:
             return False
 
     with ThreadPoolExecutor() as pool:
-        assert sum(pool.map(start, range(8))) == 1
+        assert sum(pool.map(init, range(8))) == 1

@@ -21,10 +21,10 @@ def _binaries(major: int) -> Binaries:
     return Binaries(bindir=Path(f"/pg/{major}/bin"), major=major, version=f"{major}.3", origin="test")
 
 
-def _programs(folder: Path, said: str) -> Path:
+def _programs(folder: Path, output: str) -> Path:
     folder.mkdir()
     for name in ("pg_ctl", "initdb", "postgres"):
-        (folder / name).write_text(f"#!/bin/sh\necho '{name} {said}'\n")
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} {output}'\n")
         (folder / name).chmod(0o755)
     return folder
 
@@ -51,15 +51,15 @@ def test_binaries_that_are_too_old_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "major", "version"),
+    ("output", "major", "version"),
     [
         ("(PostgreSQL) 18.6", 18, "18.6"),
         ("(PostgreSQL) 15.18 (Debian 15.18-1)", 15, "15.18"),
         ("(PostgreSQL) 19beta1", 19, "19beta1"),
     ],
 )
-def test_version_is_parsed_from_program_output(tmp_path: Path, said: str, major: int, version: str) -> None:
-    found = inspect_bindir(BindirCandidate(bindir=_programs(tmp_path / "bin", said), origin="test"))
+def test_version_is_parsed_from_program_output(tmp_path: Path, output: str, major: int, version: str) -> None:
+    found = inspect_bindir(BindirCandidate(bindir=_programs(tmp_path / "bin", output), origin="test"))
     assert found is not None
     assert (found.major, found.version) == (major, version)
 

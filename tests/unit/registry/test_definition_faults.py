@@ -1,4 +1,4 @@
-"""What `@app.task` refuses, with which code."""
+"""Invalid task definitions and their error codes."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from horsies import (
 )
 
 
-def sound(n: int) -> TaskResult[int, TaskError]:
+def valid_task(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=n)
 
 
-def define(function: Any = sound, /, name: Any = "t", **options: Any) -> TaskFunction[..., Any]:
+def define(function: Any = valid_task, /, name: Any = "t", **options: Any) -> TaskFunction[..., Any]:
     return Horsies(AppConfig()).task(name, **options)(function)
 
 
-def faults_of(function: Any = sound, /, **options: Any) -> tuple[HorsiesError, ...]:
-    """Every fault of one definition."""
+def faults_of(function: Any = valid_task, /, **options: Any) -> tuple[HorsiesError, ...]:
+    """Return every fault of one definition."""
     with pytest.raises(HorsiesError) as caught:
         define(function, **options)
     return caught.value.faults
 
 
-def codes_of(function: Any = sound, /, **options: Any) -> list[ErrorCode | Any]:
+def codes_of(function: Any = valid_task, /, **options: Any) -> list[ErrorCode | Any]:
     return [fault.code for fault in faults_of(function, **options)]
 
 
-UNSOUND_OPTIONS: list[tuple[dict[str, Any], ErrorCode]] = [
+INVALID_OPTIONS: list[tuple[dict[str, Any], ErrorCode]] = [
     ({"name": ""}, ErrorCode.TASK_INVALID_OPTIONS),
     ({"name": "x" * 256}, ErrorCode.TASK_INVALID_OPTIONS),
     ({"name": "a\0b"}, ErrorCode.TASK_INVALID_OPTIONS),
@@ -73,7 +73,7 @@ UNSOUND_OPTIONS: list[tuple[dict[str, Any], ErrorCode]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "code"), UNSOUND_OPTIONS)
+@pytest.mark.parametrize(("options", "code"), INVALID_OPTIONS)
 def test_invalid_option_raises(options: dict[str, Any], code: ErrorCode) -> None:
     assert codes_of(**options) == [code]
 
@@ -101,7 +101,7 @@ def test_send_option_gives_a_hint() -> None:
 
 def custom(queue_name: str | None) -> TaskFunction[..., Any]:
     config = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail", priority=7)])
-    return Horsies(config).task("t", queue_name=queue_name)(sound)
+    return Horsies(config).task("t", queue_name=queue_name)(valid_task)
 
 
 @pytest.mark.parametrize(
@@ -121,66 +121,66 @@ def test_queue_of_a_task_is_given_or_default() -> None:
 
 
 class Unknown:
-    """Nothing that pydantic could read or write."""
+    """A class without a pydantic schema."""
 
 
 def without_annotation():  # pyright: ignore[reportUnknownParameterType]
     return None
 
 
-def with_a_bare_value() -> int:
+def with_bare_return_type() -> int:
     return 1
 
 
-def with_another_error() -> TaskResult[int, str]:  # pyright: ignore[reportInvalidTypeArguments, reportUnknownParameterType]
+def with_other_error_type() -> TaskResult[int, str]:  # pyright: ignore[reportInvalidTypeArguments, reportUnknownParameterType]
     raise NotImplementedError
 
 
-def with_a_strange_parameter(one: Unknown) -> TaskResult[int, TaskError]:
+def with_unsupported_parameter(one: Unknown) -> TaskResult[int, TaskError]:
     raise NotImplementedError
 
 
-def with_a_strange_result() -> TaskResult[Unknown, TaskError]:
+def with_unsupported_result() -> TaskResult[Unknown, TaskError]:
     raise NotImplementedError
 
 
-def with_two_strange_parameters(one: Unknown, other: Unknown) -> int:
+def with_two_unsupported_parameters(one: Unknown, other: Unknown) -> int:
     raise NotImplementedError
 
 
-def with_a_misfitting_default(n: int = "one") -> TaskResult[int, TaskError]:  # pyright: ignore[reportArgumentType]
+def with_wrong_default(n: int = "one") -> TaskResult[int, TaskError]:  # pyright: ignore[reportArgumentType]
     raise NotImplementedError
 
 
-def with_a_missing_class(n: Missing) -> TaskResult[int, TaskError]:  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
+def with_undefined_class(n: Missing) -> TaskResult[int, TaskError]:  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
     raise NotImplementedError
 
 
-UNSOUND_SIGNATURES: list[tuple[Any, list[ErrorCode]]] = [
+INVALID_SIGNATURES: list[tuple[Any, list[ErrorCode]]] = [
     (without_annotation, [ErrorCode.TASK_NO_RETURN_TYPE]),
-    (with_a_bare_value, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
-    (with_another_error, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
-    (with_a_strange_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
-    (with_a_strange_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_bare_return_type, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+    (with_other_error_type, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+    (with_unsupported_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_unsupported_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
     (
-        with_two_strange_parameters,
+        with_two_unsupported_parameters,
         [
             ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
             ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
             ErrorCode.TASK_INVALID_RETURN_TYPE,
         ],
     ),
-    (with_a_misfitting_default, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
-    (with_a_missing_class, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_wrong_default, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_undefined_class, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
 ]
 
 
-@pytest.mark.parametrize(("function", "codes"), UNSOUND_SIGNATURES)
+@pytest.mark.parametrize(("function", "codes"), INVALID_SIGNATURES)
 def test_invalid_signature_raises(function: Any, codes: list[ErrorCode]) -> None:
     assert codes_of(function) == codes
 
 
-def wrapping_without_a_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_without_functools(function: Callable[..., Any]) -> Callable[..., Any]:
     def inner(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
@@ -188,7 +188,7 @@ def wrapping_without_a_trace(function: Callable[..., Any]) -> Callable[..., Any]
     return inner
 
 
-class Callee:
+class CallableObject:
     def __call__(self, n: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=n)
 
@@ -203,12 +203,12 @@ class Mailer:
 
 
 HIDING: list[tuple[Any, str]] = [
-    (Callee(), "an object of class Callee"),
-    (Callee, "the class Callee"),
-    (functools.partial(sound, 1), "an object of class partial"),
+    (CallableObject(), "an object of class CallableObject"),
+    (CallableObject, "the class CallableObject"),
+    (functools.partial(valid_task, 1), "an object of class partial"),
     (Mailer().send, "a bound method of Mailer"),
     (len, "the built-in len"),
-    (wrapping_without_a_trace(sound), "of another decorator"),
+    (wrap_without_functools(valid_task), "of another decorator"),
     (5, "an object of class int"),
 ]
 
@@ -252,7 +252,7 @@ def test_self_is_an_ordinary_parameter_outside_a_class() -> None:
 
 def test_decorator_without_parentheses_raises() -> None:
     with pytest.raises(TaskDefinitionError, match="task_name"):
-        Horsies(AppConfig()).task(sound)  # pyright: ignore[reportArgumentType]
+        Horsies(AppConfig()).task(valid_task)  # pyright: ignore[reportArgumentType]
 
 
 def test_decorator_without_a_name_raises() -> None:
@@ -268,7 +268,7 @@ def test_unknown_option_lists_valid_options() -> None:
 
 def test_hint_for_an_unsupported_type_fits_tasks() -> None:
     with pytest.raises(TaskDefinitionError, match="Unknown cannot be stored as JSON") as caught:
-        define(with_a_strange_parameter)
+        define(with_unsupported_parameter)
     assert "arbitrary_types_allowed" not in str(caught.value)
 
 
@@ -281,7 +281,7 @@ def test_missing_return_type_is_reported_once() -> None:
 
 def test_all_faults_are_raised_together() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        define(with_a_bare_value, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
+        define(with_bare_return_type, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
     assert isinstance(caught.value, MultipleValidationErrors)
     assert isinstance(caught.value, ValueError)
     assert [error.code for error in caught.value.report.errors] == [
@@ -296,12 +296,12 @@ def test_all_faults_are_raised_together() -> None:
 
 def test_fault_names_file_and_line_of_the_function() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        define(with_a_bare_value)
-    line = with_a_bare_value.__code__.co_firstlineno
+        define(with_bare_return_type)
+    line = with_bare_return_type.__code__.co_firstlineno
     assert f"--> {__file__}:{line}" in str(caught.value)
 
 
-@pytest.mark.parametrize("function", [Callee(), wrapping_without_a_trace(sound)])
+@pytest.mark.parametrize("function", [CallableObject(), wrap_without_functools(valid_task)])
 def test_fault_of_a_wrapper_names_the_decorator_line(function: Any) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(function)
@@ -310,8 +310,8 @@ def test_fault_of_a_wrapper_names_the_decorator_line(function: Any) -> None:
 
 
 UNSOUND: list[tuple[Any, dict[str, Any]]] = [
-    *((sound, options) for options, _ in UNSOUND_OPTIONS),
-    *((function, {}) for function, _ in (*UNSOUND_SIGNATURES, *HIDING)),
+    *((valid_task, options) for options, _ in INVALID_OPTIONS),
+    *((function, {}) for function, _ in (*INVALID_SIGNATURES, *HIDING)),
     *((function, {}) for function in (yielding, yielding_async, Mailer.send)),
 ]
 

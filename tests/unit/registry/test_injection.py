@@ -1,4 +1,4 @@
-"""What a workflow adds to the stored arguments of its tasks."""
+"""Results, context and metadata that a workflow adds to stored arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SUMMARY = SubWorkflowSummary(
 )
 
 
-def of_days(start: TaskResult[date, TaskError]) -> Done: ...  # pyright: ignore[reportReturnType]
-def perhaps(start: TaskResult[date, TaskError] | None = None) -> Done: ...  # pyright: ignore[reportReturnType]
-def told(workflow_ctx: WorkflowContext, workflow_meta: WorkflowMeta) -> Done: ...  # pyright: ignore[reportReturnType]
-def may_be_told(
+def with_result(start: TaskResult[date, TaskError]) -> Done: ...  # pyright: ignore[reportReturnType]
+def with_optional_result(start: TaskResult[date, TaskError] | None = None) -> Done: ...  # pyright: ignore[reportReturnType]
+def with_context(workflow_ctx: WorkflowContext, workflow_meta: WorkflowMeta) -> Done: ...  # pyright: ignore[reportReturnType]
+def with_optional_context(
     number: int, workflow_ctx: WorkflowContext | None = None, workflow_meta: WorkflowMeta | None = None
 ) -> Done: ...  # pyright: ignore[reportReturnType]
 
@@ -36,44 +36,44 @@ def codec_of(function: Callable[..., object]) -> TaskCodec:
     return TaskCodec.of(function).unwrap()
 
 
-def ok_of(task_name: str) -> ValueCodec | None:
+def result_codec_for(task_name: str) -> ValueCodec | None:
     return TypedCodec(date) if task_name == "day" else None
 
 
-def call_of(function: Callable[..., object], kwargs: str = "{}", **context: Any) -> DecodedArguments:
-    return decode_arguments(codec_of(function), "[]", kwargs, json.dumps(context), result_codec_for=ok_of)
+def decode_call(function: Callable[..., object], kwargs: str = "{}", **context: Any) -> DecodedArguments:
+    return decode_arguments(codec_of(function), "[]", kwargs, json.dumps(context), result_codec_for=result_codec_for)
 
 
 def context_with(**nodes: Any) -> WorkflowContext:
-    return call_of(told, workflow_meta=META, workflow_ctx=nodes).kwargs["workflow_ctx"]
+    return decode_call(with_context, workflow_meta=META, workflow_ctx=nodes).kwargs["workflow_ctx"]
 
 
 def test_parameter_receives_the_typed_result() -> None:
-    call = call_of(of_days, args_from={"start": {"ok": "2024-02-29"}})
+    call = decode_call(with_result, args_from={"start": {"ok": "2024-02-29"}})
     assert call.kwargs == {"start": TaskResult(ok=date(2024, 2, 29))}
 
 
 def test_failed_dependency_is_passed_as_error() -> None:
-    call = call_of(of_days, args_from={"start": {"err": {"error_code": "UPSTREAM_SKIPPED"}}})
+    call = decode_call(with_result, args_from={"start": {"err": {"error_code": "UPSTREAM_SKIPPED"}}})
     assert call.kwargs["start"].err_value.error_code is OutcomeCode.UPSTREAM_SKIPPED
 
 
 def test_mismatching_result_is_passed_as_error() -> None:
-    call = call_of(of_days, args_from={"start": {"ok": "no day"}})
+    call = decode_call(with_result, args_from={"start": {"ok": "no day"}})
     assert call.kwargs["start"].err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
 
 
 def test_unfinished_dependency_leaves_the_default() -> None:
-    assert call_of(perhaps, args_from={}).kwargs == {}
+    assert decode_call(with_optional_result, args_from={}).kwargs == {}
 
 
 def test_missing_dependency_without_default_raises() -> None:
     with pytest.raises(PayloadError, match="'start': missing"):
-        call_of(of_days, args_from={})
+        decode_call(with_result, args_from={})
 
 
 def test_task_result_can_be_sent_as_an_argument() -> None:
-    codec = codec_of(perhaps)
+    codec = codec_of(with_optional_result)
     for start in (TaskResult(ok=date.min), TaskResult(err=TaskError(error_code="LATE")), None):
         stored = codec.encode((), {"start": start})
         assert codec.decode(*stored).kwargs == {"start": start}
@@ -82,11 +82,11 @@ def test_task_result_can_be_sent_as_an_argument() -> None:
 def test_wrong_value_for_a_result_parameter_raises() -> None:
     for wrong in (date.min, TaskResult(ok="x"), None):
         with pytest.raises(PayloadError, match="'start'"):
-            codec_of(of_days).encode((), {"start": wrong})
+            codec_of(with_result).encode((), {"start": wrong})
 
 
 def test_context_and_meta_are_injected() -> None:
-    call = call_of(may_be_told, '{"number": 1}', workflow_meta=META, workflow_ctx={})
+    call = decode_call(with_optional_context, '{"number": 1}', workflow_meta=META, workflow_ctx={})
     context = call.kwargs["workflow_ctx"]
     assert call.kwargs["number"] == 1
     assert call.kwargs["workflow_meta"] == WorkflowMeta(workflow_id="w", task_index=3, task_name="sum")
@@ -94,16 +94,19 @@ def test_context_and_meta_are_injected() -> None:
 
 
 def test_context_is_absent_without_sources() -> None:
-    assert set(call_of(may_be_told, '{"number": 1}', workflow_meta=META).kwargs) == {"number", "workflow_meta"}
+    assert set(decode_call(with_optional_context, '{"number": 1}', workflow_meta=META).kwargs) == {
+        "number",
+        "workflow_meta",
+    }
 
 
 def test_function_without_injected_parameters_gets_none() -> None:
-    assert call_of(perhaps, workflow_meta=META, workflow_ctx={}).kwargs == {}
+    assert decode_call(with_optional_result, workflow_meta=META, workflow_ctx={}).kwargs == {}
 
 
 def test_context_cannot_be_sent() -> None:
     with pytest.raises(PayloadError, match="cannot be sent"):
-        codec_of(may_be_told).encode((1,), {"workflow_meta": {}})
+        codec_of(with_optional_context).encode((1,), {"workflow_meta": {}})
 
 
 def test_context_results_are_typed_by_task_or_node() -> None:
@@ -137,7 +140,7 @@ def test_sub_workflow_name_does_not_select_a_task_codec() -> None:
 @pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
 def test_corrupt_context_raises(context: str) -> None:
     with pytest.raises(PayloadError, match="not a JSON object"):
-        decode_arguments(codec_of(perhaps), "[]", "{}", context, result_codec_for=ok_of)
+        decode_arguments(codec_of(with_optional_result), "[]", "{}", context, result_codec_for=result_codec_for)
 
 
 def test_corrupt_summary_raises() -> None:

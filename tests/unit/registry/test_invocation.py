@@ -1,4 +1,4 @@
-"""A direct call of a task: whatever its function does is a result."""
+"""A direct call of a task always returns a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Declined(Exception):
     pass
 
 
-class DeclinedForGood(Declined):
+class DeclinedPermanently(Declined):
     pass
 
 
@@ -45,7 +45,7 @@ def returning(value: Any) -> Any:
         (asyncio.CancelledError(), OperationalErrorCode.UNHANDLED_EXCEPTION),
         (KeyError("k"), "NO_KEY"),
         (Declined(), "BY_TASK"),
-        (DeclinedForGood(), OperationalErrorCode.UNHANDLED_EXCEPTION),
+        (DeclinedPermanently(), OperationalErrorCode.UNHANDLED_EXCEPTION),
     ],
 )
 def test_exception_becomes_its_mapped_code(app: Horsies, error: BaseException, code: str) -> None:
@@ -84,14 +84,14 @@ def test_returned_error_is_unchanged(app: Horsies) -> None:
 
 def test_wrong_arguments_are_an_error_result(app: Horsies) -> None:
     @app.task("t")
-    def needs_one(n: int) -> TaskResult[int, TaskError]:
+    def takes_one_argument(n: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=n)
 
-    result = cast("Any", needs_one)()
+    result = cast("Any", takes_one_argument)()
     assert result.err_value.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
-def asynchronous(app: Horsies, error: BaseException | None) -> Any:
+def async_task(app: Horsies, error: BaseException | None) -> Any:
     @app.task("t")
     async def run() -> TaskResult[int, TaskError]:
         if error is not None:
@@ -104,11 +104,11 @@ def asynchronous(app: Horsies, error: BaseException | None) -> Any:
 
 @pytest.mark.parametrize("error", [RuntimeError(), SystemExit(1), asyncio.CancelledError()])
 async def test_async_task_that_raises_is_an_error_result(app: Horsies, error: BaseException) -> None:
-    result = await asynchronous(app, error)()
+    result = await async_task(app, error)()
     assert result.err_value.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
 async def test_cancelled_async_call_raises_cancelled_error(app: Horsies) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await asynchronous(app, None)()
+            await async_task(app, None)()

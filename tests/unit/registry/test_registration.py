@@ -20,7 +20,7 @@ def app() -> Horsies:
 
 
 def one(n: int) -> TaskResult[int, TaskError]:
-    """Give back the number."""
+    """Return the number."""
     return TaskResult(ok=n)
 
 
@@ -33,7 +33,7 @@ def test_registered_task_is_found_by_name(app: Horsies) -> None:
     app.task("a")(other)
     assert app.list_tasks() == ["a", "b"]
     assert app.tasks["b"] is task
-    assert (task.__name__, task.__doc__) == ("one", "Give back the number.")
+    assert (task.__name__, task.__doc__) == ("one", "Return the number.")
 
 
 def test_same_line_may_register_again(app: Horsies) -> None:

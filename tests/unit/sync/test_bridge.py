@@ -50,7 +50,7 @@ def test_interrupted_caller_cancels_the_coroutine() -> None:
     bridge = Bridge()
     cancelled = threading.Event()
 
-    async def wait_for_ever() -> None:
+    async def wait_forever() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.Event().wait()
@@ -58,11 +58,11 @@ def test_interrupted_caller_cancels_the_coroutine() -> None:
             cancelled.set()
             raise
 
-    # A job in the background inherits an ignored interrupt.
+    # A background job of a shell ignores SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            bridge.run(wait_for_ever())
+            bridge.run(wait_forever())
     finally:
         signal.signal(signal.SIGINT, before)
     assert cancelled.wait(5)
@@ -86,11 +86,11 @@ def test_calls_in_atexit_handlers_work() -> None:
     code = (
         "import atexit\n"
         "from horsies.sync import BRIDGE\n"
-        "async def say(): print('said')\n"
-        "atexit.register(lambda: BRIDGE.run(say()))\n"
+        "async def speak(): print('called')\n"
+        "atexit.register(lambda: BRIDGE.run(speak()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr) == ("said\n", "")
+    assert (done.stdout, done.stderr) == ("called\n", "")
 
 
 def test_call_after_atexit_handlers_raises() -> None:
@@ -101,12 +101,12 @@ def test_call_after_atexit_handlers_raises() -> None:
         "class Late:\n"
         "    def __del__(self):\n"
         "        try: BRIDGE.run(one())\n"
-        "        except BridgeUnavailable: os.write(1, b'refused')\n"
+        "        except BridgeUnavailable: os.write(1, b'raised')\n"
         "BRIDGE.run(one())\n"
         "late = Late()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr, done.returncode) == ("refused", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("raised", "", 0)
 
 
 def test_call_raises_without_a_thread_and_later_retries(
