@@ -26,7 +26,7 @@ from tests.support.databases import (
 _ENDS_ON_SIGTERM = """
 import signal
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-lease = server.use()
+handle = server.use()
 print("in", flush=True)
 sys.stdin.readline()
 """
@@ -64,16 +64,16 @@ async def test_start_waits_for_orphans_of_a_dead_server(folder: Path) -> None:
 
 def test_reused_pid_does_not_prevent_a_start(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
-    record = folder / "data" / "postmaster.pid"
+    pid_file = folder / "data" / "postmaster.pid"
     with server.use():
-        recorded = record.read_text().split("\n")
-        owner = record.stat().st_uid
+        lines = pid_file.read_text().split("\n")
+        owner = pid_file.stat().st_uid
     other_program = subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None)
     try:
-        record.write_text("\n".join([str(other_program.pid), *recorded[1:]]))
+        pid_file.write_text("\n".join([str(other_program.pid), *lines[1:]]))
         assert not server.status().running
-        with server.use() as lease:
-            assert lease.started
+        with server.use() as handle:
+            assert handle.started
     finally:
         other_program.kill()
         other_program.wait()
@@ -82,25 +82,25 @@ def test_reused_pid_does_not_prevent_a_start(folder: Path) -> None:
 def test_program_in_the_data_folder_prevents_nothing(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     server.use().release()
-    visitor = subprocess.Popen(["sleep", "60"], cwd=folder / "data")
+    program = subprocess.Popen(["sleep", "60"], cwd=folder / "data")
     try:
-        with server.use() as lease:
-            assert lease.started
+        with server.use() as handle:
+            assert handle.started
         assert not server.status().running
-        assert visitor.poll() is None
+        assert program.poll() is None
     finally:
-        visitor.kill()
-        visitor.wait()
+        program.kill()
+        program.wait()
 
 
 def test_kill_during_initdb_leaves_no_partial_cluster() -> None:
     with temporary_cluster_folder() as folder:
-        victim = ServerUser(folder)
+        user = ServerUser(folder)
         wait_until((folder / "data.new" / "PG_VERSION").exists)
-        victim.kill()
+        user.kill()
         assert not (folder / "data").exists()
-        with EmbeddedServer(folder, durable=False).use() as lease:
-            assert lease.started
+        with EmbeddedServer(folder, durable=False).use() as handle:
+            assert handle.started
             assert not (folder / "data.new").exists()
 
 
@@ -109,11 +109,11 @@ def test_server_of_a_killed_starter_is_joined(folder: Path) -> None:
     with server.use():
         server_process(server).kill()
     starts = server_log(folder).count("starting PostgreSQL")
-    victim = ServerUser(folder)
+    user = ServerUser(folder)
     wait_until(lambda: server_log(folder).count("starting PostgreSQL") > starts)
-    victim.kill()
+    user.kill()
     with server.use():
-        assert run_script("with server.use() as lease: say(started=lease.started)", folder) == [{"started": False}]
+        assert run_script("with server.use() as handle: say(started=handle.started)", folder) == [{"started": False}]
     assert not server.status().running
 
 

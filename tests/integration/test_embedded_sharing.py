@@ -46,8 +46,8 @@ def test_first_user_starts_and_last_user_stops(server: EmbeddedServer) -> None:
 def test_kept_server_runs_until_it_is_stopped(server: EmbeddedServer) -> None:
     assert server.keep()
     assert not server.keep()
-    with server.use() as lease:
-        assert not lease.started
+    with server.use() as handle:
+        assert not handle.started
     status = server.status()
     assert (status.running, status.kept, status.users_present) == (True, True, False)
     report = server.stop()
@@ -80,20 +80,20 @@ def test_six_concurrent_users_start_and_stop_one_server() -> None:
 
 
 def test_server_of_a_killed_user_is_joined_and_stopped(folder: Path, server: EmbeddedServer) -> None:
-    victim = ServerUser(folder)
-    pid = victim.joined()["pid"]
-    victim.kill()
+    user = ServerUser(folder)
+    pid = user.joined()["pid"]
+    user.kill()
     assert (server.status().pid, server.status().users_present) == (pid, False)
-    with server.use() as lease:
-        assert not lease.started
+    with server.use() as handle:
+        assert not handle.started
     assert not server.status().running
 
 
 def test_forked_child_cannot_release_the_parents_handle(folder: Path) -> None:
     script = """
-lease = server.use()
+handle = server.use()
 if os.fork() == 0:
-    lease.release()
+    handle.release()
     sys.exit(0)
 os.wait()
 say(running=server.status().running, users=server.status().users_present)
@@ -102,6 +102,6 @@ say(running=server.status().running, users=server.status().users_present)
 
 
 def test_unreleased_handle_ends_with_its_process(folder: Path, server: EmbeddedServer) -> None:
-    script = "lease = server.use(); say(started=lease.started)"
+    script = "handle = server.use(); say(started=handle.started)"
     assert run_script(script, folder) == [{"started": True}]
     assert not server.status().running

@@ -18,7 +18,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 _EXPECT_ERROR = """
 from horsies.errors import HorsiesError
 try:
-    server.{act}()
+    server.{method}()
 except HorsiesError as error:
     say(code=error.code, text=str(error))
 """
@@ -32,8 +32,8 @@ def folder() -> Iterator[Path]:
 
 async def test_server_is_private_with_our_database_and_role(folder: Path) -> None:
     server = EmbeddedServer(folder, settings={"max_connections": "33"})
-    with server.use() as lease:
-        connection = await asyncpg.connect(lease.url)
+    with server.use() as handle:
+        connection = await asyncpg.connect(handle.url)
         shown = {
             name: await connection.fetchval("SELECT current_setting($1)", name)
             for name in (
@@ -63,8 +63,8 @@ async def test_server_is_private_with_our_database_and_role(folder: Path) -> Non
 @pytest.mark.parametrize("name", ["x" * 120, "a, b", 'it\'s "odd" \\ here'])
 async def test_folder_with_special_characters_works(folder: Path, name: str) -> None:
     server = EmbeddedServer(folder / name, durable=False)
-    with server.use() as lease:
-        connection = await asyncpg.connect(lease.url)
+    with server.use() as handle:
+        connection = await asyncpg.connect(handle.url)
         await connection.close()
         assert _mode(_socket_folder(server)) == 0o700
 
@@ -75,8 +75,8 @@ def test_external_socket_folder_is_removed_on_stop(folder: Path, name: str) -> N
     with server.use():
         assert not _socket_folder(server).is_relative_to(folder)
     assert not _socket_folder(server).exists()
-    with server.use() as lease:
-        assert lease.started
+    with server.use() as handle:
+        assert handle.started
 
 
 def test_file_instead_of_a_folder_gives_a_hint(folder: Path) -> None:
@@ -121,9 +121,9 @@ def test_missing_binaries_leave_no_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[EmbeddedServer], object]
 ) -> None:
     monkeypatch.setenv("HORSIES_PG_BINDIR", "/nowhere")
-    for place in (folder, folder / "new"):
+    for path in (folder, folder / "new"):
         with pytest.raises(ConfigurationError, match="HORSIES_PG_BINDIR=/nowhere"):
-            start(EmbeddedServer(place))
+            start(EmbeddedServer(path))
     assert list(folder.iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_ordinary_user_runs_the_server(folder: Path) -> None:
 
 @as_root
 def test_unwritable_folder_is_named(folder: Path) -> None:
-    [output] = run_script(_EXPECT_ERROR.format(act="use"), folder / "cluster", uid=NOBODY)
+    [output] = run_script(_EXPECT_ERROR.format(method="use"), folder / "cluster", uid=NOBODY)
     assert output["code"] == "HRS-220"
     assert str(folder / "cluster") in output["text"]
     assert "broker.database_url" in output["text"]
@@ -177,7 +177,7 @@ def test_unwritable_folder_is_named(folder: Path) -> None:
 @as_root
 def test_server_of_another_user_is_not_touched(folder: Path) -> None:
     with EmbeddedServer(folder, durable=False).use():
-        [output] = run_script(_EXPECT_ERROR.format(act="use"), folder, uid=NOBODY)
+        [output] = run_script(_EXPECT_ERROR.format(method="use"), folder, uid=NOBODY)
     assert output["code"] == "HRS-220"
 
 
@@ -185,14 +185,14 @@ def test_server_of_another_user_is_not_touched(folder: Path) -> None:
 def test_status_of_another_users_cluster_raises(folder: Path) -> None:
     (folder / "data").mkdir(mode=0o700)
     (folder / "start.lock").touch(mode=0o600)
-    [output] = run_script(_EXPECT_ERROR.format(act="status"), folder, uid=NOBODY)
+    [output] = run_script(_EXPECT_ERROR.format(method="status"), folder, uid=NOBODY)
     assert output["code"] == "HRS-220"
     assert str(folder) in output["text"]
 
 
 @as_root
 def test_uid_without_a_name_gives_a_hint(folder: Path) -> None:
-    [output] = run_script(_EXPECT_ERROR.format(act="use"), folder, uid=54321)
+    [output] = run_script(_EXPECT_ERROR.format(method="use"), folder, uid=54321)
     assert "uid 54321 has no user name" in output["text"]
     assert "broker.database_url" in output["text"]
 
