@@ -88,7 +88,7 @@ def test_all_errors_are_shown_as_text_and_json(horsies: Executable, project: Pro
         ("nowhere.main:app", "HRS-207", "no module named nowhere.main"),
         ("nowhere/main.py", "HRS-207", "no such file: nowhere/main.py"),
         ("shop.main.py", "HRS-206", "a module or a file"),
-        ("two", "HRS-207", "there are 2 apps in two"),
+        ("two", "HRS-207", "2 apps in two"),
         ("unparsed", "HRS-210", "SyntaxError"),
     ],
 )

@@ -14,7 +14,7 @@ def test_init_writes_valid_file_and_does_not_overwrite(horsies: Executable) -> N
     before = (horsies.cwd / "horsies.toml").read_text()
     again = horsies("init")
     assert (again.code, (horsies.cwd / "horsies.toml").read_text()) == (1, before)
-    assert "hint: --force replaces it" in again.stderr
+    assert "hint: use --force to overwrite it" in again.stderr
     assert horsies("init", "--force").code == 0
 
 

@@ -50,7 +50,7 @@ async def _workers_seen(database_url: str) -> int:
     [
         (["nowhere:app"], "error[HRS-207]: no module named nowhere"),
         (["list"], "hint: did you mean horsies workers list? "),
-        (["main:horse"], "error[HRS-207]: there is no 'horse' in main"),
+        (["main:horse"], "error[HRS-207]: no 'horse' in main"),
         (["main:app", "--queues", "mail"], "error[HRS-103]: worker.queues: no queue 'mail'"),
         (["main:app", "--queues", ""], "worker.queues: must be a list of queue names, not empty"),
         (["main:app", "--processes", "0"], "worker.processes: must be a whole number of at least 1, got 0"),

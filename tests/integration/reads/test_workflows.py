@@ -68,5 +68,5 @@ async def test_a_run_is_shown_with_its_nodes_and_the_runs_that_are_steps_of_it(
 
 async def test_an_unknown_run_is_none_and_no_id_is_refused(database: Database) -> None:
     assert await workflow_detail(database, uuid4()) is None
-    with pytest.raises(ValueError, match="no id"):
+    with pytest.raises(ValueError, match="invalid id"):
         await workflow_detail(database, "w-7")

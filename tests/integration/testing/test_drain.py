@@ -128,7 +128,7 @@ async def test_drain_works_inside_a_running_loop(app: Horsies) -> None:
         return TaskResult(ok=None)
 
     await noop.send_many_async([(), ()])
-    with pytest.raises(HorsiesError, match="_async twin"):
+    with pytest.raises(HorsiesError, match="_async method"):
         drain(app)
     assert await drain_async(app) == 2
     await app.close_async()
