@@ -12,14 +12,14 @@ from tests.support.store import Connection
 
 @pytest.fixture
 async def ops(database_url: str) -> AsyncIterator[Ops]:
-    """The tools in the hands of ada."""
+    """The toolkit with the operator `ada`."""
     async with open_ops(PostgresConfig(database_url=database_url), actor="ada") as ops:
         yield ops
 
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    """A plain connection to the test's database, to look at rows past the library."""
+    """A plain connection to the test database, to read rows directly."""
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()

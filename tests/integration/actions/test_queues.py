@@ -1,4 +1,4 @@
-"""Queues that are paused, and go on."""
+"""Pausing and resuming queues."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from tests.support.rows import insert_task
 from tests.support.store import Connection, claim, collect_notifications, only_row
 
 
-async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(
-    ops: Ops, database: Database, database_url: str
-) -> None:
+async def test_paused_queue_gets_no_claims_until_it_is_resumed(ops: Ops, database: Database, database_url: str) -> None:
     await insert_task(database_url)
     assert (await ops.pause_queue("default", reason="smtp is down")).affected == 1
     assert await claim(database) == []
-    async with collect_notifications(database_url, "horsies_task_new") as heard:
+    async with collect_notifications(database_url, "horsies_task_new") as notifications:
         assert (await ops.resume_queue("default")).affected == 1
-        assert await heard() == [("horsies_task_new", "default")]
+        assert await notifications() == [("horsies_task_new", "default")]
     assert len(await claim(database)) == 1
 
 
-async def test_a_pause_says_who_and_why_and_the_first_one_stands(ops: Ops, connection: Connection) -> None:
+async def test_second_pause_keeps_operator_and_reason_of_the_first(ops: Ops, connection: Connection) -> None:
     await ops.pause_queue("mail", reason="smtp is down")
     second = await ops.pause_queue("mail", reason="another reason")
     assert (second.affected, second.skipped_count) == (0, 1)
@@ -31,20 +29,20 @@ async def test_a_pause_says_who_and_why_and_the_first_one_stands(ops: Ops, conne
     assert await only_row(connection, "horsies_queues", *paused) == ("mail", "ada", "smtp is down")
 
 
-async def test_each_pause_and_resume_is_on_record(ops: Ops, connection: Connection) -> None:
+async def test_pause_and_resume_are_audited(ops: Ops, connection: Connection) -> None:
     await ops.pause_queue("mail", reason="smtp is down")
     await ops.resume_queue("mail")
     rows = await connection.fetch("SELECT action, affected, filter ->> 'queue' AS queue FROM horsies_audit ORDER BY id")
     assert [tuple(row) for row in rows] == [("pause_queue", 1, "mail"), ("resume_queue", 1, "mail")]
 
 
-async def test_a_queue_that_nobody_knows_is_warned_of(ops: Ops, database_url: str) -> None:
+async def test_pausing_an_unknown_queue_warns(ops: Ops, database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
     assert (await ops.pause_queue("mail")).warnings == ()
     assert "no live worker serves mial" in (await ops.pause_queue("mial")).warnings[0]
 
 
-async def test_what_can_be_no_name_of_a_queue_is_refused(ops: Ops) -> None:
+async def test_invalid_queue_name_is_rejected(ops: Ops) -> None:
     with pytest.raises(ConfigurationError, match="invalid queue name") as refused:
         await ops.pause_queue("")
-    assert refused.value.location is None, "which could only be in the library itself"
+    assert refused.value.location is None, "a location would point into the library"

@@ -1,4 +1,4 @@
-"""Runs of workflows in an operator's hand."""
+"""Operator actions on workflow runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.store import Connection, only_row
 AUDIT = ("actor", "action", "reason", "filter ->> 'workflow_id'", "affected", "skipped")
 
 
-async def _run(database_url: str, connection: Connection, *, status: str, node: str) -> UUID:
-    """A run of one node."""
+async def _insert_run(database_url: str, connection: Connection, *, status: str, node: str) -> UUID:
+    """Insert a run with one node."""
     run, now = uuid4(), await connection.fetchval("SELECT now()")
     await insert(
         database_url,
@@ -43,8 +43,8 @@ async def _run(database_url: str, connection: Connection, *, status: str, node: 
     return run
 
 
-async def test_a_run_is_paused_and_resumed_on_record(ops: Ops, database_url: str, connection: Connection) -> None:
-    run = await _run(database_url, connection, status="RUNNING", node="READY")
+async def test_pause_and_resume_are_audited(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _insert_run(database_url, connection, status="RUNNING", node="READY")
     assert (await ops.pause_workflow(run, reason="smtp is down")).affected == 1
     assert await only_row(connection, "horsies_workflows", "status") == ("PAUSED",)
     assert await only_row(connection, "horsies_audit", *AUDIT) == (
@@ -59,15 +59,15 @@ async def test_a_run_is_paused_and_resumed_on_record(ops: Ops, database_url: str
     assert await only_row(connection, "horsies_workflows", "status") == ("RUNNING",)
 
 
-async def test_a_run_is_cancelled_once(ops: Ops, database_url: str, connection: Connection) -> None:
-    run = await _run(database_url, connection, status="RUNNING", node="READY")
+async def test_second_cancel_is_skipped(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _insert_run(database_url, connection, status="RUNNING", node="READY")
     assert (await ops.cancel_workflow(run)).affected == 1
     again = await ops.cancel_workflow(run)
     assert again.skipped == ((run, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
 
 
-async def test_a_failed_run_begins_again(ops: Ops, database_url: str, connection: Connection) -> None:
-    run = await _run(database_url, connection, status="FAILED", node="FAILED")
+async def test_failed_run_is_retried(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _insert_run(database_url, connection, status="FAILED", node="FAILED")
     report = await ops.retry_workflow(run)
     assert (report.affected, report.retried_nodes) == (1, 1)
     assert await only_row(connection, "horsies_workflows", "status", "generation") == ("RUNNING", 2)
@@ -81,24 +81,24 @@ async def test_a_failed_run_begins_again(ops: Ops, database_url: str, connection
         ("retry_workflow", "RUNNING", SkipReason.WORKFLOW_NOT_TERMINAL),
     ],
 )
-async def test_a_run_in_another_state_is_left_alone_and_that_is_on_record(
+async def test_action_on_run_in_other_state_is_skipped_and_audited(
     ops: Ops, database_url: str, connection: Connection, action: str, status: str, why: str
 ) -> None:
-    run = await _run(database_url, connection, status=status, node="COMPLETED")
+    run = await _insert_run(database_url, connection, status=status, node="COMPLETED")
     report = await getattr(ops, action)(run)
     assert (report.matched, report.affected, report.skipped) == (1, 0, ((run, why),))
     assert (await only_row(connection, "horsies_audit", *AUDIT))[-2:] == (0, 1)
 
 
-async def test_a_run_that_nobody_knows_is_not_found(ops: Ops, connection: Connection) -> None:
+async def test_unknown_run_is_not_found(ops: Ops, connection: Connection) -> None:
     unknown = uuid4()
     report = await ops.cancel_workflow(unknown)
     assert (report.matched, report.skipped) == (0, ((unknown, SkipReason.WORKFLOW_NOT_FOUND),))
     assert await only_row(connection, "horsies_audit", "matched", "affected", "skipped") == (0, 0, 1)
 
 
-# Ends the session that writes down that something was done, at that very moment.
-KILL = """
+# Kills the session that writes the audit entry of a change.
+KILL_ON_AUDIT = """
     CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
     CREATE TRIGGER die BEFORE INSERT OR UPDATE ON horsies_audit
@@ -115,11 +115,11 @@ KILL = """
         ("retry_workflow", "FAILED"),
     ],
 )
-async def test_a_run_is_never_moved_without_its_row_in_the_audit(
+async def test_run_is_not_changed_without_its_audit_entry(
     ops: Ops, database_url: str, connection: Connection, action: str, status: str
 ) -> None:
-    run = await _run(database_url, connection, status=status, node="FAILED" if status == "FAILED" else "READY")
-    await connection.execute(KILL)
+    run = await _insert_run(database_url, connection, status=status, node="FAILED" if status == "FAILED" else "READY")
+    await connection.execute(KILL_ON_AUDIT)
     with pytest.raises(HorsiesError):
         await getattr(ops, action)(run)
     assert await only_row(connection, "horsies_workflows", "status") == (status,)

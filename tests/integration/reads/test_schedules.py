@@ -5,10 +5,10 @@ from horsies.model.settings.schedule import ScheduleConfig, TaskSchedule
 from horsies_ops.ops import open_ops
 
 
-async def test_schedules_of_the_settings_are_known_before_any_has_run(database_url: str) -> None:
+async def test_configured_schedules_are_listed_before_the_first_run(database_url: str) -> None:
     nightly = TaskSchedule(name="nightly", task_name="etl", pattern={"type": "daily", "time": "02:00"})
     broker = PostgresConfig.model_validate({"database_url": database_url})
     async with open_ops(AppConfig(broker=broker, schedule=ScheduleConfig(schedules=[nightly]))) as ops:
-        (found,) = await ops.list_schedules()
-        assert (found.name, found.pattern, found.run_count) == ("nightly", "daily time=02:00", 0)
+        (row,) = await ops.list_schedules()
+        assert (row.name, row.pattern, row.run_count) == ("nightly", "daily time=02:00", 0)
         assert await ops.list_schedules([]) == ()

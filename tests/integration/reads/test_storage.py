@@ -1,4 +1,4 @@
-"""What the tables take up, and cleaning up as the library offers it."""
+"""Storage of the tables, and cleanup through `Ops`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.rows import HOUR, count_rows, insert_finished_task
 TASKS = RetentionWindows(terminal_records=HOUR, batch_size=2)
 
 
-async def test_tables_come_largest_first_with_what_is_dead_in_them(database: Database, database_url: str) -> None:
+async def test_tables_are_listed_largest_first_with_dead_rows(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     connection = await asyncpg.connect(database_url)
     await connection.execute("UPDATE horsies_tasks SET priority = 7")
@@ -32,7 +32,7 @@ async def test_tables_come_largest_first_with_what_is_dead_in_them(database: Dat
     assert 0 <= found.notify_queue_usage < 1
 
 
-async def test_the_longest_transaction_is_named_by_its_pid(database: Database, database_url: str) -> None:
+async def test_longest_transaction_is_reported_with_its_pid(database: Database, database_url: str) -> None:
     connection = await asyncpg.connect(database_url, server_settings={"application_name": "psql"})
     async with connection.transaction():
         await connection.fetch("SELECT 1")
@@ -47,18 +47,18 @@ async def test_storage_needs_none_of_our_tables(empty_database: Database) -> Non
     assert (await storage(empty_database)).tables == ()
 
 
-async def test_a_cleanup_tells_how_far_it_is_and_leaves_one_audit_row(database_url: str) -> None:
+async def test_cleanup_reports_progress_and_has_one_audit_entry(database_url: str) -> None:
     for _ in range(5):
         await insert_finished_task(database_url, age=2 * HOUR)
-    told: list[ActionProgress] = []
+    progress: list[ActionProgress] = []
     async with connect(database_url, actor="ana") as ops:
-        report = await ops.cleanup(TASKS, progress=told.append)
-    assert [(each.done, each.total) for each in told] == [(2, 5), (4, 5), (5, 5)]
+        report = await ops.cleanup(TASKS, progress=progress.append)
+    assert [(step.done, step.total) for step in progress] == [(2, 5), (4, 5), (5, 5)]
     assert (report.matched, report.affected, report.cleaned.is_complete) == (5, 5, True)
     assert await count_rows(database_url, "horsies_audit") == 1
 
 
-async def test_a_read_only_connection_may_count_and_not_delete(database_url: str) -> None:
+async def test_read_only_connection_counts_but_does_not_delete(database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     async with connect(database_url, read_only=True) as ops:
         report = await ops.cleanup(TASKS, dry_run=True)

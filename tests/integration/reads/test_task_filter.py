@@ -1,4 +1,4 @@
-"""Each part of a filter, on rows of which it fits one."""
+"""Each condition of a task filter, against one row that matches and one that does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fitting", "other"),
+    ("task_filter", "matching", "other"),
     [
         (TaskFilter(statuses=["FAILED", "EXPIRED"]), {"status": "EXPIRED"}, {"status": "COMPLETED"}),
         (TaskFilter(queues=["a", "b"]), {"queue_name": "b"}, {"queue_name": "c"}),
@@ -53,37 +53,35 @@ RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at
         (TaskFilter(due_later=False), {"enqueued_at": NOW - HOUR}, {"enqueued_at": NOW + HOUR}),
     ],
 )
-async def test_a_part_of_a_filter_keeps_what_fits_and_excluding_it_keeps_the_rest(
-    database: Database, database_url: str, wanted: TaskFilter, fitting: dict[str, Any], other: dict[str, Any]
+async def test_condition_selects_matching_tasks_and_exclude_selects_the_rest(
+    database: Database, database_url: str, task_filter: TaskFilter, matching: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    match = await insert_task(database_url, **fitting)
+    match = await insert_task(database_url, **matching)
     rest = await insert_task(database_url, **other)
-    kept = await list_tasks(database, wanted)
-    left = await list_tasks(database, TaskFilter(exclude=wanted))
-    assert [task.id for task in kept.tasks] == [match]
-    assert [task.id for task in left.tasks] == [rest]
+    included = await list_tasks(database, task_filter)
+    excluded = await list_tasks(database, TaskFilter(exclude=task_filter))
+    assert [task.id for task in included.tasks] == [match]
+    assert [task.id for task in excluded.tasks] == [rest]
 
 
-async def test_silence_is_measured_from_the_last_beat_of_the_present_claim(
-    database: Database, database_url: str
-) -> None:
-    lively = await insert_task(database_url, **RUNNING)
+async def test_silence_counts_from_last_heartbeat_of_current_claim(database: Database, database_url: str) -> None:
+    alive = await insert_task(database_url, **RUNNING)
     silent = await insert_task(database_url, **RUNNING)
-    for task_id, token in ((lively, 1), (silent, 0)):
-        beat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": token}
-        await insert(database_url, "horsies_heartbeats", **beat)
+    for task_id, token in ((alive, 1), (silent, 0)):
+        heartbeat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": token}
+        await insert(database_url, "horsies_heartbeats", **heartbeat)
     page = await list_tasks(database, TaskFilter(min_silence=HOUR / 2))
     assert [task.id for task in page.tasks] == [silent]
 
 
-async def test_every_part_must_hold(database: Database, database_url: str) -> None:
+async def test_every_condition_must_match(database: Database, database_url: str) -> None:
     await insert_task(database_url, queue_name="a", task_name="x")
     both = await insert_task(database_url, queue_name="a", task_name="y")
     page = await list_tasks(database, TaskFilter(queues=["a"], names=["*"], exclude=TaskFilter(names=["x"])))
     assert [task.id for task in page.tasks] == [both]
 
 
-async def test_what_any_of_several_excluded_filters_matches_is_left_out(database: Database, database_url: str) -> None:
+async def test_task_matching_any_excluded_filter_is_left_out(database: Database, database_url: str) -> None:
     await insert_task(database_url, queue_name="a", task_name="y")
     await insert_task(database_url, queue_name="b", task_name="x")
     neither = await insert_task(database_url, queue_name="b", task_name="y")
@@ -92,7 +90,7 @@ async def test_what_any_of_several_excluded_filters_matches_is_left_out(database
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "conditions",
     [
         {"statuses": ["NOPE"]},
         {"worker_id": "w-7"},
@@ -101,6 +99,6 @@ async def test_what_any_of_several_excluded_filters_matches_is_left_out(database
         {"exclude": TaskFilter(exclude=TaskFilter(queues=["a"]))},
     ],
 )
-def test_a_filter_without_sense_is_refused_at_once(parts: dict[str, Any]) -> None:
+def test_invalid_filter_is_rejected(conditions: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        TaskFilter(**parts)
+        TaskFilter(**conditions)

@@ -1,4 +1,4 @@
-"""What reads of tasks cost in a large table."""
+"""Rows that task lists read in a large table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.store import rows_read
 
 ROWS = 50_000
 PAGE = 50
-AT_ONCE = timedelta(0)
+NO_TIME = timedelta(0)
 
 # Ids in the order of sending, seven queues, one task in a thousand failed.
 FILL = f"""
@@ -39,10 +39,10 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyn
     await connection.close()
 
 
-@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize("plan_mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("oldest_first", [False, True])
 @pytest.mark.parametrize(
-    ("wanted", "bound"),
+    ("task_filter", "bound"),
     [
         (TaskFilter(), PAGE + 1),
         (TaskFilter(queues=["queue_3"]), RANGE_SIZE),
@@ -50,62 +50,66 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyn
     ],
     ids=["plain", "one queue", "names"],
 )
-async def test_each_statement_of_a_page_goes_through_a_bounded_number_of_rows(
-    connection: asyncpg.Connection[asyncpg.Record], wanted: TaskFilter, bound: int, oldest_first: bool, generic: str
+async def test_page_statements_read_a_limited_number_of_rows(
+    connection: asyncpg.Connection[asyncpg.Record],
+    task_filter: TaskFilter,
+    bound: int,
+    oldest_first: bool,
+    plan_mode: str,
 ) -> None:
-    await connection.execute(f"SET plan_cache_mode = {generic}")
+    await connection.execute(f"SET plan_cache_mode = {plan_mode}")
     start, end = (MIN_ID, MAX_ID) if oldest_first else (MAX_ID, MIN_ID)
-    window = (oldest_first, start, bound, end)
-    assert await rows_read(connection, SEARCH.id_range.sql, *window) <= bound
-    stretch = await connection.fetchrow(SEARCH.id_range.sql, *window)
-    assert stretch is not None
-    matching = (stretch["lowest"], stretch["highest"], None, wanted.to_json(), oldest_first, PAGE + 1)
+    arguments = (oldest_first, start, bound, end)
+    assert await rows_read(connection, SEARCH.id_range.sql, *arguments) <= bound
+    id_range = await connection.fetchrow(SEARCH.id_range.sql, *arguments)
+    assert id_range is not None
+    matching = (id_range["lowest"], id_range["highest"], None, task_filter.to_json(), oldest_first, PAGE + 1)
     assert await rows_read(connection, SEARCH.matches.sql, *matching) <= bound
 
 
-@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
-async def test_where_an_index_knows_what_can_match_only_that_is_read(
-    connection: asyncpg.Connection[asyncpg.Record], generic: str
+@pytest.mark.parametrize("plan_mode", ["force_generic_plan", "force_custom_plan"])
+async def test_only_candidates_of_an_index_are_read(
+    connection: asyncpg.Connection[asyncpg.Record], plan_mode: str
 ) -> None:
-    await connection.execute(f"SET plan_cache_mode = {generic}")
-    few = (UUID("01890a5d-ac96-7000-8000-000000000001"), UUID("01890a5d-ac96-7000-8000-000000000007"))
-    among = (MIN_ID, MAX_ID, few, TaskFilter(queues=["queue_1"]).to_json(), False, PAGE + 1)
-    assert await rows_read(connection, SEARCH.matches.sql, *among) == len(few)
+    await connection.execute(f"SET plan_cache_mode = {plan_mode}")
+    ids = (UUID("01890a5d-ac96-7000-8000-000000000001"), UUID("01890a5d-ac96-7000-8000-000000000007"))
+    among = (MIN_ID, MAX_ID, ids, TaskFilter(queues=["queue_1"]).to_json(), False, PAGE + 1)
+    assert await rows_read(connection, SEARCH.matches.sql, *among) == len(ids)
     assert await rows_read(connection, SEARCH.candidates.sql, "failed", None, ROWS) == ROWS / 1000
     assert await rows_read(connection, SEARCH.candidates.sql, "owned", None, ROWS) == 0
 
 
-async def test_a_page_is_full_however_far_apart_the_matches_are(
+async def test_page_is_filled_even_if_matches_are_rare(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
-    wanted = TaskFilter(statuses=["FAILED", "COMPLETED"])
-    newest = await list_tasks(database, wanted, limit=40)
-    rest = await list_tasks(database, wanted, limit=40, after=newest.next)
-    oldest = await list_tasks(database, wanted, order=TaskOrder.OLDEST_FIRST, limit=50)
+    task_filter = TaskFilter(statuses=["FAILED", "COMPLETED"])
+    newest = await list_tasks(database, task_filter, limit=40)
+    rest = await list_tasks(database, task_filter, limit=40, after=newest.next)
+    oldest = await list_tasks(database, task_filter, order=TaskOrder.OLDEST_FIRST, limit=50)
     assert (len(newest.tasks), len(rest.tasks), rest.next) == (40, 10, None)
     assert [task.id for task in (*newest.tasks, *rest.tasks)] == [task.id for task in oldest.tasks][::-1]
 
 
-async def test_a_page_whose_time_to_search_is_over_says_how_far_it_came_and_goes_on_from_there(
+async def test_page_cut_by_time_limit_has_searched_to_and_continues(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
-    wanted = TaskFilter(statuses=["FAILED", "COMPLETED"])
-    first = await list_tasks(database, wanted, limit=40, max_search_time=AT_ONCE)
-    second = await list_tasks(database, wanted, limit=40, max_search_time=AT_ONCE, after=first.next)
-    whole = await list_tasks(database, wanted, limit=10)
+    task_filter = TaskFilter(statuses=["FAILED", "COMPLETED"])
+    first = await list_tasks(database, task_filter, limit=40, max_search_time=NO_TIME)
+    second = await list_tasks(database, task_filter, limit=40, max_search_time=NO_TIME, after=first.next)
+    whole = await list_tasks(database, task_filter, limit=10)
     assert [task.id for task in (*first.tasks, *second.tasks)] == [task.id for task in whole.tasks]
     assert first.searched_to == sent_at_from_id(whole.tasks[0].id)
     assert whole.searched_to is None
 
 
-async def test_a_search_that_finds_nothing_ends_at_the_end_of_the_table(
+async def test_search_without_matches_ends_with_the_table(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
-    nobody = await list_tasks(database, TaskFilter(names=["nobody"]), max_search_time=None)
-    assert (nobody.tasks, nobody.next, nobody.searched_to) == ((), None, None)
+    page = await list_tasks(database, TaskFilter(names=["unknown"]), max_search_time=None)
+    assert (page.tasks, page.next, page.searched_to) == ((), None, None)
 
 
-def test_the_time_in_an_id_is_a_time_whatever_the_id() -> None:
+def test_sent_at_is_computed_from_any_id() -> None:
     order = next_id_value(1_700_000_000_500, bytes)
     assert sent_at_from_id(UUID(format_id(order))) == datetime.fromtimestamp(1_700_000_000.5, UTC)
     assert sent_at_from_id(MAX_ID).year == 9999

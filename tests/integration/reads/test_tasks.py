@@ -13,27 +13,27 @@ from horsies_ops.reads.tasks import list_tasks, task_detail
 from tests.support.rows import insert, insert_task
 
 
-async def _ids_of_all_pages(database: Database, order: TaskOrder, wanted: TaskFilter) -> list[UUID]:
+async def _ids_of_all_pages(database: Database, order: TaskOrder, task_filter: TaskFilter) -> list[UUID]:
     ids: list[UUID] = []
     after = None
     while True:
-        page = await list_tasks(database, wanted, order=order, after=after, limit=2)
+        page = await list_tasks(database, task_filter, order=order, after=after, limit=2)
         ids += [task.id for task in page.tasks]
         if page.next is None:
             return ids
         after = page.next
 
 
-@pytest.mark.parametrize("wanted", [TaskFilter(), TaskFilter(queues=["default"])], ids=["all", "filtered"])
-async def test_pages_hold_every_task_once_in_the_order_of_sending(
-    database: Database, database_url: str, wanted: TaskFilter
+@pytest.mark.parametrize("task_filter", [TaskFilter(), TaskFilter(queues=["default"])], ids=["all", "filtered"])
+async def test_pages_have_every_task_once_in_sending_order(
+    database: Database, database_url: str, task_filter: TaskFilter
 ) -> None:
     ids = [await insert_task(database_url) for _ in range(4)]
-    assert await _ids_of_all_pages(database, TaskOrder.NEWEST_FIRST, wanted) == ids[::-1]
-    assert await _ids_of_all_pages(database, TaskOrder.OLDEST_FIRST, wanted) == ids
+    assert await _ids_of_all_pages(database, TaskOrder.NEWEST_FIRST, task_filter) == ids[::-1]
+    assert await _ids_of_all_pages(database, TaskOrder.OLDEST_FIRST, task_filter) == ids
 
 
-async def test_a_task_sent_while_one_pages_moves_no_page(database: Database, database_url: str) -> None:
+async def test_task_sent_while_paging_does_not_shift_pages(database: Database, database_url: str) -> None:
     ids = [await insert_task(database_url) for _ in range(3)]
     first = await list_tasks(database, limit=2)
     await insert_task(database_url)
@@ -41,14 +41,14 @@ async def test_a_task_sent_while_one_pages_moves_no_page(database: Database, dat
     assert [task.id for task in (*first.tasks, *second.tasks)] == ids[::-1]
 
 
-async def test_a_detail_has_payload_attempts_beats_and_events(database: Database, database_url: str) -> None:
+async def test_detail_has_payload_attempts_heartbeats_and_events(database: Database, database_url: str) -> None:
     at = datetime.now(UTC) - timedelta(minutes=1)
     task_id = await insert_task(
         database_url, status="RUNNING", claim_token=2, args=[1], kwargs={"a": None}, task_options={"timeout_ms": 5000}
     )
     for token in (1, 2):
-        beat = {"task_id": task_id, "claim_token": token, "role": "runner", "sender_id": "w:1"}
-        await insert(database_url, "horsies_heartbeats", **beat, sent_at=at + timedelta(seconds=token))
+        heartbeat = {"task_id": task_id, "claim_token": token, "role": "runner", "sender_id": "w:1"}
+        await insert(database_url, "horsies_heartbeats", **heartbeat, sent_at=at + timedelta(seconds=token))
     attempt = {"task_id": task_id, "attempt": 1, "claim_token": 1, "outcome": "FAILED", "error_code": "SMTP_DOWN"}
     await insert(database_url, "horsies_task_attempts", **attempt, started_at=at, finished_at=at)
     await insert(database_url, "horsies_events", kind="child_died", task_id=task_id, evidence={"pid": 7})
@@ -63,22 +63,22 @@ async def test_a_detail_has_payload_attempts_beats_and_events(database: Database
     assert (detail.last_heartbeat.claim_token, detail.last_heartbeat.at) == (2, at + timedelta(seconds=2))
 
 
-async def test_a_beat_of_an_earlier_claim_is_not_the_last_beat(database: Database, database_url: str) -> None:
+async def test_heartbeat_of_an_earlier_claim_is_not_the_last(database: Database, database_url: str) -> None:
     task_id = await insert_task(database_url, claim_token=2)
-    beat = {"task_id": task_id, "claim_token": 1, "role": "runner", "sender_id": "w:1"}
-    await insert(database_url, "horsies_heartbeats", **beat)
+    heartbeat = {"task_id": task_id, "claim_token": 1, "role": "runner", "sender_id": "w:1"}
+    await insert(database_url, "horsies_heartbeats", **heartbeat)
     detail = await task_detail(database, task_id)
     assert detail is not None
     assert (len(detail.heartbeats), detail.last_heartbeat) == (1, None)
 
 
-async def test_there_is_no_detail_of_an_unknown_task_and_none_of_what_is_no_id(database: Database) -> None:
+async def test_unknown_task_is_none_and_malformed_id_is_rejected(database: Database) -> None:
     assert await task_detail(database, uuid4()) is None
     with pytest.raises(ValueError, match="invalid id"):
         await task_detail(database, "nope")
 
 
-async def test_connect_reads_the_database_that_the_environment_names(
+async def test_connect_uses_the_database_url_of_the_environment(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", database_url)
@@ -88,7 +88,7 @@ async def test_connect_reads_the_database_that_the_environment_names(
         assert (await ops.database_status()).is_current
 
 
-async def test_connect_prefers_the_address_it_is_given(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_prefers_its_argument(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
     task_id = await insert_task(database_url)
     async with horsies_ops.connect(database_url) as ops:
@@ -96,13 +96,13 @@ async def test_connect_prefers_the_address_it_is_given(database_url: str, monkey
     assert detail is not None
 
 
-async def test_the_database_itself_refuses_writes_of_a_read_only_connection(database_url: str) -> None:
+async def test_database_rejects_writes_of_a_read_only_connection(database_url: str) -> None:
     async with horsies_ops.connect(database_url, read_only=True) as ops:
         with pytest.raises(HorsiesError, match="read-only transaction"):
             await ops.database.run(lambda transaction: transaction.run_script("DELETE FROM horsies_tasks"))
 
 
-async def test_a_database_without_tables_is_named_as_such(empty_database_url: str) -> None:
+async def test_database_without_tables_raises_schema_not_migrated(empty_database_url: str) -> None:
     async with horsies_ops.connect(empty_database_url, read_only=True) as ops:
         with pytest.raises(ConfigurationError) as refused:
             await ops.list_tasks()

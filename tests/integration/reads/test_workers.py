@@ -1,4 +1,4 @@
-"""Which workers count as alive, and how busy they are."""
+"""Live workers, busy children and malformed worker rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_ops.reads.workers import count_live_workers, list_active_workers
 from tests.support.rows import insert, insert_snapshot, insert_task, insert_worker
 
 
-async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Database, database_url: str) -> None:
+async def test_stopped_lost_and_silent_workers_are_not_live(database: Database, database_url: str) -> None:
     now = datetime.now(UTC)
     for state, at in (("running", now), ("running", now - timedelta(hours=1)), ("stopped", now), ("lost", now)):
         worker = {"id": uuid4(), "hostname": "h", "pid": 1, "version": "1", "processes": 1}
@@ -21,7 +21,7 @@ async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Databa
     assert await count_live_workers(database, threshold=timedelta(minutes=5)) == 1
 
 
-async def test_a_child_that_runs_several_tasks_is_busy_once(database: Database, database_url: str) -> None:
+async def test_child_with_several_tasks_counts_as_one_busy_child(database: Database, database_url: str) -> None:
     worker_id = await insert_worker(database_url)
     for pid in (11, 11, 12):
         await insert_task(database_url, status="RUNNING", claimed_by_worker_id=worker_id, worker_pid=pid)
@@ -31,17 +31,17 @@ async def test_a_child_that_runs_several_tasks_is_busy_once(database: Database, 
 
 
 @pytest.mark.parametrize("health", [{"listening_since": "noon", "last_pass_at": 7}, ["none at all"]])
-async def test_a_worker_whose_health_makes_no_sense_hides_no_other(
+async def test_worker_with_malformed_health_does_not_hide_others(
     database: Database, database_url: str, health: object
 ) -> None:
     since = datetime(2026, 3, 1, tzinfo=UTC)
-    await insert_worker(database_url, hostname="odd", health=health)
-    await insert_worker(database_url, hostname="well", health={"listening_since": since.isoformat()})
+    await insert_worker(database_url, hostname="malformed", health=health)
+    await insert_worker(database_url, hostname="valid", health={"listening_since": since.isoformat()})
     rows = await list_active_workers(database, timedelta(minutes=5))
-    assert {row.hostname: row.listening_since for row in rows} == {"odd": None, "well": since}
+    assert {row.hostname: row.listening_since for row in rows} == {"malformed": None, "valid": since}
 
 
-async def test_a_queue_whose_priority_makes_no_sense_hides_no_other(database: Database, database_url: str) -> None:
-    worker_id = await insert_worker(database_url, queues=["odd", "well"])
-    await insert_snapshot(database_url, worker_id, queue_priorities={"odd": "first of all", "well": 7})
-    assert {row.name: row.priority for row in await list_queues(database)} == {"odd": 100, "well": 7}
+async def test_queue_with_malformed_priority_does_not_hide_others(database: Database, database_url: str) -> None:
+    worker_id = await insert_worker(database_url, queues=["malformed", "valid"])
+    await insert_snapshot(database_url, worker_id, queue_priorities={"malformed": "first", "valid": 7})
+    assert {row.name: row.priority for row in await list_queues(database)} == {"malformed": 100, "valid": 7}

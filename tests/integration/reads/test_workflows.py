@@ -9,9 +9,7 @@ from horsies_ops.reads.workflows import WorkflowFilter, list_workflows, workflow
 from tests.support.rows import insert_node, insert_run
 
 
-async def test_runs_are_listed_the_newest_first_with_how_far_they_have_come(
-    database: Database, database_url: str
-) -> None:
+async def test_runs_are_listed_newest_first_with_node_counts(database: Database, database_url: str) -> None:
     older = await insert_run(database_url, status="FAILED", error={"error_code": "X"})
     newer = await insert_run(database_url)
     for index, status in enumerate(("COMPLETED", "COMPLETED", "FAILED", "SKIPPED", "RUNNING", "PENDING")):
@@ -29,22 +27,20 @@ async def test_pages_of_runs_follow_each_other(database: Database, database_url:
     assert second.next is None
 
 
-async def test_runs_are_found_by_status_name_and_being_a_root(database: Database, database_url: str) -> None:
+async def test_runs_are_filtered_by_status_name_and_root(database: Database, database_url: str) -> None:
     root = await insert_run(database_url, name="etl.night")
     child = await insert_run(database_url, name="etl.part", parent_workflow_id=root, root_workflow_id=root, depth=1)
     paused = await insert_run(database_url, name="digest", status="PAUSED")
 
-    async def found(wanted: WorkflowFilter) -> list[object]:
-        return [run.id for run in (await list_workflows(database, wanted)).workflows]
+    async def found(workflow_filter: WorkflowFilter) -> list[object]:
+        return [run.id for run in (await list_workflows(database, workflow_filter)).workflows]
 
     assert await found(WorkflowFilter(statuses=["PAUSED"])) == [paused]
     assert await found(WorkflowFilter(names=["etl.*"])) == [child, root]
     assert await found(WorkflowFilter(names=["etl.*"], root_only=True)) == [root]
 
 
-async def test_a_run_is_shown_with_its_nodes_and_the_runs_that_are_steps_of_it(
-    database: Database, database_url: str
-) -> None:
+async def test_run_detail_has_nodes_and_sub_workflows(database: Database, database_url: str) -> None:
     run = await insert_run(database_url, result={"ok": 7}, output_task_index=1, definition_key="d")
     child = await insert_run(database_url, parent_workflow_id=run, root_workflow_id=run, status="COMPLETED")
     await insert_node(database_url, child, 0, status="COMPLETED")
@@ -63,10 +59,10 @@ async def test_a_run_is_shown_with_its_nodes_and_the_runs_that_are_steps_of_it(
         "quorum",
         child,
     )
-    assert {each.id: (each.done, each.total) for each in detail.sub_workflows.values()} == {child: (1, 1)}
+    assert {row.id: (row.done, row.total) for row in detail.sub_workflows.values()} == {child: (1, 1)}
 
 
-async def test_an_unknown_run_is_none_and_no_id_is_refused(database: Database) -> None:
+async def test_unknown_run_is_none_and_malformed_id_is_rejected(database: Database) -> None:
     assert await workflow_detail(database, uuid4()) is None
     with pytest.raises(ValueError, match="invalid id"):
         await workflow_detail(database, "w-7")

@@ -1,4 +1,4 @@
-"""A task is found by the end of its id, wherever that is cheap."""
+"""Finding tasks by short id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from horsies.store.database import Database
 from horsies_ops.reads.search import NEWEST_SEARCHED, tasks_by_short_id
 
-# Ids in the order of sending, and more of them than the newest that are looked through.
+# Ids in sending order, more of them than are searched.
 FILL = f"""
     INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at)
     SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', now(), '', 'COMPLETED', now()
@@ -25,7 +25,7 @@ async def connection(database_url: str) -> asyncpg.Connection[asyncpg.Record]:
     return connection
 
 
-async def test_an_old_task_is_found_only_while_it_has_not_ended(
+async def test_old_task_is_found_only_while_unfinished(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
     oldest = UUID("01890a5d-ac96-7000-8000-000000000001")
@@ -34,11 +34,13 @@ async def test_an_old_task_is_found_only_while_it_has_not_ended(
         await connection.execute(
             "UPDATE horsies_tasks SET status = $1, terminal_at = NULL WHERE id = $2", status, oldest
         )
-        assert [(each.id, each.status) for each in await tasks_by_short_id(database, "00000001")] == [(oldest, status)]
+        assert [(match.id, match.status) for match in await tasks_by_short_id(database, "00000001")] == [
+            (oldest, status)
+        ]
     await connection.close()
 
 
-async def test_what_is_no_short_form_is_refused(database: Database) -> None:
+async def test_invalid_short_id_is_rejected(database: Database) -> None:
     for text in ("", "1234567", "123456789", "1234567g", "1234567%"):
         with pytest.raises(ValueError, match="invalid short id"):
             await tasks_by_short_id(database, text)

@@ -1,4 +1,4 @@
-"""Everything about a task includes what a sweep would make of it."""
+"""The recovery decision in a task detail, and nearly stale tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.rows import NOW, insert_listening_worker, insert_owned_task, 
 
 HOUR = timedelta(hours=1)
 SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
-RETRIED = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry_for": ["WORKER_CRASHED"]}}
+RETRY_ON_CRASH = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry_for": ["WORKER_CRASHED"]}}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ RETRIED = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry
         ({"status": "RUNNING", **SILENT, "recovery_hold_until": NOW + HOUR}, "hold", "hook_skip", None),
     ],
 )
-async def test_a_held_task_carries_its_verdict(
+async def test_owned_task_has_a_recovery_decision(
     database: Database, database_url: str, columns: dict[str, Any], decision: str, reason: str, code: str | None
 ) -> None:
     await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).instant().isoformat()})
@@ -42,16 +42,16 @@ async def test_a_held_task_carries_its_verdict(
 
 
 @pytest.mark.parametrize("status", ["PENDING", "COMPLETED"])
-async def test_a_task_that_nobody_holds_has_none(database: Database, database_url: str, status: str) -> None:
+async def test_task_without_owner_has_no_decision(database: Database, database_url: str, status: str) -> None:
     detail = await task_detail(database, await insert_task(database_url, status=status, **SILENT))
     assert detail is not None
     assert detail.recovery_decision is None
 
 
-async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> None:
+async def test_decision_is_the_same_as_in_a_sweep(database_url: str) -> None:
     owner = await insert_worker(database_url, state="stopped", last_heartbeat_at=NOW - HOUR)
-    held = {**SILENT, "claimed_by_worker_id": owner, "max_retries": 2, "task_options": RETRIED}
-    task_id = await insert_task(database_url, status="RUNNING", **held)
+    owned = {**SILENT, "claimed_by_worker_id": owner, "max_retries": 2, "task_options": RETRY_ON_CRASH}
+    task_id = await insert_task(database_url, status="RUNNING", **owned)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
         detail, listed = await ops.task(task_id), await ops.stale_candidates()
     (swept,) = listed.tasks
@@ -65,9 +65,9 @@ async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "is_listed"), [(260, False), (275, True), (310, False)], ids=["well", "near its limit", "stale"]
+    ("silent_s", "is_listed"), [(260, False), (275, True), (310, False)], ids=["fresh", "nearly stale", "stale"]
 )
-async def test_a_task_near_its_limit_is_listed_apart(database_url: str, silent_s: float, *, is_listed: bool) -> None:
+async def test_nearly_stale_task_is_listed(database_url: str, silent_s: float, *, is_listed: bool) -> None:
     owner = await insert_listening_worker(database_url)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=silent_s)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
@@ -75,7 +75,7 @@ async def test_a_task_near_its_limit_is_listed_apart(database_url: str, silent_s
     assert [task.task_id for task in near] == ([task_id] if is_listed else [])
 
 
-async def test_a_patient_owner_counts_for_what_is_near(database_url: str) -> None:
+async def test_nearly_stale_tasks_use_the_threshold_of_the_owner(database_url: str) -> None:
     owner = await insert_listening_worker(database_url, running_stale_threshold_ms=600_000)
     await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=310)
     late = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=590)

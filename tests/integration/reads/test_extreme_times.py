@@ -1,4 +1,4 @@
-"""A row whose time no calendar holds is shown, and hides no other."""
+"""Rows with times outside the range of `datetime` can be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horsies_ops.reads.filters import TaskFilter
 from tests.support.rows import insert_task
 
 
-async def _a_task_due_at(url: str, instant: str) -> UUID:
+async def _insert_task_due_at(url: str, instant: str) -> UUID:
     task_id = await insert_task(url)
     connection = await asyncpg.connect(url)
     await connection.execute(f"UPDATE horsies_tasks SET enqueued_at = '{instant}', next_retry_at = '{instant}'")
@@ -27,13 +27,13 @@ async def _a_task_due_at(url: str, instant: str) -> UUID:
 
 
 @pytest.mark.parametrize("instant", ["10000-01-01 00:00+00", "infinity", "-infinity", "4700-01-01 00:00+00 BC"])
-async def test_a_task_that_is_due_out_of_all_time_can_be_looked_at(database_url: str, instant: str) -> None:
-    task_id = await _a_task_due_at(database_url, instant)
+async def test_task_due_beyond_datetime_range_can_be_read(database_url: str, instant: str) -> None:
+    task_id = await _insert_task_due_at(database_url, instant)
     async with open_ops(PostgresConfig(database_url=database_url)) as ops:
         page, shown = await ops.list_tasks(TaskFilter()), await ops.task(task_id)
-        seen = (page, shown, await ops.overview(), await ops.list_queues(), await ops.stale_candidates())
+        results = (page, shown, await ops.overview(), await ops.list_queues(), await ops.stale_candidates())
     assert [task.id for task in page.tasks] == [task_id]
-    assert all(json_line(each) for each in seen)
+    assert all(json_line(result) for result in results)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ async def test_a_task_that_is_due_out_of_all_time_can_be_looked_at(database_url:
     ],
     ids=str,
 )
-async def test_what_a_reader_sends_comes_back_as_it_was(database_url: str, value: datetime | timedelta) -> None:
+async def test_times_survive_a_round_trip(database_url: str, value: datetime | timedelta) -> None:
     kind = "timestamptz" if isinstance(value, datetime) else "interval"
     async with Database(ConnectionSpec(url=database_url, masked_url="test", read_only=True)) as reader:
         (row,) = await reader.fetch_raw(

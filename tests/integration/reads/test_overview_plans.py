@@ -1,4 +1,4 @@
-"""What a look at the system costs in a table that is full of what has ended."""
+"""Rows that the overview reads in a table full of finished tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 50_000
 LIVE = 100
 CAP = 200
 
-# Nearly all completed long ago, one in a thousand failed, the last ones waiting, held, or finished just now.
+# Nearly all completed long ago, one in a thousand failed, the last ones pending, running or just finished.
 FILL = f"""
     INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at, error_code, claimed_at,
                                started_at)
@@ -43,11 +43,11 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyn
     await connection.close()
 
 
-@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
-async def test_a_look_at_the_system_goes_through_what_is_live_and_a_bounded_part_of_the_rest(
-    connection: asyncpg.Connection[asyncpg.Record], generic: str
+@pytest.mark.parametrize("plan_mode", ["force_generic_plan", "force_custom_plan"])
+async def test_overview_reads_unfinished_tasks_and_few_finished_ones(
+    connection: asyncpg.Connection[asyncpg.Record], plan_mode: str
 ) -> None:
-    await connection.execute(f"SET plan_cache_mode = {generic}")
+    await connection.execute(f"SET plan_cache_mode = {plan_mode}")
     day, minute = timedelta(days=1), timedelta(minutes=1)
     assert await rows_read(connection, OVERVIEW.live_counts.sql) <= LIVE
     assert await rows_read(connection, QUEUE_READS.list.sql, CAP) <= 2 * LIVE + CAP
@@ -59,9 +59,9 @@ async def test_a_look_at_the_system_goes_through_what_is_live_and_a_bounded_part
     assert await rows_read(connection, WORKER_READS.active.sql, minute, CAP) <= LIVE
 
 
-async def test_a_bucket_that_is_cut_is_reckoned_from_the_part_that_was_seen(
+async def test_capped_bucket_is_extrapolated(
     connection: asyncpg.Connection[asyncpg.Record],
 ) -> None:
     buckets = await connection.fetch(OVERVIEW.throughput_buckets.sql, timedelta(hours=1), 3, CAP)
-    # One row ended in each second of the hour before.
+    # One task finished in each second of the previous hour.
     assert abs(buckets[1]["done"] - 3600) < 60

@@ -1,3 +1,5 @@
+"""Parsing and formatting the text of workflow filters."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +17,7 @@ from horsies_ops.reads.workflows import (
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("", DEFAULT_WORKFLOW_FILTER),
         ("status:running,failed", WorkflowFilter(statuses=("RUNNING", "FAILED"), root_only=True)),
@@ -23,8 +25,8 @@ from horsies_ops.reads.workflows import (
         ("digest", WorkflowFilter(names=("*digest*",), root_only=True)),
     ],
 )
-def test_a_line_says_which_runs_are_wanted(text: str, meant: WorkflowFilter) -> None:
-    assert parse_workflow_filter(text) == meant
+def test_text_is_parsed_into_a_filter(text: str, expected: WorkflowFilter) -> None:
+    assert parse_workflow_filter(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_a_line_says_which_runs_are_wanted(text: str, meant: WorkflowFilter) -> 
         ('name:"etl', 5, "unclosed quote"),
     ],
 )
-def test_what_makes_no_sense_is_said_with_its_place(text: str, position: int, message: str) -> None:
+def test_fault_has_position_and_message(text: str, position: int, message: str) -> None:
     fault = parse_workflow_filter(text)
     assert isinstance(fault, FilterFault)
     assert (fault.position, fault.message) == (position, message)
@@ -48,6 +50,6 @@ def test_what_makes_no_sense_is_said_with_its_place(text: str, position: int, me
     names=st.lists(st.text(min_size=1).filter(str.strip)),
     root_only=st.booleans(),
 )
-def test_a_filter_written_down_is_read_back(statuses: list[str], names: list[str], root_only: bool) -> None:
-    wanted = WorkflowFilter(statuses=tuple(statuses), names=tuple(names), root_only=root_only)
-    assert parse_workflow_filter(format_workflow_filter(wanted)) == wanted
+def test_formatted_filter_parses_to_the_same_filter(statuses: list[str], names: list[str], root_only: bool) -> None:
+    workflow_filter = WorkflowFilter(statuses=tuple(statuses), names=tuple(names), root_only=root_only)
+    assert parse_workflow_filter(format_workflow_filter(workflow_filter)) == workflow_filter

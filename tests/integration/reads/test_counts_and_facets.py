@@ -1,4 +1,4 @@
-"""How many tasks match, what occurs among them, and when they last gave a sign of life."""
+"""Counts, facets, tasks by id and last heartbeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 RUN = UUID("4e14a9f1-8f6a-4c1e-9b7a-0d52a91f03c2")
 
 
-async def test_a_count_is_exact_up_to_its_cap_and_says_where_it_stopped(database: Database, database_url: str) -> None:
+async def test_count_is_exact_up_to_its_cap(database: Database, database_url: str) -> None:
     for queue in ("mail", "mail", "web"):
         await insert_task(database_url, queue_name=queue)
     mail = TaskFilter(queues=["mail"])
@@ -29,7 +29,7 @@ async def test_a_count_is_exact_up_to_its_cap_and_says_where_it_stopped(database
     assert await count_tasks(database, TaskFilter()) == Count(number=3)
 
 
-async def test_all_tasks_of_a_large_table_are_estimated(database: Database, database_url: str) -> None:
+async def test_count_of_all_tasks_is_estimated_beyond_the_cap(database: Database, database_url: str) -> None:
     for _ in range(5):
         await insert_task(database_url)
     connection = await asyncpg.connect(database_url)
@@ -46,13 +46,11 @@ async def test_all_tasks_of_a_large_table_are_estimated(database: Database, data
         (Count(number=1_600_000, is_estimate=True), "~1,600,000"),
     ],
 )
-def test_a_count_shows_how_far_it_may_be_trusted(count: Count, shown: str) -> None:
+def test_count_is_formatted_with_cap_and_estimate_marks(count: Count, shown: str) -> None:
     assert str(count) == shown
 
 
-async def test_facets_tell_what_occurs_among_what_matches_the_most_frequent_first(
-    database: Database, database_url: str
-) -> None:
+async def test_facets_count_values_of_matching_tasks_most_frequent_first(database: Database, database_url: str) -> None:
     for queue, status in (("mail", "FAILED"), ("web", "FAILED"), ("web", "FAILED"), ("web", "PENDING")):
         await insert_task(database_url, queue_name=queue, status=status)
     found = await facets(database, TaskFilter(statuses=["FAILED"]))
@@ -63,7 +61,7 @@ async def test_facets_tell_what_occurs_among_what_matches_the_most_frequent_firs
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "task_filter",
     [
         TaskFilter(statuses=["RUNNING"]),
         TaskFilter(statuses=["PENDING", "CLAIMED"]),
@@ -75,46 +73,42 @@ async def test_facets_tell_what_occurs_among_what_matches_the_most_frequent_firs
     ],
     ids=format_filter,
 )
-async def test_what_an_index_finds_and_what_is_left_of_the_whole_table_are_all_there_is(
-    database: Database, database_url: str, wanted: TaskFilter
+async def test_index_search_and_its_exclusion_together_find_every_task(
+    database: Database, database_url: str, task_filter: TaskFilter
 ) -> None:
-    columns: tuple[dict[str, Any], ...] = (
+    rows: tuple[dict[str, Any], ...] = (
         {"status": "RUNNING", "started_at": NOW - HOUR, "claimed_at": NOW, "claim_token": 1},
         {"status": "PENDING", "enqueued_at": NOW + HOUR},
         {"status": "FAILED", "error_code": "X"},
         {"status": "CANCELLED", "workflow_id": RUN},
         {"status": "COMPLETED"},
     )
-    every = {await insert_task(database_url, **each) for each in columns}
-    by_index = {task.id for task in (await list_tasks(database, wanted)).tasks}
-    left = {task.id for task in (await list_tasks(database, TaskFilter(exclude=wanted))).tasks}
+    all_ids = {await insert_task(database_url, **row) for row in rows}
+    by_index = {task.id for task in (await list_tasks(database, task_filter)).tasks}
+    excluded = {task.id for task in (await list_tasks(database, TaskFilter(exclude=task_filter))).tasks}
     assert by_index
-    assert (by_index | left, by_index & left) == (every, set())
+    assert (by_index | excluded, by_index & excluded) == (all_ids, set())
 
 
-async def test_tasks_come_by_their_ids_the_newest_first_without_those_that_are_gone(
-    database: Database, database_url: str
-) -> None:
+async def test_tasks_by_id_are_newest_first_without_unknown_ones(database: Database, database_url: str) -> None:
     ids = [await insert_task(database_url) for _ in range(2)]
     assert [task.id for task in await tasks_by_id(database, [*ids, uuid4()])] == ids[::-1]
     assert await tasks_by_id(database, []) == ()
 
 
-async def test_the_last_beat_is_of_the_present_claim_and_the_claim_itself_is_the_first(
-    database: Database, database_url: str
-) -> None:
-    old, beaten = NOW - HOUR, NOW - HOUR / 2
-    columns = {"claim_token": 2, "claimed_at": old, "started_at": old - HOUR}
+async def test_last_heartbeat_is_of_current_claim_or_the_claim_itself(database: Database, database_url: str) -> None:
+    claimed_at, heartbeat_at = NOW - HOUR, NOW - HOUR / 2
+    columns = {"claim_token": 2, "claimed_at": claimed_at, "started_at": claimed_at - HOUR}
     claimed = await insert_task(database_url, status="CLAIMED", **columns)
-    running = await insert_task(database_url, status="RUNNING", **columns | {"started_at": old})
-    ended = await insert_task(database_url, status="COMPLETED", **columns)
-    for token, at in ((1, NOW), (2, beaten)):
-        beat = {"role": "runner", "sender_id": "w:1", "task_id": running, "claim_token": token, "sent_at": at}
-        await insert(database_url, "horsies_heartbeats", **beat)
-    beats = await last_heartbeats(database, [claimed, running, ended])
-    assert {task: (beat.role, beat.at) for task, beat in beats.items()} == {
-        claimed: ("claimer", old),
-        running: ("runner", beaten),
+    running = await insert_task(database_url, status="RUNNING", **columns | {"started_at": claimed_at})
+    finished = await insert_task(database_url, status="COMPLETED", **columns)
+    for token, at in ((1, NOW), (2, heartbeat_at)):
+        heartbeat = {"role": "runner", "sender_id": "w:1", "task_id": running, "claim_token": token, "sent_at": at}
+        await insert(database_url, "horsies_heartbeats", **heartbeat)
+    heartbeats = await last_heartbeats(database, [claimed, running, finished])
+    assert {task_id: (heartbeat.role, heartbeat.at) for task_id, heartbeat in heartbeats.items()} == {
+        claimed: ("claimer", claimed_at),
+        running: ("runner", heartbeat_at),
     }
-    (page,) = (await list_tasks(database, TaskFilter(statuses=["RUNNING"]))).tasks
-    assert (page.last_heartbeat_at, page.silence is not None and page.silence >= HOUR / 2) == (beaten, True)
+    (task,) = (await list_tasks(database, TaskFilter(statuses=["RUNNING"]))).tasks
+    assert (task.last_heartbeat_at, task.silence is not None and task.silence >= HOUR / 2) == (heartbeat_at, True)

@@ -7,17 +7,17 @@ from horsies_ops.reads.tasks import payload_previews
 from tests.support.rows import insert_task
 
 
-async def test_what_several_tasks_were_given_is_one_document_each(database: Database, database_url: str) -> None:
+async def test_arguments_are_combined_into_one_document_per_task(database: Database, database_url: str) -> None:
     named = await insert_task(database_url, kwargs={"user": 7})
-    ordered = await insert_task(database_url, args=["a"], kwargs={"user": 8})
-    found = await payload_previews(database, [named, ordered, uuid4()])
+    positional = await insert_task(database_url, args=["a"], kwargs={"user": 8})
+    found = await payload_previews(database, [named, positional, uuid4()])
     assert {key: payload.combined_arguments for key, payload in found.items()} == {
         named: {"user": 7},
-        ordered: {"args": ["a"], "user": 8},
+        positional: {"args": ["a"], "user": 8},
     }
 
 
-async def test_of_a_long_payload_only_the_size_is_told(database: Database, database_url: str) -> None:
+async def test_long_payload_has_only_its_size(database: Database, database_url: str) -> None:
     task_id = await insert_task(database_url, kwargs={"body": "x" * 500})
     (payload,) = (await payload_previews(database, [task_id], max_bytes=100)).values()
     assert payload.combined_arguments is None

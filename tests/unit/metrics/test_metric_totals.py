@@ -1,4 +1,4 @@
-"""Counters over several looks."""
+"""Running totals of the Prometheus counters."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from horsies_ops.reads.overview import CounterIncrements, DurationBucket, EventC
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 
 
-def test_what_each_look_finds_is_added() -> None:
+def test_increments_are_added_up() -> None:
     totals = MetricTotals()
     for tasks in (3, 4):
         totals.add(CounterIncrements(until=NOW, finished=(FinishedCount(queue="mail", status="FAILED", tasks=tasks),)))
     assert totals.finished == {("FAILED", "mail"): 7}
 
 
-def test_recovered_tasks_are_counted_by_decision_and_late_results_apart() -> None:
+def test_recoveries_are_counted_by_decision_and_late_results_separately() -> None:
     totals = MetricTotals()
-    recovered = [EventCount(kind="task_recovered", decision=each, events=2) for each in ("requeue", "fail")]
+    recovered = [EventCount(kind="task_recovered", decision=decision, events=2) for decision in ("requeue", "fail")]
     totals.add(
         CounterIncrements(until=NOW, events=(*recovered, EventCount(kind="late_result_refused", decision="", events=5)))
     )
     assert (totals.recovered, totals.late_results) == ({"requeue": 2, "fail": 2}, 5)
 
 
-def test_every_bucket_holds_those_below_it() -> None:
+def test_histogram_buckets_are_cumulative() -> None:
     totals = MetricTotals()
-    parts = [DurationBucket(index=index, attempts=1, total_s=1.5) for index in (0, 1, len(BUCKET_BOUNDS_S))]
-    totals.add(CounterIncrements(until=NOW, durations=tuple(parts)))
+    buckets = [DurationBucket(index=index, attempts=1, total_s=1.5) for index in (0, 1, len(BUCKET_BOUNDS_S))]
+    totals.add(CounterIncrements(until=NOW, durations=tuple(buckets)))
     counts = [count for _, count in totals.buckets()]
     assert counts == [1, 2, *[2] * (len(BUCKET_BOUNDS_S) - 2), 3]
     assert [bound for bound, _ in totals.buckets()][-1] == "+Inf"

@@ -1,4 +1,4 @@
-"""Tasks that are sent again, and a retry that is taken back."""
+"""Retrying finished tasks, and undoing a retry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("status", ["FAILED", "CANCELLED", "EXPIRED"])
-async def test_a_retry_is_a_new_task_with_the_same_call_and_options(
+async def test_retry_creates_new_task_with_same_arguments_and_options(
     ops: Ops, database_url: str, connection: Connection, status: str
 ) -> None:
     old = await insert_task(
@@ -52,14 +52,14 @@ async def test_a_retry_is_a_new_task_with_the_same_call_and_options(
     assert tuple(row) == (True, "PENDING", None, None, None, 0)
 
 
-async def test_workers_hear_of_a_retry(ops: Ops, database_url: str) -> None:
+async def test_workers_are_notified_of_a_retry(ops: Ops, database_url: str) -> None:
     old = await insert_task(database_url, status="FAILED", queue_name="mail")
-    async with collect_notifications(database_url, "horsies_task_new") as heard:
+    async with collect_notifications(database_url, "horsies_task_new") as notifications:
         await ops.retry([old])
-        assert await heard() == [("horsies_task_new", "mail")]
+        assert await notifications() == [("horsies_task_new", "mail")]
 
 
-async def test_a_retry_is_taken_back_while_nobody_has_claimed_it(
+async def test_undo_retry_cancels_only_unclaimed_tasks(
     ops: Ops, database: Database, database_url: str, connection: Connection
 ) -> None:
     old = [await insert_task(database_url, status="FAILED") for _ in range(2)]
@@ -72,7 +72,7 @@ async def test_a_retry_is_taken_back_while_nobody_has_claimed_it(
     assert [row["status"] for row in states] == ["CANCELLED", "CLAIMED"]
 
 
-async def test_nothing_but_a_retry_can_be_taken_back(ops: Ops, database_url: str) -> None:
+async def test_undo_retry_rejects_other_actions(ops: Ops, database_url: str) -> None:
     report = await ops.cancel([await insert_task(database_url)])
     with pytest.raises(ValueError, match="only a retry"):
         await ops.undo_retry(report)

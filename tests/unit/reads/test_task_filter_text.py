@@ -1,4 +1,4 @@
-"""The line that operators type, and the filter that it means."""
+"""Parsing and formatting the text of task filters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
+FULL_ID = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("", TaskFilter()),
         ("  ", TaskFilter()),
@@ -27,8 +27,8 @@ WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
         ("queue:mail name:mail.*", TaskFilter(queues=("mail",), names=("mail.*",))),
         ("err:Timeout*,SMTP?", TaskFilter(error_codes=("Timeout*", "SMTP?"))),
         ("worker:4e14a9f1", TaskFilter(worker_id="4e14a9f1")),
-        (f"wf:{WHOLE}", TaskFilter(workflow_id=WHOLE)),
-        (f"id:a91f03c2,{WHOLE}", TaskFilter(ids=("a91f03c2", WHOLE))),
+        (f"wf:{FULL_ID}", TaskFilter(workflow_id=FULL_ID)),
+        (f"id:a91f03c2,{FULL_ID}", TaskFilter(ids=("a91f03c2", FULL_ID))),
         ("age<1h", TaskFilter(newer_than=HOUR)),
         ("age<=1h", TaskFilter(newer_than=HOUR)),
         ("age>1h", TaskFilter(older_than=HOUR)),
@@ -48,12 +48,12 @@ WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
         ("timeout", TaskFilter(text="timeout")),
         ("-timeout", TaskFilter(exclude=(TaskFilter(text="timeout"),))),
         ("a91f03c2", TaskFilter(ids=("a91f03c2",))),
-        (WHOLE.upper(), TaskFilter(ids=(WHOLE.upper(),))),
+        (FULL_ID.upper(), TaskFilter(ids=(FULL_ID.upper(),))),
         ('"a91f03c2"', TaskFilter(text="a91f03c2")),
     ],
 )
-def test_a_line_means_a_filter(text: str, meant: TaskFilter) -> None:
-    assert parse_filter(text) == meant
+def test_text_is_parsed_into_a_filter(text: str, expected: TaskFilter) -> None:
+    assert parse_filter(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_line_means_a_filter(text: str, meant: TaskFilter) -> None:
         ("(queue:mail)", 0, "group without a minus", "-(…)"),
     ],
 )
-def test_a_line_without_sense_says_where_and_what_to_write(text: str, position: int, message: str, hint: str) -> None:
+def test_fault_has_position_message_and_hint(text: str, position: int, message: str, hint: str) -> None:
     fault = parse_filter(text)
     assert isinstance(fault, FilterFault)
     assert fault.position == position
@@ -95,7 +95,7 @@ _VALUES = st.text(min_size=1, max_size=12)
 _LISTS = st.lists(_VALUES, min_size=1, max_size=3).map(tuple)
 _TIMES = st.integers(min_value=0, max_value=10**9).map(lambda ms: timedelta(milliseconds=ms))
 _IDS = st.one_of(st.uuids().map(str), st.from_regex("[0-9a-f]{8}", fullmatch=True))
-_PARTS = st.fixed_dictionaries(
+_CONDITIONS = st.fixed_dictionaries(
     {},
     optional={
         "statuses": st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=3).map(tuple),
@@ -119,17 +119,17 @@ _PARTS = st.fixed_dictionaries(
 )
 
 
-def _filter(parts: dict[str, Any]) -> TaskFilter:
-    return TaskFilter(**parts)
+def _filter(conditions: dict[str, Any]) -> TaskFilter:
+    return TaskFilter(**conditions)
 
 
-@given(wanted=_PARTS.map(_filter), excluded=st.lists(_PARTS.filter(bool).map(_filter), max_size=2))
-def test_every_filter_can_be_said_and_is_understood_again(wanted: TaskFilter, excluded: list[TaskFilter]) -> None:
-    whole = replace(wanted, exclude=tuple(excluded) or None)
-    assert parse_filter(format_filter(whole)) == whole
+@given(included=_CONDITIONS.map(_filter), excluded=st.lists(_CONDITIONS.filter(bool).map(_filter), max_size=2))
+def test_formatted_filter_parses_to_the_same_filter(included: TaskFilter, excluded: list[TaskFilter]) -> None:
+    task_filter = replace(included, exclude=tuple(excluded) or None)
+    assert parse_filter(format_filter(task_filter)) == task_filter
 
 
 @given(st.text(alphabet='abc:<>-(),"\\ 123hms*', max_size=30))
-def test_whatever_is_typed_is_a_filter_or_a_fault_within_the_line(text: str) -> None:
-    answer = parse_filter(text)
-    assert isinstance(answer, TaskFilter) or 0 <= answer.position <= len(text)
+def test_any_text_is_a_filter_or_a_fault_inside_it(text: str) -> None:
+    parsed = parse_filter(text)
+    assert isinstance(parsed, TaskFilter) or 0 <= parsed.position <= len(text)

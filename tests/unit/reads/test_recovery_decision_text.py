@@ -1,4 +1,4 @@
-"""A verdict in words, which the command line and the screens have in common."""
+"""The description of a recovery decision, shown by the command line and the TUI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"),
+    ("decision", "description"),
     [
         (RecoveryDecision(decision="leave", reason="fresh"), "a sweep would not change it: not stale"),
         (
@@ -25,5 +25,5 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
         ),
     ],
 )
-def test_a_verdict_says_what_a_sweep_would_do_and_why(verdict: RecoveryDecision, words: str) -> None:
-    assert verdict.description == words
+def test_description_has_the_decision_and_its_reason(decision: RecoveryDecision, description: str) -> None:
+    assert decision.description == description

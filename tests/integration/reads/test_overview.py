@@ -1,4 +1,4 @@
-"""The system at a glance: queues, rates, what is silent, who is there."""
+"""Queues, overview, workers, throughput and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.store.database import Database
-from horsies_ops.doctor import checks as doctor
+from horsies_ops.doctor import checks
 from horsies_ops.doctor.findings import CheckTarget
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.overview import error_summary, overview, queue_throughput, throughput
@@ -19,20 +19,20 @@ from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.rows import NOW, insert, insert_snapshot, insert_task, insert_worker
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-PATIENCE = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
+THRESHOLDS = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
 
 
 async def _queues(database: Database) -> dict[str, QueueRow]:
     return {queue.name: queue for queue in await list_queues(database)}
 
 
-async def test_a_queue_tells_what_waits_is_held_and_was_finished_in_it(database: Database, database_url: str) -> None:
-    held: dict[str, Any] = {"claimed_at": NOW, "started_at": NOW, "claim_token": 1}
+async def test_queue_counts_pending_delayed_owned_and_finished_tasks(database: Database, database_url: str) -> None:
+    owned: dict[str, Any] = {"claimed_at": NOW, "started_at": NOW, "claim_token": 1}
     for columns in (
         {"enqueued_at": NOW - MINUTE},
         {"enqueued_at": NOW + HOUR},
-        {"status": "CLAIMED", **held},
-        {"status": "RUNNING", **held},
+        {"status": "CLAIMED", **owned},
+        {"status": "RUNNING", **owned},
         {"status": "COMPLETED"},
         {"status": "FAILED"},
         {"status": "COMPLETED", "terminal_at": NOW - HOUR},
@@ -47,9 +47,7 @@ async def test_a_queue_tells_what_waits_is_held_and_was_finished_in_it(database:
     assert mail.next_due_in <= HOUR
 
 
-async def test_queues_are_known_from_workers_and_pauses_too_in_the_order_of_their_priorities(
-    database: Database, database_url: str
-) -> None:
+async def test_queues_of_workers_and_pauses_are_listed_by_priority(database: Database, database_url: str) -> None:
     worker = await insert_worker(database_url, queues=["slow", "fast"])
     await insert_snapshot(
         database_url,
@@ -69,7 +67,7 @@ async def test_queues_are_known_from_workers_and_pauses_too_in_the_order_of_thei
     assert (queues["old"].is_paused, queues["old"].paused_by, queues["old"].pause_reason) == (True, "ana", "broken")
 
 
-async def test_a_worker_that_is_silent_or_gone_serves_nothing(database: Database, database_url: str) -> None:
+async def test_silent_draining_and_stopped_workers_serve_no_queue(database: Database, database_url: str) -> None:
     await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
     await insert_worker(database_url, state="draining")
     await insert_worker(database_url, state="stopped", queues=["gone"])
@@ -77,9 +75,7 @@ async def test_a_worker_that_is_silent_or_gone_serves_nothing(database: Database
     assert {name: queue.served_by for name, queue in queues.items()} == {"default": 0}
 
 
-async def test_the_overview_counts_every_status_and_tells_the_ages_that_matter(
-    database: Database, database_url: str
-) -> None:
+async def test_overview_has_counts_by_status_and_ages(database: Database, database_url: str) -> None:
     await insert_task(database_url, enqueued_at=NOW - MINUTE)
     await insert_task(database_url, enqueued_at=NOW + HOUR)
     await insert_task(database_url, status="RUNNING", claimed_at=NOW, started_at=NOW - MINUTE, claim_token=1)
@@ -107,7 +103,7 @@ async def test_the_overview_counts_every_status_and_tells_the_ages_that_matter(
 
 
 @pytest.mark.parametrize(
-    ("columns", "beat_age", "stale"),
+    ("columns", "heartbeat_age", "stale"),
     [
         ({"status": "RUNNING", "started_at": NOW - HOUR}, None, True),
         ({"status": "RUNNING", "started_at": NOW - HOUR}, MINUTE, False),
@@ -123,53 +119,51 @@ async def test_the_overview_counts_every_status_and_tells_the_ages_that_matter(
         ({"status": "RUNNING", "started_at": NOW - HOUR, "recovery_hold_until": NOW + HOUR}, None, False),
     ],
 )
-async def test_what_has_been_silent_for_too_long_is_counted_as_stale(
-    database: Database, database_url: str, columns: dict[str, Any], beat_age: timedelta | None, stale: bool
+async def test_tasks_past_their_threshold_count_as_stale(
+    database: Database, database_url: str, columns: dict[str, Any], heartbeat_age: timedelta | None, stale: bool
 ) -> None:
     task_id = await insert_task(database_url, claim_token=3, **{"claimed_at": NOW - HOUR} | columns)
-    if beat_age is not None:
-        beat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": 3, "sent_at": NOW - beat_age}
-        await insert(database_url, "horsies_heartbeats", **beat)
+    if heartbeat_age is not None:
+        columns = {"task_id": task_id, "claim_token": 3, "sent_at": NOW - heartbeat_age}
+        await insert(database_url, "horsies_heartbeats", role="runner", sender_id="w:1", **columns)
     assert (await overview(database)).stale == stale
 
 
-async def test_the_owner_decides_as_well_how_much_silence_is_too_much(database: Database, database_url: str) -> None:
-    patient = await insert_worker(
-        database_url, state="lost", recovery_config=PATIENCE | {"running_stale_threshold_ms": 7_200_000}
+async def test_thresholds_of_the_owner_apply_to_its_tasks(database: Database, database_url: str) -> None:
+    owner = await insert_worker(
+        database_url, state="lost", recovery_config=THRESHOLDS | {"running_stale_threshold_ms": 7_200_000}
     )
-    stopped = await insert_worker(database_url, state="stopped", recovery_config=PATIENCE)
+    stopped = await insert_worker(database_url, state="stopped", recovery_config=THRESHOLDS)
     running = {"status": "RUNNING", "claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
-    await insert_task(database_url, **running, claimed_by_worker_id=patient)
+    await insert_task(database_url, **running, claimed_by_worker_id=owner)
     assert (await overview(database)).stale == 0
     await insert_task(database_url, **running | {"started_at": NOW}, claimed_by_worker_id=stopped)
     assert (await overview(database)).stale == 1
 
 
-async def test_where_no_worker_lives_the_settings_of_this_side_say_what_is_stale_as_for_a_sweep(
+async def test_local_settings_decide_what_is_stale_without_live_worker(
     database_url: str,
 ) -> None:
-    await insert_worker(database_url, last_heartbeat_at=NOW - HOUR, recovery_config=PATIENCE)
+    await insert_worker(database_url, last_heartbeat_at=NOW - HOUR, recovery_config=THRESHOLDS)
     await insert_task(database_url, status="RUNNING", started_at=NOW - MINUTE, claimed_at=NOW - MINUTE, claim_token=1)
-    hasty = AppConfig(
+    config = AppConfig(
         broker=PostgresConfig(database_url=database_url),
         recovery=RecoveryConfig(running_stale_threshold_ms=4_000, runner_heartbeat_interval_ms=2_000),
     )
-    async with open_ops(hasty) as ops:
+    async with open_ops(config) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 1
-        assert "1 running" in (await doctor.check_stale(CheckTarget(reads=ops, settings=hasty))).detail
-    async with open_ops(hasty.broker) as ops:
+        assert "1 running" in (await checks.check_stale(CheckTarget(reads=ops, settings=config))).detail
+    async with open_ops(config.broker) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 0
 
 
-async def test_an_odd_setting_of_a_worker_does_not_hide_the_others(database: Database, database_url: str) -> None:
-    for odd in ("soon", None, 10**30):
-        await insert_worker(database_url, processes=2, recovery_config={"worker_stale_threshold_ms": odd})
+async def test_invalid_threshold_of_a_worker_counts_as_default(database: Database, database_url: str) -> None:
+    for threshold in ("soon", None, 10**30):
+        await insert_worker(database_url, processes=2, recovery_config={"worker_stale_threshold_ms": threshold})
     assert (await overview(database)).slots == 6
 
 
-async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
-    database: Database, database_url: str
-) -> None:
+async def test_active_workers_are_listed_newest_heartbeat_first(database: Database, database_url: str) -> None:
     listening_since = NOW.instant()
     silent = await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
     health = {
@@ -191,16 +185,14 @@ async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
     assert (second.listener, list(second.warnings), second.heartbeat_age > MINUTE) == (None, [], True)
 
 
-async def test_the_history_of_a_worker_is_that_of_the_window_oldest_first(
-    database: Database, database_url: str
-) -> None:
+async def test_worker_history_has_snapshots_of_the_window_oldest_first(database: Database, database_url: str) -> None:
     worker = await insert_worker(database_url)
     for age, running in ((2 * HOUR, 1), (2 * MINUTE, 2), (MINUTE, 3)):
         await insert_snapshot(database_url, worker, snapshot_at=NOW - age, tasks_running=running)
-    assert [each.tasks_running for each in await worker_history(database, worker, HOUR)] == [2, 3]
+    assert [row.tasks_running for row in await worker_history(database, worker, HOUR)] == [2, 3]
 
 
-async def test_throughput_has_a_bucket_for_each_part_of_the_window(database: Database, database_url: str) -> None:
+async def test_throughput_has_a_bucket_for_each_interval(database: Database, database_url: str) -> None:
     times = {"enqueued_at": NOW - 5 * MINUTE, "started_at": NOW - 4 * MINUTE}
     await insert_task(database_url, status="COMPLETED", terminal_at=NOW - 2 * MINUTE, **times)
     await insert_task(database_url, status="FAILED", terminal_at=NOW - 2 * MINUTE, **times)
@@ -212,23 +204,23 @@ async def test_throughput_has_a_bucket_for_each_part_of_the_window(database: Dat
     assert (seen.times.wait_p50, seen.times.run_p95) == (MINUTE, 2 * MINUTE)
 
 
-async def test_the_throughput_of_a_queue_tells_how_long_was_waited_in_it(database: Database, database_url: str) -> None:
-    ended = {"status": "COMPLETED", "started_at": NOW - 4 * MINUTE, "terminal_at": NOW - 3 * MINUTE}
+async def test_queue_throughput_has_the_longest_wait(database: Database, database_url: str) -> None:
+    finished = {"status": "COMPLETED", "started_at": NOW - 4 * MINUTE, "terminal_at": NOW - 3 * MINUTE}
     for queue, due in (("mail", 5), ("mail", 9), ("etl", 6)):
-        await insert_task(database_url, queue_name=queue, enqueued_at=NOW - due * MINUTE, **ended)
+        await insert_task(database_url, queue_name=queue, enqueued_at=NOW - due * MINUTE, **finished)
     await insert_task(database_url, queue_name="mail", status="FAILED", terminal_at=NOW - 10 * MINUTE)
     await insert_task(database_url, queue_name="old", status="COMPLETED", terminal_at=NOW - 2 * HOUR)
-    seen = await queue_throughput(database, 30 * MINUTE, buckets=30)
-    assert [(each.queue, each.done, each.failed, each.longest_wait) for each in seen] == [
+    buckets = await queue_throughput(database, 30 * MINUTE, buckets=30)
+    assert [(row.queue, row.done, row.failed, row.longest_wait) for row in buckets] == [
         ("etl", 1, 0, 2 * MINUTE),
         ("mail", 0, 1, None),
         ("mail", 2, 0, 5 * MINUTE),
     ]
 
 
-async def test_errors_are_added_up_by_task_and_code(database: Database, database_url: str) -> None:
+async def test_errors_are_counted_by_task_and_code(database: Database, database_url: str) -> None:
     for name, code in (("a", "X"), ("a", "X"), ("b", "X"), ("a", "Y")):
         await insert_task(database_url, task_name=name, status="FAILED", error_code=code)
     await insert_task(database_url, task_name="a", status="FAILED", error_code="X", terminal_at=NOW - 2 * HOUR)
-    found = await error_summary(database, HOUR)
-    assert [(each.name, each.code, each.count) for each in found] == [("a", "X", 2), ("a", "Y", 1), ("b", "X", 1)]
+    errors = await error_summary(database, HOUR)
+    assert [(error.name, error.code, error.count) for error in errors] == [("a", "X", 2), ("a", "Y", 1), ("b", "X", 1)]
