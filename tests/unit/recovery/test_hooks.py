@@ -1,4 +1,4 @@
-"""Recovery hooks are user code: whatever they do, whoever asks goes on."""
+"""Recovery hooks are user code: no failure of a hook affects the sweep."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def context(number: int = 0) -> RecoveryContext:
     )
 
 
-def asking(*hooks: Callable[..., Any], limit_s: float = 5.0, failures: list[HookFailure] | None = None) -> HookCaller:
+def make_caller(
+    *hooks: Callable[..., Any], limit_s: float = 5.0, failures: list[HookFailure] | None = None
+) -> HookCaller:
     registered = RecoveryHooks()
     for hook in hooks:
         registered.recovery.add(hook)
@@ -52,7 +54,7 @@ def asking(*hooks: Callable[..., Any], limit_s: float = 5.0, failures: list[Hook
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """Lets hooks that block go on, at the latest when the test has ended."""
+    """Unblocks blocking hooks, at the latest at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -66,7 +68,7 @@ async def skip_async(_: RecoveryContext) -> Recovery:
     return Recovery.skip()
 
 
-def say_default(_: RecoveryContext) -> Recovery:
+def return_default(_: RecoveryContext) -> Recovery:
     return Recovery.default()
 
 
@@ -74,13 +76,13 @@ def back_off(_: RecoveryContext) -> Recovery:
     return Recovery.fail_with_backoff()
 
 
-def say_nothing(_: RecoveryContext) -> None:
+def return_none(_: RecoveryContext) -> None:
     return None
 
 
 @pytest.mark.parametrize("hook", [skip, skip_async])
-async def test_a_hook_answers_plain_or_async(hook: Callable[..., Any]) -> None:
-    (answered,) = await asking(hook).ask([context()])
+async def test_hooks_may_be_sync_or_async(hook: Callable[..., Any]) -> None:
+    (answered,) = await make_caller(hook).ask([context()])
     assert (answered.answer.kind, answered.hook, answered.failure) == (
         RecoveryKind.SKIP,
         f"{__name__}.{hook.__name__}",
@@ -88,26 +90,26 @@ async def test_a_hook_answers_plain_or_async(hook: Callable[..., Any]) -> None:
     )
 
 
-async def test_without_hooks_every_answer_is_the_default() -> None:
-    assert [each.answer.kind for each in await asking().ask([context(), context()])] == [RecoveryKind.DEFAULT] * 2
+async def test_without_hooks_answers_are_default() -> None:
+    assert [each.answer.kind for each in await make_caller().ask([context(), context()])] == [RecoveryKind.DEFAULT] * 2
 
 
 async def test_the_first_answer_that_is_not_default_wins() -> None:
-    (answered,) = await asking(say_nothing, say_default, back_off, skip).ask([context()])
+    (answered,) = await make_caller(return_none, return_default, back_off, skip).ask([context()])
     assert answered.answer.kind is RecoveryKind.FAIL_WITH_BACKOFF
 
 
-async def test_answers_come_in_the_order_of_the_tasks() -> None:
-    def later_for_earlier_ones(each: RecoveryContext) -> Recovery:
+async def test_answers_keep_the_order_of_the_tasks() -> None:
+    def slower_for_earlier_tasks(each: RecoveryContext) -> Recovery:
         time.sleep(0.001 * (30 - int(each.task.task_id)))
         return Recovery.reschedule(NOW, attempts=int(each.task.task_id))
 
-    answers = await asking(later_for_earlier_ones).ask([context(number) for number in range(30)])
+    answers = await make_caller(slower_for_earlier_tasks).ask([context(number) for number in range(30)])
     assert [each.answer.attempts for each in answers] == list(range(30))
 
 
-class Untellable(Exception):
-    """Even its text is a trap."""
+class Unprintable(Exception):
+    """Its `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -117,97 +119,97 @@ def raise_an_error(_: RecoveryContext) -> None:
     raise LookupError("the table is gone\x00")
 
 
-def raise_untellably(_: RecoveryContext) -> None:
-    raise Untellable
+def raise_unprintable(_: RecoveryContext) -> None:
+    raise Unprintable
 
 
-def leave(_: RecoveryContext) -> None:
+def exit_process(_: RecoveryContext) -> None:
     sys.exit(3)
 
 
-async def leave_async(_: RecoveryContext) -> None:
+async def raise_interrupt(_: RecoveryContext) -> None:
     raise KeyboardInterrupt
 
 
-async def time_out_by_itself(_: RecoveryContext) -> None:
-    raise TimeoutError("their own")
+async def raise_timeout(_: RecoveryContext) -> None:
+    raise TimeoutError("own timeout")
 
 
-def answer_nonsense(_: RecoveryContext) -> str:
+def return_str(_: RecoveryContext) -> str:
     return "skip"
 
 
-def reschedule_nowhere(_: RecoveryContext) -> Recovery:
+def reschedule_naive(_: RecoveryContext) -> Recovery:
     return Recovery.reschedule(NOW.replace(tzinfo=None))
 
 
-def reschedule_by_half(_: RecoveryContext) -> Recovery:
+def reschedule_with_float(_: RecoveryContext) -> Recovery:
     return Recovery.reschedule(NOW, attempts=1.5)  # pyright: ignore[reportArgumentType]
 
 
-def answer_past_the_checks(_: RecoveryContext) -> Recovery:
+def return_modified_answer(_: RecoveryContext) -> Recovery:
     answer = Recovery.reschedule(NOW, attempts=1)
     object.__setattr__(answer, "attempts", True)
     return answer
 
 
-def answer_with_nothing_inside(_: RecoveryContext) -> Recovery:
+def return_empty_answer(_: RecoveryContext) -> Recovery:
     return object.__new__(Recovery)
 
 
-async def reschedule_at_the_end_of_time(_: RecoveryContext) -> Recovery:
+async def reschedule_at_max(_: RecoveryContext) -> Recovery:
     return Recovery.reschedule(datetime.max.replace(tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
-    ("hook", "says"),
+    ("hook", "error"),
     [
         (raise_an_error, "LookupError: the table is gone\ufffd"),
-        (raise_untellably, "Untellable: "),
-        (leave, "SystemExit: 3"),
-        (leave_async, "KeyboardInterrupt: "),
-        (time_out_by_itself, "TimeoutError: their own"),
-        (answer_nonsense, "returned str instead of a Recovery"),
-        (reschedule_by_half, "attempts must be a whole number, 0 or more, got 1.5"),
-        (answer_past_the_checks, "attempts must be a whole number, 0 or more, got True"),
-        (answer_with_nothing_inside, "create a Recovery with default()"),
-        (reschedule_at_the_end_of_time, "run_at must be within the years"),
-        (reschedule_nowhere, "ValueError: run_at must have a time zone"),
+        (raise_unprintable, "Unprintable: "),
+        (exit_process, "SystemExit: 3"),
+        (raise_interrupt, "KeyboardInterrupt: "),
+        (raise_timeout, "TimeoutError: own timeout"),
+        (return_str, "returned str instead of a Recovery"),
+        (reschedule_with_float, "attempts must be a whole number, 0 or more, got 1.5"),
+        (return_modified_answer, "attempts must be a whole number, 0 or more, got True"),
+        (return_empty_answer, "create a Recovery with default()"),
+        (reschedule_at_max, "run_at must be within the years"),
+        (reschedule_naive, "ValueError: run_at must have a time zone"),
     ],
 )
-async def test_a_hook_that_fails_counts_as_default_and_is_told(hook: Callable[..., Any], says: str) -> None:
+async def test_failed_hook_counts_as_default_and_is_reported(hook: Callable[..., Any], error: str) -> None:
     failures: list[HookFailure] = []
-    first, second = await asking(hook, failures=failures).ask([context(1), context(2)])
+    first, second = await make_caller(hook, failures=failures).ask([context(1), context(2)])
     assert first.answer.kind is second.answer.kind is RecoveryKind.DEFAULT
     assert first.failure is not None
     (failure,) = failures
     assert failure.hook in first.failure
-    assert says in failure.error
+    assert error in failure.error
     assert failure.task_id in {"1", "2"}
 
 
-async def test_the_hook_after_one_that_failed_is_asked() -> None:
-    (answered,) = await asking(raise_an_error, skip).ask([context()])
+async def test_next_hook_is_called_after_a_failed_one() -> None:
+    (answered,) = await make_caller(raise_an_error, skip).ask([context()])
     assert answered.answer.kind is RecoveryKind.SKIP
     assert answered.failure is not None
 
 
-async def test_a_hook_that_blocks_is_given_up_and_never_holds_up_the_loop(release: threading.Event) -> None:
+async def test_blocking_hook_times_out_without_blocking_the_loop(release: threading.Event) -> None:
     def block(_: RecoveryContext) -> None:
         release.wait(60)
 
     began = time.monotonic()
-    (answered,) = await asking(block, limit_s=0.05).ask([context()])
+    (answered,) = await make_caller(block, limit_s=0.05).ask([context()])
     assert answered.failure is not None
     assert "no answer within 0.05 s" in answered.failure
     assert time.monotonic() - began < 2
 
 
-async def test_a_coroutine_that_blocks_its_loop_blocks_no_other(release: threading.Event) -> None:
+async def test_blocking_coroutine_does_not_block_the_sweep(release: threading.Event) -> None:
     async def block(_: RecoveryContext) -> None:
         release.wait(60)
 
-    answering = asyncio.create_task(asking(block, limit_s=0.2).ask([context()]))
+    answering = asyncio.create_task(make_caller(block, limit_s=0.2).ask([context()]))
     ticks = 0
     while not answering.done():
         await asyncio.sleep(0.01)
@@ -216,17 +218,17 @@ async def test_a_coroutine_that_blocks_its_loop_blocks_no_other(release: threadi
     assert answering.result()[0].answer.kind is RecoveryKind.DEFAULT
 
 
-async def test_a_coroutine_that_blocks_takes_no_answer_but_its_own(release: threading.Event) -> None:
+async def test_blocking_coroutine_does_not_affect_other_hooks(release: threading.Event) -> None:
     async def block(_: RecoveryContext) -> None:
         release.wait(60)
 
-    (answered,) = await asking(block, skip_async, limit_s=0.2).ask([context()])
+    (answered,) = await make_caller(block, skip_async, limit_s=0.2).ask([context()])
     assert (answered.answer.kind, answered.hook) == (RecoveryKind.SKIP, f"{__name__}.skip_async")
-    (of_another_app,) = await asking(skip_async, limit_s=0.2).ask([context()])
-    assert of_another_app.answer.kind is RecoveryKind.SKIP
+    (other_app,) = await make_caller(skip_async, limit_s=0.2).ask([context()])
+    assert other_app.answer.kind is RecoveryKind.SKIP
 
 
-async def test_what_a_hook_has_connected_stays_on_its_loop() -> None:
+async def test_hook_always_runs_on_the_same_loop() -> None:
     loops: set[asyncio.AbstractEventLoop] = set()
 
     async def remember(_: RecoveryContext) -> None:
@@ -239,7 +241,7 @@ async def test_what_a_hook_has_connected_stays_on_its_loop() -> None:
     assert len(loops) == 1
 
 
-async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
+async def test_coroutine_that_ignores_cancellation_is_abandoned() -> None:
     has_ended = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -250,62 +252,62 @@ async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
             await asyncio.sleep(0.2)
             loop.call_soon_threadsafe(has_ended.set)
 
-    (answered,) = await asking(stay, limit_s=0.05).ask([context()])
+    (answered,) = await make_caller(stay, limit_s=0.05).ask([context()])
     assert not has_ended.is_set()
     assert answered.answer.kind is RecoveryKind.DEFAULT
     await has_ended.wait()
 
 
-async def test_a_hook_that_is_late_for_everything_is_not_asked_for_ever(release: threading.Event) -> None:
+async def test_hook_is_suspended_after_repeated_timeouts(release: threading.Event) -> None:
     asked: list[str] = []
 
     def block(each: RecoveryContext) -> None:
         asked.append(each.task.task_id)
         release.wait(60)
 
-    hooks = asking(block, limit_s=0.05)
+    hooks = make_caller(block, limit_s=0.05)
     answers = await hooks.ask([context(number) for number in range(3 * MAX_LATE_CALLS)])
     assert len(asked) <= MAX_LATE_CALLS
     assert all(each.failure for each in answers)
     await hooks.ask([context()])
-    assert len(asked) <= MAX_LATE_CALLS, "while those calls are out it is left alone"
+    assert len(asked) <= MAX_LATE_CALLS, "not called while earlier calls are pending"
 
 
-async def test_a_failure_is_told_once_a_batch() -> None:
+async def test_failure_is_reported_once_per_batch() -> None:
     failures: list[HookFailure] = []
-    hooks = asking(raise_an_error, failures=failures)
+    hooks = make_caller(raise_an_error, failures=failures)
     await hooks.ask([context(number) for number in range(100)])
     assert len(failures) == 1
     await hooks.ask([context()])
     assert len(failures) == 2
 
 
-async def test_who_listens_is_told_of_interruptions_and_of_workers() -> None:
-    told: list[object] = []
+async def test_interrupted_and_workers_recovered_hooks_are_called() -> None:
+    calls: list[object] = []
 
-    def note(each: RecoveryContext) -> None:
-        told.append(each.task.task_id)
+    def record(each: RecoveryContext) -> None:
+        calls.append(each.task.task_id)
 
     registered = RecoveryHooks()
     registered.interrupted.add(raise_an_error)
-    registered.interrupted.add(note)
-    registered.workers_recovered.add(told.append)
+    registered.interrupted.add(record)
+    registered.workers_recovered.add(calls.append)
     failures: list[HookFailure] = []
     hooks = HookCaller(registered, on_failure=failures.append)
     await hooks.notify_interrupted([context(1), context(2)])
-    assert sorted(map(str, told)) == ["1", "2"]
+    assert sorted(map(str, calls)) == ["1", "2"]
     recovered = RecoveredWorkers(worker_ids=("w",), recovered_count=2, recovering_worker_id=None)
     await hooks.notify_workers_recovered(recovered)
-    assert told[-1] is recovered
+    assert calls[-1] is recovered
     assert [each.hook for each in failures] == [f"{__name__}.raise_an_error"]
 
 
-def test_a_hook_that_never_ends_does_not_keep_a_process_alive() -> None:
+def test_endless_hook_does_not_keep_the_process_alive() -> None:
     code = f"""
 import asyncio, sys, time
 sys.path[:] = {sys.path!r}
-from tests.unit.recovery.test_hooks import asking, context
-print(len(asyncio.run(asking(lambda _: time.sleep(600), limit_s=0.05).ask([context()]))), flush=True)
+from tests.unit.recovery.test_hooks import make_caller, context
+print(len(asyncio.run(make_caller(lambda _: time.sleep(600), limit_s=0.05).ask([context()]))), flush=True)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -29,18 +29,18 @@ from horsies.model.workflow.progress import (
 
 OK = FinishedTask(status=TaskStatus.COMPLETED, result_kind=ResultKind.OK)
 ERR = FinishedTask(status=TaskStatus.FAILED, result_kind=ResultKind.ERR)
-DONE, LOST = NodeFinished(status=S.COMPLETED), NodeFinished(status=S.FAILED)
+NODE_OK, NODE_FAILED = NodeFinished(status=S.COMPLETED), NodeFinished(status=S.FAILED)
 
 
-def test_a_finished_node_lets_its_dependents_start() -> None:
-    assert _steps(_node(S.RUNNING, backing=OK), _node(after=(0,))) == [FinishNode(0, DONE), Enqueue(1)]
+def test_finished_node_starts_its_dependents() -> None:
+    assert _steps(_node(S.RUNNING, backing=OK), _node(after=(0,))) == [FinishNode(0, NODE_OK), Enqueue(1)]
 
 
-def test_a_sub_workflow_is_started_and_not_enqueued() -> None:
+def test_ready_sub_workflow_is_started() -> None:
     assert _steps(_node(S.READY, is_subworkflow=True)) == [StartSubWorkflow(0)]
 
 
-def test_a_task_that_a_cancel_stopped_is_replaced_where_its_run_goes_on_again() -> None:
+def test_task_stopped_by_cancel_is_replaced_after_a_retry() -> None:
     stopped = FinishedTask(
         status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.CANCELLED
     )
@@ -48,62 +48,60 @@ def test_a_task_that_a_cancel_stopped_is_replaced_where_its_run_goes_on_again() 
     assert _steps(_node(S.RUNNING, backing=stopped), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
 
 
-def test_skips_cascade_at_once() -> None:
+def test_skips_cascade_in_one_pass() -> None:
     steps = _steps(_node(S.RUNNING, backing=ERR), _node(after=(0,)), _node(after=(1,)), _node(S.RUNNING))
-    assert steps == [FinishNode(0, LOST), Skip(1, 0), Skip(2, 1), SetRunError(0)]
+    assert steps == [FinishNode(0, NODE_FAILED), Skip(1, 0), Skip(2, 1), SetRunError(0)]
 
 
-def test_a_failure_does_not_stop_other_branches() -> None:
+def test_failure_does_not_stop_other_branches() -> None:
     steps = _steps(_node(S.RUNNING, backing=ERR), _node(S.RUNNING, backing=OK), _node(after=(1,)))
-    assert steps == [FinishNode(0, LOST), FinishNode(1, DONE), Enqueue(2), SetRunError(0)]
+    assert steps == [FinishNode(0, NODE_FAILED), FinishNode(1, NODE_OK), Enqueue(2), SetRunError(0)]
 
 
-def test_a_run_whose_nodes_have_all_ended_is_finished() -> None:
+def test_run_with_only_finished_nodes_is_finished() -> None:
     assert _steps(_node(S.RUNNING, backing=OK)) == [
-        FinishNode(0, DONE),
+        FinishNode(0, NODE_OK),
         FinishRun(RunOutcome(status=WorkflowStatus.COMPLETED)),
     ]
 
 
-def test_a_failed_run_has_the_error_of_the_first_node_that_failed() -> None:
+def test_failed_run_has_the_error_of_its_first_failed_node() -> None:
     steps = _steps(_node(S.COMPLETED), _node(S.FAILED), _node(S.FAILED))
     assert steps == [FinishRun(RunOutcome(status=WorkflowStatus.FAILED, error_node=1))]
 
 
-def test_a_failure_pauses_a_run_that_asked_for_it_and_starts_nothing() -> None:
+def test_failure_pauses_a_run_with_on_error_pause() -> None:
     steps = _steps(
         _node(S.RUNNING, backing=ERR), _node(S.RUNNING, backing=OK), _node(after=(1,)), on_error=OnError.PAUSE
     )
-    assert steps == [FinishNode(0, LOST), FinishNode(1, DONE), PauseRun(0)]
+    assert steps == [FinishNode(0, NODE_FAILED), FinishNode(1, NODE_OK), PauseRun(0)]
 
 
-def test_a_failure_that_was_there_before_a_resume_does_not_pause_again() -> None:
+def test_earlier_failure_does_not_pause_again_after_resume() -> None:
     steps = _steps(_node(S.FAILED), _node(S.READY), on_error=OnError.PAUSE)
     assert steps == [Enqueue(1)]
 
 
-def test_a_paused_run_takes_over_results_and_nothing_else() -> None:
+def test_paused_run_only_stores_results() -> None:
     steps = _steps(_node(S.RUNNING, backing=OK), _node(after=(0,)), status=WorkflowStatus.PAUSED)
-    assert steps == [FinishNode(0, DONE)]
+    assert steps == [FinishNode(0, NODE_OK)]
 
 
-def test_a_task_taken_back_by_a_pause_leaves_its_node_ready() -> None:
-    taken_back = FinishedTask(
-        status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.PAUSED
-    )
-    assert _steps(_node(S.RUNNING, backing=taken_back), status=WorkflowStatus.PAUSED) == [ReturnToReady(0)]
-    assert _steps(_node(S.RUNNING, backing=taken_back)) == [ReturnToReady(0), Enqueue(0)]
-    assert _steps(_node(S.RUNNING, backing=taken_back), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
+def test_task_stopped_by_pause_leaves_its_node_ready() -> None:
+    stopped = FinishedTask(status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.PAUSED)
+    assert _steps(_node(S.RUNNING, backing=stopped), status=WorkflowStatus.PAUSED) == [ReturnToReady(0)]
+    assert _steps(_node(S.RUNNING, backing=stopped)) == [ReturnToReady(0), Enqueue(0)]
+    assert _steps(_node(S.RUNNING, backing=stopped), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
 
 
-def test_a_task_taken_back_by_a_cancel_skips_its_node() -> None:
-    taken_back = FinishedTask(
+def test_task_stopped_by_cancel_skips_its_node() -> None:
+    stopped = FinishedTask(
         status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.CANCELLED
     )
-    assert _steps(_node(S.RUNNING, backing=taken_back), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
+    assert _steps(_node(S.RUNNING, backing=stopped), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
 
 
-def test_what_a_task_did_not_say_is_made_up_of_its_state() -> None:
+def test_task_without_result_fails_with_a_code_for_its_status() -> None:
     expected = {
         TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
         TaskStatus.FAILED: OperationalErrorCode.WORKER_CRASHED,
@@ -111,45 +109,47 @@ def test_what_a_task_did_not_say_is_made_up_of_its_state() -> None:
         TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
     }
     for status, code in expected.items():
-        silent = FinishedTask(status=status, result_kind=ResultKind.MISSING)
-        assert _steps(_node(S.RUNNING, backing=silent))[0] == FinishNode(0, NodeFinished(status=S.FAILED, code=code))
+        without_result = FinishedTask(status=status, result_kind=ResultKind.MISSING)
+        assert _steps(_node(S.RUNNING, backing=without_result))[0] == FinishNode(
+            0, NodeFinished(status=S.FAILED, code=code)
+        )
 
 
-def test_a_document_that_is_no_result_counts_as_a_crash() -> None:
-    odd = FinishedTask(status=TaskStatus.COMPLETED, result_kind=ResultKind.INVALID)
+def test_invalid_result_counts_as_a_crash() -> None:
+    invalid = FinishedTask(status=TaskStatus.COMPLETED, result_kind=ResultKind.INVALID)
     crashed = NodeFinished(status=S.FAILED, code=OperationalErrorCode.WORKER_CRASHED)
-    assert _steps(_node(S.RUNNING, backing=odd))[0] == FinishNode(0, crashed)
+    assert _steps(_node(S.RUNNING, backing=invalid))[0] == FinishNode(0, crashed)
 
 
-def test_a_child_that_did_not_complete_fails_its_node() -> None:
+def test_unsuccessful_sub_workflow_fails_its_node() -> None:
     for status in (WorkflowStatus.FAILED, WorkflowStatus.CANCELLED, WorkflowStatus.EXPIRED):
         steps = _steps(_node(S.RUNNING, backing=FinishedSubWorkflow(status=status)))
         assert steps[0] == FinishNode(0, NodeFinished(status=S.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED))
 
 
-def test_a_met_case_completes_a_run_in_spite_of_failures() -> None:
+def test_met_success_case_completes_a_run_despite_failures() -> None:
     rule = SuccessRule(cases=((0, 1), (2,)))
     steps = _steps(_node(S.FAILED), _node(S.COMPLETED), _node(S.COMPLETED), success_rule=rule)
     assert steps == [FinishRun(RunOutcome(status=WorkflowStatus.COMPLETED))]
 
 
-def test_an_unmet_policy_blames_the_first_required_node_that_failed() -> None:
+def test_unmet_success_rule_uses_the_first_failed_required_node() -> None:
     rule = SuccessRule(cases=((2, 1),))
     steps = _steps(_node(S.FAILED), _node(S.FAILED), _node(S.SKIPPED), success_rule=rule)
     assert steps == [FinishRun(RunOutcome(status=WorkflowStatus.FAILED, error_node=1))]
 
 
-def test_a_skipped_node_satisfies_no_case() -> None:
+def test_skipped_node_does_not_satisfy_a_case() -> None:
     steps = _steps(_node(S.FAILED), _node(S.SKIPPED), success_rule=SuccessRule(cases=((1,),)))
     not_met = RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET)
     assert steps == [FinishRun(not_met)]
 
 
-def test_a_run_without_nodes_has_failed() -> None:
+def test_run_without_nodes_fails() -> None:
     assert _steps() == [FinishRun(RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED))]
 
 
-def test_asked_again_when_all_is_under_way_it_has_nothing_to_say() -> None:
+def test_no_steps_while_everything_is_in_progress() -> None:
     assert _steps(_node(S.ENQUEUED), _node(S.RUNNING), _node(after=(0,), join=JoinType.ANY)) == []
 
 
