@@ -10,7 +10,7 @@ from tests.support.rows import SweepDatabase, insert_listening_worker
 
 
 @pytest.fixture
-async def field(database: Database, database_url: str) -> AsyncIterator[SweepDatabase]:
+async def sweeps(database: Database, database_url: str) -> AsyncIterator[SweepDatabase]:
     await insert_listening_worker(database_url)
     connection = await asyncpg.connect(database_url)
     yield SweepDatabase(database_url, database, connection)

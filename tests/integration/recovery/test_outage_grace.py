@@ -1,4 +1,4 @@
-"""Where nobody has listened for long enough, a sweep holds back, and says so."""
+"""Outage grace: no recovery before a worker has been connected for a full threshold."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from horsies.recovery.sweep import sweep
 from horsies.store.database import Database
 from tests.support.rows import OPERATOR_OBSERVER, SweepDatabase, insert_listening_worker, insert_owned_task, seconds_ago
 
-PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
+LONG_WORKER_THRESHOLD: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
 
 
-async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until_when(
-    database: Database, database_url: str
-) -> None:
+async def test_sweep_in_outage_grace_reports_status_and_end(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
@@ -27,10 +25,8 @@ async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
 
 
-async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_of_its_tasks(
-    database: Database, database_url: str
-) -> None:
-    owner = await insert_listening_worker(database_url, silent_s=90, **PATIENT_WITH_WORKERS)
+async def test_tasks_of_a_possibly_suspended_worker_are_held_back(database: Database, database_url: str) -> None:
+    owner = await insert_listening_worker(database_url, silent_s=90, **LONG_WORKER_THRESHOLD)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=90)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.OUTAGE_GRACE, [task_id])
@@ -38,22 +34,20 @@ async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_o
     assert forced.recovered_count == 1
 
 
-async def test_past_its_own_threshold_the_only_worker_there_is_counts_as_dead(
-    database: Database, database_url: str
-) -> None:
-    # Long before this server was started: of one that beat shortly before, nobody could know yet.
-    owner = await insert_listening_worker(database_url, silent_s=86_000, **PATIENT_WITH_WORKERS)
+async def test_only_worker_past_its_threshold_counts_as_dead(database: Database, database_url: str) -> None:
+    # Last seen long before the database server started; a worker seen shortly before might still reconnect.
+    owner = await insert_listening_worker(database_url, silent_s=86_000, **LONG_WORKER_THRESHOLD)
     await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=86_000)
     assert (await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)).recovered_count == 1
 
 
-async def test_a_worker_that_just_started_does_not_keep_others_from_settling(field: SweepDatabase) -> None:
-    await insert_listening_worker(field.url, listens_s=1)
-    await insert_owned_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    assert (await field.sweep()).recovered_count == 1
+async def test_new_worker_does_not_stop_recovery_by_others(sweeps: SweepDatabase) -> None:
+    await insert_listening_worker(sweeps.url, listens_s=1)
+    await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
+    assert (await sweeps.sweep()).recovered_count == 1
 
 
-async def test_outage_grace_beside_a_certain_death_is_a_warning(database: Database, database_url: str) -> None:
+async def test_outage_grace_beside_a_stopped_owner_is_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     stopped = await insert_listening_worker(database_url, state="stopped")
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
@@ -63,7 +57,7 @@ async def test_outage_grace_beside_a_certain_death_is_a_warning(database: Databa
     assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
 
 
-async def test_outage_grace_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
+async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     await insert_owned_task(
@@ -74,7 +68,7 @@ async def test_outage_grace_beside_a_hold_is_no_more_than_a_warning(database: Da
     assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
 
 
-async def test_a_reaper_that_has_not_listened_does_not_even_read(field: SweepDatabase) -> None:
-    await insert_owned_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    judge = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
-    assert (await sweep(field.database, SweepOptions(), observer=judge)).tasks == ()
+async def test_reaper_in_outage_grace_reads_no_tasks(sweeps: SweepDatabase) -> None:
+    await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
+    observer = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
+    assert (await sweep(sweeps.database, SweepOptions(), observer=observer)).tasks == ()

@@ -1,4 +1,4 @@
-"""What retention takes and what it leaves."""
+"""What retention deletes and what it keeps."""
 
 from __future__ import annotations
 
@@ -37,34 +37,32 @@ TASKS_ONLY = RetentionWindows(terminal_records=HOUR)
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
-async def test_a_task_goes_with_its_attempts_once_its_end_is_past_the_window(
+async def test_old_finished_task_is_deleted_with_its_attempts(
     database: Database, database_url: str, status: str
 ) -> None:
     await insert_finished_task(database_url, age=2 * HOUR, status=status, attempts=3)
     young = await insert_finished_task(database_url, age=HOUR / 2, status=status, attempts=1)
-    cleaned = await clean(database, TASKS_ONLY, budget_s=10)
+    summary = await clean(database, TASKS_ONLY, budget_s=10)
     assert await table_ids(database_url, "horsies_tasks") == {young}
     assert await count_rows(database_url, "horsies_task_attempts") == 1
-    assert cleaned.counts == {"tasks": 1}
+    assert summary.counts == {"tasks": 1}
 
 
-async def test_a_task_that_has_not_ended_stays_however_old_it_is(database: Database, database_url: str) -> None:
+async def test_unfinished_task_is_kept(database: Database, database_url: str) -> None:
     for status in ("PENDING", "CLAIMED", "RUNNING"):
         await insert_task(database_url, status=status, sent_at=time_ago(1000 * HOUR), enqueued_at=time_ago(1000 * HOUR))
     await clean(database, EVERYTHING, budget_s=10)
     assert await count_rows(database_url, "horsies_tasks") == 3
 
 
-async def test_without_a_window_everything_is_kept(database: Database, database_url: str) -> None:
+async def test_categories_without_a_window_are_kept(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=10_000 * HOUR)
     await insert_finished_run(database_url, age=10_000 * HOUR)
-    cleaned = await clean(database, RetentionWindows(heartbeats=HOUR), budget_s=10)
-    assert (cleaned.rows, await count_rows(database_url, "horsies_tasks")) == (0, 2)
+    summary = await clean(database, RetentionWindows(heartbeats=HOUR), budget_s=10)
+    assert (summary.rows, await count_rows(database_url, "horsies_tasks")) == (0, 2)
 
 
-async def test_a_beat_goes_by_its_age_unless_a_live_attempt_is_judged_by_it(
-    database: Database, database_url: str
-) -> None:
+async def test_newest_heartbeat_of_an_unfinished_task_is_kept(database: Database, database_url: str) -> None:
     running = await insert_task(database_url, status="RUNNING", claim_token=2)
     ended = await insert_finished_task(database_url, age=HOUR)
     for token, age in ((1, 9), (2, 8), (2, 7)):
@@ -78,9 +76,7 @@ async def test_a_beat_goes_by_its_age_unless_a_live_attempt_is_judged_by_it(
     assert {tuple(row) for row in kept} == {(running, True), (ended, True)}
 
 
-async def test_the_row_of_a_worker_stays_while_it_owns_work_or_has_not_ended(
-    database: Database, database_url: str
-) -> None:
+async def test_worker_row_is_kept_while_running_or_owning_tasks(database: Database, database_url: str) -> None:
     gone = [await insert_old_worker(database_url, state=state, age=2 * HOUR) for state in ("stopped", "lost")]
     owner = await insert_old_worker(database_url, state="lost", age=2 * HOUR)
     await insert_task(database_url, status="RUNNING", claimed_by_worker_id=owner)
@@ -88,12 +84,12 @@ async def test_the_row_of_a_worker_stays_while_it_owns_work_or_has_not_ended(
         await insert_old_worker(database_url, state=state, age=2 * HOUR) for state in ("running", "draining")
     }
     kept.add(await insert_old_worker(database_url, state="stopped", age=HOUR / 2))
-    cleaned = await clean(database, RetentionWindows(worker_states=HOUR), budget_s=10)
+    summary = await clean(database, RetentionWindows(worker_states=HOUR), budget_s=10)
     assert await table_ids(database_url, "horsies_workers") == kept
-    assert cleaned.counts == {"workers": len(gone)}
+    assert summary.counts == {"workers": len(gone)}
 
 
-async def test_snapshots_events_and_audit_go_by_windows_of_their_own(database: Database, database_url: str) -> None:
+async def test_snapshots_events_and_audit_have_their_own_windows(database: Database, database_url: str) -> None:
     about: dict[str, Any] = {
         "hostname": "h",
         "pid": 1,
@@ -109,20 +105,20 @@ async def test_snapshots_events_and_audit_go_by_windows_of_their_own(database: D
         await insert(database_url, "horsies_worker_states", **snapshot, **about, **load)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age))
         await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
-    cleaned = await clean(database, RetentionWindows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
-    assert cleaned.counts == {"worker_states": 1, "events": 1}
+    summary = await clean(database, RetentionWindows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
+    assert summary.counts == {"worker_states": 1, "events": 1}
     assert await count_rows(database_url, "horsies_audit") == 2
 
 
-async def test_a_tree_goes_whole(database: Database, database_url: str) -> None:
+async def test_run_tree_is_deleted_as_a_whole(database: Database, database_url: str) -> None:
     root = await insert_finished_run(database_url, age=2 * HOUR, tasks=("COMPLETED", "FAILED"))
     child = await insert_finished_run(database_url, age=2 * HOUR, parent=root, root=root)
     await insert_finished_run(database_url, age=2 * HOUR, parent=child, root=root, status="FAILED")
     outbox = {"task_id": root, "workflow_id": child, "task_index": 0}
     await insert(database_url, "horsies_workflow_outbox", **outbox)
     await insert(database_url, "horsies_workflow_outbox", **outbox | {"task_id": child, "workflow_id": root})
-    cleaned = await clean(database, TASKS_ONLY, budget_s=10)
-    (trees,) = [portion for portion in cleaned.categories if portion.rows]
+    summary = await clean(database, TASKS_ONLY, budget_s=10)
+    (trees,) = [cleanup for cleanup in summary.categories if cleanup.rows]
     assert trees.category is RetentionCategory.WORKFLOWS
     assert trees.tables == {
         "horsies_workflows": 3,
@@ -137,7 +133,7 @@ async def test_a_tree_goes_whole(database: Database, database_url: str) -> None:
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING", "PAUSED"])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-async def test_one_run_that_is_not_over_keeps_its_whole_tree(
+async def test_one_unfinished_run_keeps_its_whole_tree(
     database: Database, database_url: str, status: str, depth: int
 ) -> None:
     states = [status if level == depth else "COMPLETED" for level in range(3)]
@@ -149,100 +145,94 @@ async def test_one_run_that_is_not_over_keeps_its_whole_tree(
 
 
 @pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
-async def test_one_task_that_is_still_live_keeps_its_whole_tree(
-    database: Database, database_url: str, status: str
-) -> None:
+async def test_one_unfinished_task_keeps_its_whole_tree(database: Database, database_url: str, status: str) -> None:
     root = await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED")
     await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED", parent=root, tasks=("COMPLETED", status))
     assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 0
     assert await count_rows(database_url, "horsies_workflow_tasks") == 3
 
 
-async def test_trees_that_must_stay_do_not_stand_in_the_way_of_those_behind_them(
-    database: Database, database_url: str
-) -> None:
+async def test_kept_trees_do_not_block_later_ones(database: Database, database_url: str) -> None:
     for _ in range(3):
         await insert_finished_run(database_url, age=3 * HOUR, status="FAILED", tasks=("RUNNING",))
     await insert_finished_run(database_url, age=2 * HOUR)
-    cleaned = await clean(database, RetentionWindows(terminal_records=HOUR, batch_size=2), budget_s=10)
-    assert cleaned.counts == {"workflows": 1}
+    summary = await clean(database, RetentionWindows(terminal_records=HOUR, batch_size=2), budget_s=10)
+    assert summary.counts == {"workflows": 1}
 
 
-async def test_a_task_whose_workflow_is_gone_goes_like_any_other(database: Database, database_url: str) -> None:
+async def test_task_of_a_deleted_workflow_is_deleted(database: Database, database_url: str) -> None:
     lost = "0198c0de-0000-7000-8000-000000000000"
     await insert_finished_task(database_url, age=2 * HOUR, is_workflow_task=True, workflow_id=lost)
     assert (await clean(database, TASKS_ONLY, budget_s=10)).counts == {"tasks": 1}
 
 
-async def test_a_dry_run_counts_what_the_pass_then_takes_and_changes_nothing(
-    database: Database, database_url: str
-) -> None:
+async def test_preview_counts_what_the_pass_deletes(database: Database, database_url: str) -> None:
     for age in (2, 3, 4):
         await insert_finished_task(database_url, age=age * HOUR, attempts=2)
         await insert_finished_run(database_url, age=age * HOUR, tasks=("FAILED", "COMPLETED"))
         await insert_old_heartbeat(database_url, await insert_task(database_url), age=age * HOUR)
         await insert_old_worker(database_url, state="lost", age=age * HOUR)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
-    would = await preview_cleanup(database, EVERYTHING)
-    assert await preview_cleanup(database, EVERYTHING) == would
-    did = await clean(database, EVERYTHING, budget_s=10)
-    assert [(portion.category, portion.tables) for portion in did.categories] == [
-        (portion.category, portion.tables) for portion in would.categories
+    preview = await preview_cleanup(database, EVERYTHING)
+    assert await preview_cleanup(database, EVERYTHING) == preview
+    summary = await clean(database, EVERYTHING, budget_s=10)
+    assert [(cleanup.category, cleanup.tables) for cleanup in summary.categories] == [
+        (cleanup.category, cleanup.tables) for cleanup in preview.categories
     ]
-    assert (did.rows, (await preview_cleanup(database, EVERYTHING)).rows) == (15, 0)
+    assert (summary.rows, (await preview_cleanup(database, EVERYTHING)).rows) == (15, 0)
 
 
-async def test_a_dry_run_tells_the_oldest_and_an_estimate_of_the_size(database: Database, database_url: str) -> None:
+async def test_preview_shows_the_oldest_row_and_the_size(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=5 * HOUR)
     await insert_finished_task(database_url, age=2 * HOUR)
-    (tasks,) = [portion for portion in (await preview_cleanup(database, TASKS_ONLY)).categories if portion.rows]
+    (tasks,) = [cleanup for cleanup in (await preview_cleanup(database, TASKS_ONLY)).categories if cleanup.rows]
     assert tasks.oldest_at is not None
     assert abs(tasks.oldest_at - time_ago(5 * HOUR)) < timedelta(minutes=1)
     assert tasks.bytes > 0
 
 
-async def test_every_category_gets_one_batch_even_when_the_time_is_over(database: Database, database_url: str) -> None:
+async def test_every_category_gets_one_batch_without_time_left(database: Database, database_url: str) -> None:
     for age in (2, 3, 4):
         await insert_finished_task(database_url, age=age * HOUR)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
-    cleaned = await clean(database, RetentionWindows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
-    assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 1, "events": 1}, False)
+    summary = await clean(database, RetentionWindows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
+    assert (summary.counts, summary.is_complete) == ({"tasks": 1, "events": 1}, False)
 
 
-async def test_progress_is_told_batch_by_batch(database: Database, database_url: str) -> None:
+async def test_progress_is_reported_per_batch(database: Database, database_url: str) -> None:
     for _ in range(5):
         await insert_finished_task(database_url, age=2 * HOUR)
-    told: list[tuple[RetentionCategory, int]] = []
+    batches: list[tuple[RetentionCategory, int]] = []
     windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
-    cleaned = await clean(
-        database, windows, budget_s=None, progress=lambda category, rows: told.append((category, rows))
+    summary = await clean(
+        database, windows, budget_s=None, progress=lambda category, rows: batches.append((category, rows))
     )
-    assert told == [(RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 1)]
-    assert cleaned.is_complete
+    assert batches == [(RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 1)]
+    assert summary.is_complete
 
 
-async def test_a_pass_that_is_stopped_ends_with_the_batch_under_way(database: Database, database_url: str) -> None:
+async def test_stopped_pass_ends_after_the_current_batch(database: Database, database_url: str) -> None:
     for _ in range(5):
         await insert_finished_task(database_url, age=2 * HOUR)
     stop = asyncio.Event()
     windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
-    cleaned = await clean(database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop)
-    assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 2}, False)
+    summary = await clean(database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop)
+    assert (summary.counts, summary.is_complete) == ({"tasks": 2}, False)
 
 
-async def test_two_do_not_clean_at_once(database: Database, database_url: str) -> None:
+async def test_only_one_pass_runs_at_a_time(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     other = await asyncpg.connect(database_url)
     async with other.transaction():
         await other.fetch("SELECT pg_advisory_xact_lock(horsies_lock_key('retention'))")
-        cleaned = await clean(database, TASKS_ONLY, budget_s=10)
-        assert (cleaned.rows, cleaned.is_busy, cleaned.is_complete) == (0, True, False)
+        summary = await clean(database, TASKS_ONLY, budget_s=10)
+        assert (summary.rows, summary.is_busy, summary.is_complete) == (0, True, False)
     assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 1
     await other.close()
 
 
 @asynccontextmanager
-async def _turn_of_another(url: str, purpose: str) -> AsyncGenerator[None]:
+async def _lock_held_by_another(url: str, purpose: str) -> AsyncGenerator[None]:
     other = await asyncpg.connect(url)
     try:
         async with other.transaction():
@@ -252,57 +242,51 @@ async def _turn_of_another(url: str, purpose: str) -> AsyncGenerator[None]:
         await other.close()
 
 
-async def test_who_finds_another_cleaning_leaves_out_that_batch_and_tries_the_later_categories(
-    database: Database, database_url: str
-) -> None:
+async def test_lock_held_by_another_skips_only_that_category(database: Database, database_url: str) -> None:
     await insert_old_heartbeat(database_url, await insert_task(database_url), age=2 * HOUR)
     await insert_finished_task(database_url, age=2 * HOUR)
     async with AsyncExitStack() as other:
-        await other.enter_async_context(_turn_of_another(database_url, "retention"))
-        found = CollisionsHeard(database.connection_spec, heard=other.aclose)
+        await other.enter_async_context(_lock_held_by_another(database_url, "retention"))
+        found = LockMissDatabase(database.connection_spec, on_miss=other.aclose)
         async with found:
-            cleaned = await clean(found, RetentionWindows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
-    assert (cleaned.counts, cleaned.is_busy, cleaned.is_complete) == ({"tasks": 1}, True, False)
+            summary = await clean(found, RetentionWindows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
+    assert (summary.counts, summary.is_busy, summary.is_complete) == ({"tasks": 1}, True, False)
 
 
-class CollisionsHeard(Database):
-    """A database that tells when a batch was left out because another had the turn."""
+class LockMissDatabase(Database):
+    """A database that calls `on_miss` when a batch was skipped because another process held the lock."""
 
-    def __init__(self, link: ConnectionSpec, *, heard: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(link)
-        self._heard = heard
+    def __init__(self, spec: ConnectionSpec, *, on_miss: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(spec)
+        self._on_miss = on_miss
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
-        answer = await super().run(work)
-        if answer is None:
-            await self._heard()
-        return answer
+        result = await super().run(work)
+        if result is None:
+            await self._on_miss()
+        return result
 
 
-async def test_the_beats_that_go_at_every_tick_and_a_whole_pass_do_not_wait_for_each_other(
-    database: Database, database_url: str
-) -> None:
+async def test_heartbeat_cleanup_and_full_pass_use_separate_locks(database: Database, database_url: str) -> None:
     for _ in range(2):
         await insert_old_heartbeat(database_url, await insert_task(database_url), age=2 * HOUR)
-    async with _turn_of_another(database_url, "retention"):
+    async with _lock_held_by_another(database_url, "retention"):
         assert await clean_heartbeats(database, replace(EVERYTHING, batch_size=1), budget_s=0) == 1
-    async with _turn_of_another(database_url, "retention of heartbeats"):
-        cleaned = await clean(database, EVERYTHING, budget_s=10)
-        assert (cleaned.counts, cleaned.is_busy) == ({"heartbeats": 1}, False)
+    async with _lock_held_by_another(database_url, "retention of heartbeats"):
+        summary = await clean(database, EVERYTHING, budget_s=10)
+        assert (summary.counts, summary.is_busy) == ({"heartbeats": 1}, False)
 
 
-async def test_another_that_cleans_is_waited_for_as_long_as_was_said(database: Database, database_url: str) -> None:
+async def test_pass_waits_for_the_lock_if_allowed(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
-    async with _turn_of_another(database_url, "retention"):
+    async with _lock_held_by_another(database_url, "retention"):
         cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=None, lock_wait_s=60))
         done, _ = await asyncio.wait([cleaning], timeout=0.3)
         assert not done
     assert (await cleaning).rows == 1
 
 
-async def test_a_pass_that_took_something_leaves_an_event_and_one_that_did_not_leaves_none(
-    database: Database, database_url: str
-) -> None:
+async def test_event_is_recorded_only_if_rows_were_deleted(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     owner = await insert_old_worker(database_url, state="running", age=HOUR)
     await clean(database, TASKS_ONLY, budget_s=10, worker_id=owner)
@@ -313,9 +297,7 @@ async def test_a_pass_that_took_something_leaves_an_event_and_one_that_did_not_l
     assert [tuple(row) for row in rows] == [("retention_finished", owner, '{"tasks": 1}')]
 
 
-async def test_a_category_that_fails_does_not_keep_the_others_from_their_turn(
-    database: Database, database_url: str
-) -> None:
+async def test_failed_category_does_not_stop_the_others(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     await insert(database_url, "horsies_events", kind="child_died", at=time_ago(2 * HOUR))
     connection = await asyncpg.connect(database_url)
@@ -327,9 +309,7 @@ async def test_a_category_that_fails_does_not_keep_the_others_from_their_turn(
     assert kinds == ["retention_finished"]
 
 
-async def test_a_run_that_is_started_again_while_the_cleaner_waits_for_it_keeps_its_tree(
-    database: Database, database_url: str
-) -> None:
+async def test_run_restarted_while_retention_waits_keeps_its_tree(database: Database, database_url: str) -> None:
     root = await insert_finished_run(database_url, age=2 * HOUR, status="FAILED", tasks=("COMPLETED", "FAILED"))
     operator = await asyncpg.connect(database_url)
     async with operator.transaction():

@@ -1,4 +1,4 @@
-"""What a batch of retention reads, whatever the planner knows: about what it takes, never the table."""
+"""Rows read by a retention batch: about as many as it deletes, with generic and custom plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ANALYZE;
 
 @pytest.fixture(scope="module")
 def large_database_url(cluster: Cluster) -> Iterator[str]:
-    """Many rows of every kind, half of them old, freshly analysed."""
+    """A database with many rows of every kind, half of them old, analyzed."""
     with cluster.database(migrated=True) as url:
         asyncio.run(_fill(url))
         yield url
@@ -77,7 +77,7 @@ async def _rows_read(connection: Connection, query: Query[Any], *arguments: obje
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {query.sql}", *arguments)
     removed = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
     return sum(
-        int((node["Actual Rows"] * ("Relation Name" in node) + sum(node.get(each, 0) for each in removed)) * loops)
+        int((node["Actual Rows"] * ("Relation Name" in node) + sum(node.get(name, 0) for name in removed)) * loops)
         for node in _nodes(json.loads(text)[0]["Plan"])
         if (loops := node["Actual Loops"])
     )
@@ -89,17 +89,17 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-async def test_a_batch_of_beats_reads_a_few_rows_for_each_that_it_takes(large: Connection) -> None:
+async def test_heartbeat_batch_reads_few_rows_per_deleted_row(large: Connection) -> None:
     assert await _rows_read(large, RETENTION.delete_heartbeats, WINDOW, BATCH) <= 8 * BATCH
 
 
-async def test_a_batch_of_tasks_passes_those_of_workflows_and_reads_the_rest_by_key(large: Connection) -> None:
-    # A fifth of what is old belongs to workflows, and is passed with a look at its run.
+async def test_task_batch_skips_workflow_tasks_by_key(large: Connection) -> None:
+    # A fifth of the old tasks belong to workflows and are skipped after a look at their run.
     assert await _rows_read(large, RETENTION.delete_tasks, WINDOW, BATCH) <= 8 * BATCH
 
 
-async def test_a_batch_of_trees_looks_at_no_more_trees_than_it_may_take(large: Connection) -> None:
-    # A batch of so many trees, five nodes and five tasks each: its look at them, and its look at their nodes.
+async def test_run_tree_batch_reads_only_its_trees(large: Connection) -> None:
+    # Each tree has five nodes and five tasks; the batch reads the trees and their nodes.
     assert await _rows_read(large, RETENTION.lock_run_trees, WINDOW, BATCH) <= 20 * BATCH
     roots = {row["root_id"] for row in await large.fetch(RETENTION.lock_run_trees.sql, WINDOW, BATCH)}
     assert len(roots) == BATCH // 5

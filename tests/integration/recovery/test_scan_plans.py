@@ -1,4 +1,4 @@
-"""What a scan for stale tasks reads: live rows and their beats, never what has ended or waits."""
+"""Rows read by a scan for stale tasks: unfinished tasks and their recent heartbeats only."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from horsies.store.recovery import PAGE_SIZE, RECOVERY
 from tests.support.databases import Cluster
 from tests.support.store import Connection
 
-ENDED, WAITING, LIVE, LATE = 30_000, 10_000, 400, 50
+FINISHED, PENDING, RUNNING, OVERDUE = 30_000, 10_000, 400, 50
 FIRST = UUID(int=0)
 SCAN = ("RUNNING", FIRST, timedelta(minutes=5), None, None, True, PAGE_SIZE)
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at)
-SELECT gen_random_uuid(), 'x', now(), '', 'COMPLETED', now() FROM generate_series(1, {ended});
+SELECT gen_random_uuid(), 'x', now(), '', 'COMPLETED', now() FROM generate_series(1, {finished});
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, good_until)
-SELECT gen_random_uuid(), 'x', now(), '', now() + CASE WHEN n <= {late} THEN '-1 s' ELSE '1 day' END::interval
-  FROM generate_series(1, {waiting}) AS n;
+SELECT gen_random_uuid(), 'x', now(), '', now() + CASE WHEN n <= {overdue} THEN '-1 s' ELSE '1 day' END::interval
+  FROM generate_series(1, {pending}) AS n;
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, claim_token, claimed_at, started_at)
 SELECT gen_random_uuid(), 'x', now(), '', 'RUNNING', 1, now() - interval '1 h', now() - interval '1 h'
-  FROM generate_series(1, {live});
+  FROM generate_series(1, {running});
 INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, sent_at)
 SELECT id, 1, 'runner', 'x', now() - make_interval(secs => 30 * n)
   FROM horsies_tasks, generate_series(1, 20) AS n
@@ -49,7 +49,7 @@ def large_url(cluster: Cluster) -> Iterator[str]:
 
 async def _fill(url: str) -> None:
     connection = await asyncpg.connect(url)
-    await connection.execute(FILL.format(ended=ENDED, waiting=WAITING, live=LIVE, late=LATE))
+    await connection.execute(FILL.format(finished=FINISHED, pending=PENDING, running=RUNNING, overdue=OVERDUE))
     await connection.close()
 
 
@@ -67,26 +67,26 @@ async def _rows_read(connection: Connection, table: str, sql: str, *arguments: A
     return await connection.fetchval(READ, table) - before
 
 
-async def test_a_scan_reads_live_tasks_and_nothing_else(large: Connection) -> None:
-    assert await _rows_read(large, "horsies_tasks", RECOVERY.stale.sql, *SCAN) <= 3 * LIVE
+async def test_scan_reads_only_running_tasks(large: Connection) -> None:
+    assert await _rows_read(large, "horsies_tasks", RECOVERY.stale.sql, *SCAN) <= 3 * RUNNING
 
 
-async def test_a_scan_reads_the_lately_written_beats_and_not_all_of_them(large: Connection) -> None:
-    assert await _rows_read(large, "horsies_heartbeats", RECOVERY.stale.sql, *SCAN) <= 3 * LIVE
+async def test_scan_reads_only_recent_heartbeats(large: Connection) -> None:
+    assert await _rows_read(large, "horsies_heartbeats", RECOVERY.stale.sql, *SCAN) <= 3 * RUNNING
 
 
-async def test_what_waited_too_long_is_read_from_its_index(large: Connection) -> None:
-    start = datetime.min  # noqa: DTZ901  # the driver's word for minus infinity
-    assert await _rows_read(large, "horsies_tasks", RECOVERY.overdue.sql, start, FIRST, 500) <= 3 * LATE
+async def test_overdue_tasks_are_read_from_their_index(large: Connection) -> None:
+    start = datetime.min  # noqa: DTZ901  # the driver maps it to -infinity
+    assert await _rows_read(large, "horsies_tasks", RECOVERY.overdue.sql, start, FIRST, 500) <= 3 * OVERDUE
 
 
 @pytest.mark.parametrize("size", [1, 7])
-async def test_pages_follow_each_other_in_the_order_of_ids(large: Connection, size: int) -> None:
+async def test_pages_are_in_id_order(large: Connection, size: int) -> None:
     status, after, _, *others, _ = SCAN
-    quiet = timedelta(seconds=1)
-    expected = [row["id"] for row in await large.fetch(RECOVERY.stale.sql, status, after, quiet, *others, 21)]
+    threshold = timedelta(seconds=1)
+    expected = [row["id"] for row in await large.fetch(RECOVERY.stale.sql, status, after, threshold, *others, 21)]
     found: list[UUID] = []
     while len(found) < 21:
-        page = await large.fetch(RECOVERY.stale.sql, status, found[-1] if found else after, quiet, *others, size)
+        page = await large.fetch(RECOVERY.stale.sql, status, found[-1] if found else after, threshold, *others, size)
         found += [row["id"] for row in page]
     assert found[:21] == expected == sorted(expected)

@@ -1,4 +1,4 @@
-"""Rules between settings, and that all faults come at once."""
+"""Contradictions between settings; all faults are reported together."""
 
 from __future__ import annotations
 
@@ -70,21 +70,21 @@ CONTRADICTIONS: list[tuple[type[Settings], dict[str, Any], ErrorCode, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "given", "code", "words"), CONTRADICTIONS)
-def test_a_contradiction_is_refused(model: type[Settings], given: dict[str, Any], code: ErrorCode, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+@pytest.mark.parametrize(("model", "given", "code", "message"), CONTRADICTIONS)
+def test_contradiction_is_rejected(model: type[Settings], given: dict[str, Any], code: ErrorCode, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         model(**given)
     assert caught.value.code is code
     assert not isinstance(caught.value, MultipleValidationErrors)
 
 
-def test_a_worker_beats_as_often_as_the_shorter_of_the_other_beats() -> None:
+def test_worker_heartbeat_defaults_to_the_shorter_interval() -> None:
     settings = RecoveryConfig(claimer_heartbeat_interval_ms=2_000, runner_heartbeat_interval_ms=5_000)
     assert settings.effective_worker_heartbeat_ms == 2_000
     assert RecoveryConfig(worker_heartbeat_interval_ms=1_500).effective_worker_heartbeat_ms == 1_500
 
 
-def test_wrong_values_contradictions_and_unknown_names_are_reported_together() -> None:
+def test_all_kinds_of_faults_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RecoveryConfig(check_interval_ms=1, running_stale_threshold_ms=30_000, max_crashs=3)  # pyright: ignore[reportCallIssue]
     assert isinstance(caught.value, MultipleValidationErrors)
@@ -96,33 +96,33 @@ def test_wrong_values_contradictions_and_unknown_names_are_reported_together() -
     ]
 
 
-def test_a_contradiction_is_found_beside_a_wrong_value_of_a_nested_group() -> None:
+def test_contradiction_is_found_despite_an_invalid_nested_value() -> None:
     with pytest.raises(ConfigurationError) as caught:
         AppConfig.model_validate({"recovery": {"check_interval_ms": 1}, "claim_lease_ms": 100})
     assert "recovery.check_interval_ms" in str(caught.value)
     assert "claim_lease_ms: must be at least twice recovery.claimer_heartbeat_interval_ms" in str(caught.value)
 
 
-def test_a_rule_is_not_judged_on_a_value_that_is_wrong_itself() -> None:
+def test_rules_ignore_invalid_values() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RecoveryConfig(running_stale_threshold_ms=30_000, runner_heartbeat_interval_ms=0)
     assert caught.value.message.startswith("runner_heartbeat_interval_ms")
     assert not isinstance(caught.value, MultipleValidationErrors)
 
 
-def test_a_wrong_queue_in_the_list_does_not_look_like_a_missing_one() -> None:
+def test_invalid_queue_is_not_reported_as_missing() -> None:
     with pytest.raises(ConfigurationError) as caught:
         AppConfig.model_validate({"queue_mode": "custom", "custom_queues": [{"name": "mail", "priority": 0}]})
     assert caught.value.message.startswith("custom_queues[0].priority")
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+def test_unknown_name_suggests_the_closest_one() -> None:
     with pytest.raises(ConfigurationError, match="unknown key, did you mean check_interval_ms\\?") as caught:
         RecoveryConfig(check_intervall_ms=5)  # pyright: ignore[reportCallIssue]
     assert caught.value.code is ErrorCode.CONFIG_UNKNOWN_KEY
 
 
-def test_a_name_like_no_other_gets_the_list_of_known_ones() -> None:
+def test_unknown_name_without_a_close_match_lists_all() -> None:
     with pytest.raises(ConfigurationError, match="valid keys: audit_retention_hours, "):
         RetentionConfig(zzz=5)  # pyright: ignore[reportCallIssue]
 
@@ -130,14 +130,14 @@ def test_a_name_like_no_other_gets_the_list_of_known_ones() -> None:
 @pytest.mark.parametrize(
     "window", ["heartbeat_retention_hours", "worker_state_retention_hours", "terminal_record_retention_hours"]
 )
-def test_windows_of_recovery_are_sent_there_from_retention(window: str) -> None:
+def test_recovery_windows_in_retention_name_the_right_place(window: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         RetentionConfig.model_validate({window: 5})
     assert caught.value.code is ErrorCode.CONFIG_INVALID_RETENTION
     assert caught.value.help_text == f"use recovery.{window}"
 
 
-def test_an_error_points_at_the_line_of_the_caller() -> None:
+def test_error_points_at_the_callers_line() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RecoveryConfig(max_crashes=0)
     assert caught.value.location is not None
@@ -146,14 +146,14 @@ def test_an_error_points_at_the_line_of_the_caller() -> None:
 
 @pytest.mark.parametrize("make", [RecoveryConfig.model_validate, RecoveryConfig.model_validate_strings])
 @pytest.mark.parametrize("given", [{"max_crashes": "x"}, 5, None])
-def test_the_exception_of_pydantic_never_gets_out(make: Any, given: Any) -> None:
+def test_pydantic_errors_are_always_converted(make: Any, given: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make(given)
     assert not isinstance(caught.value, ValidationError)
     assert caught.value.__context__ is None
 
 
-def test_wrong_json_is_a_configuration_error() -> None:
+def test_invalid_json_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError):
         RecoveryConfig.model_validate_json('{"max_crashes": 0}')
 
@@ -166,18 +166,18 @@ def test_settings_are_frozen() -> None:
         del settings.max_crashes
 
 
-def test_unchecked_settings_go_below_the_public_ranges_also_inside_an_app() -> None:
+def test_unchecked_settings_may_leave_the_public_ranges() -> None:
     fast = RecoveryConfig.unchecked(check_interval_ms=300, running_stale_threshold_ms=1_000)
     assert AppConfig(recovery=fast).recovery.check_interval_ms == 300
     assert fast.max_crashes == 10
 
 
-def test_unchecked_settings_still_refuse_unknown_names() -> None:
+def test_unchecked_settings_reject_unknown_names() -> None:
     with pytest.raises(ConfigurationError, match="did you mean check_interval_ms"):
         RecoveryConfig.unchecked(check_interval=300)
 
 
-def test_a_worker_serves_all_configured_queues_unless_told_otherwise() -> None:
+def test_worker_serves_all_configured_queues_by_default() -> None:
     queues = [CustomQueueConfig(name="mail"), CustomQueueConfig(name="big")]
     app = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=queues)
     assert WorkerConfig.of(app, WorkerSettings(), ProjectConfig()).queues == ["mail", "big"]
@@ -185,7 +185,7 @@ def test_a_worker_serves_all_configured_queues_unless_told_otherwise() -> None:
     assert WorkerConfig.of(AppConfig(), WorkerSettings(), ProjectConfig()).queues == ["default"]
 
 
-def test_a_worker_refuses_a_queue_nobody_configured() -> None:
+def test_worker_rejects_an_unknown_queue() -> None:
     with pytest.raises(ConfigurationError, match="no queue 'mail'") as caught:
         WorkerConfig.of(AppConfig(), WorkerSettings(queues=["mail"]), ProjectConfig())
     assert caught.value.code is ErrorCode.TASK_INVALID_QUEUE

@@ -1,4 +1,4 @@
-"""The defaults users rely on, written out once more so that a changed one is noticed."""
+"""The documented defaults, repeated here so that a change is noticed."""
 
 from __future__ import annotations
 
@@ -171,5 +171,5 @@ DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), DEFAULTS, ids=lambda item: type(item).__name__)
-def test_defaults_are_the_documented_ones(settings: Settings, expected: dict[str, Any]) -> None:
+def test_documented_defaults(settings: Settings, expected: dict[str, Any]) -> None:
     assert {name: getattr(settings, name) for name in type(settings).model_fields} == expected

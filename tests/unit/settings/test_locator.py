@@ -1,4 +1,4 @@
-"""Which texts may name an app; whether there is one is found out by importing, which settings do not do."""
+"""The form of app locators; whether the app exists is checked by importing it, not by the settings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from horsies.model.settings import ProjectConfig
         "/srv/my app/tasks.py:app",
     ],
 )
-def test_modules_and_files_may_name_an_app(locator: str) -> None:
+def test_locator_may_be_a_module_or_a_file(locator: str) -> None:
     assert ProjectConfig(locator=locator).locator == locator
 
 
 @pytest.mark.parametrize(
     "locator", ["", "two words", ":app", "tasks:", "a:b:c", "a..b:app", "1a.b", "a/file.txt:app", "a/.py"]
 )
-def test_other_texts_are_refused_with_a_hint(locator: str) -> None:
+def test_invalid_locator_is_rejected_with_a_hint(locator: str) -> None:
     with pytest.raises(ConfigurationError, match=r"must be package\.module:app") as caught:
         ProjectConfig(locator=locator)
     assert caught.value.code is ErrorCode.WORKER_INVALID_LOCATOR
     assert ":app" in (caught.value.help_text or "")
 
 
-def test_what_may_be_a_module_or_a_file_is_refused_with_both_readings() -> None:
+def test_ambiguous_locator_is_rejected_with_both_readings() -> None:
     with pytest.raises(ConfigurationError, match="is ambiguous: it may be a module or a file") as caught:
         ProjectConfig(locator="pkg.mod.py")
     assert caught.value.help_text == "use pkg.mod for the module, ./pkg.mod.py for the file"

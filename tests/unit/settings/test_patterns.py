@@ -1,4 +1,4 @@
-"""Patterns of schedules as far as their tables go."""
+"""Validation of schedule patterns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from horsies.model.settings import TaskSchedule
         {"type": "cron", "expression": "0 0 31 2 mon"},
     ],
 )
-def test_known_patterns_are_kept_as_they_are(pattern: dict[str, Any]) -> None:
+def test_valid_patterns_are_kept_unchanged(pattern: dict[str, Any]) -> None:
     assert TaskSchedule(name="n", task_name="t", pattern=pattern).pattern == pattern
 
 
 @pytest.mark.parametrize(
-    ("pattern", "words"),
+    ("pattern", "message"),
     [
         ({}, "pattern.type must be one of interval, hourly"),
         ({"type": "yearly"}, "pattern.type must be one of"),
@@ -66,8 +66,8 @@ def test_known_patterns_are_kept_as_they_are(pattern: dict[str, Any]) -> None:
         ({"type": "cron", "expression": "0 0 31 2,4 *"}, "match some date"),
     ],
 )
-def test_wrong_patterns_are_refused(pattern: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_invalid_patterns_are_rejected(pattern: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         TaskSchedule(name="n", task_name="t", pattern=pattern)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_SCHEDULE
 
@@ -87,6 +87,6 @@ def test_utc_needs_no_zone_data() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd"])
-def test_a_time_zone_must_exist(zone: str) -> None:
+def test_unknown_time_zone_is_rejected(zone: str) -> None:
     with pytest.raises(ConfigurationError, match="IANA"):
         TaskSchedule(name="n", task_name="t", pattern={"type": "hourly", "minute": 5}, timezone=zone)

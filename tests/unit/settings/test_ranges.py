@@ -1,4 +1,4 @@
-"""Every range, at its edges and one step beyond."""
+"""Every range of a setting, at its limits and just outside."""
 
 from __future__ import annotations
 
@@ -21,18 +21,32 @@ from horsies.model.settings import (
     WorkerSettings,
 )
 
-# Beats as short as they may be, so that no contradiction hides a range.
-BEATS = {"runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000}
+# The shortest heartbeat intervals, so that no contradiction hides a range.
+SHORT_INTERVALS = {"runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000}
 LONG = {
     "claimed_stale_threshold_ms": 3_600_000,
     "running_stale_threshold_ms": 7_200_000,
     "worker_stale_threshold_ms": 7_200_000,
 }
-# A threshold is two beats at least, so the shortest beat decides where it starts.
+# A threshold is at least two heartbeat intervals, so the shortest interval determines its minimum.
 RANGES: list[tuple[type[Settings], ErrorCode, str, int, int | None, dict[str, Any]]] = [
-    (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "claimed_stale_threshold_ms", 2_000, 3_600_000, BEATS),
-    (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "running_stale_threshold_ms", 2_000, 7_200_000, BEATS),
-    (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "worker_stale_threshold_ms", 2_000, 7_200_000, BEATS),
+    (
+        RecoveryConfig,
+        ErrorCode.CONFIG_INVALID_RECOVERY,
+        "claimed_stale_threshold_ms",
+        2_000,
+        3_600_000,
+        SHORT_INTERVALS,
+    ),
+    (
+        RecoveryConfig,
+        ErrorCode.CONFIG_INVALID_RECOVERY,
+        "running_stale_threshold_ms",
+        2_000,
+        7_200_000,
+        SHORT_INTERVALS,
+    ),
+    (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "worker_stale_threshold_ms", 2_000, 7_200_000, SHORT_INTERVALS),
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "check_interval_ms", 1_000, 600_000, {}),
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "runner_heartbeat_interval_ms", 1_000, 120_000, LONG),
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "claimer_heartbeat_interval_ms", 1_000, 120_000, LONG),
@@ -110,12 +124,12 @@ NOT_NUMBERS = [
 
 
 @pytest.mark.parametrize(("model", "name", "edge", "rest"), INSIDE)
-def test_the_edge_of_a_range_is_inside(model: type[Settings], name: str, edge: int, rest: dict[str, Any]) -> None:
+def test_limits_of_a_range_are_valid(model: type[Settings], name: str, edge: int, rest: dict[str, Any]) -> None:
     assert getattr(model(**{**rest, name: edge}), name) == edge
 
 
 @pytest.mark.parametrize(("model", "code", "name", "beyond", "rest"), OUTSIDE)
-def test_a_value_beyond_the_edge_is_refused_under_its_own_code(
+def test_value_out_of_range_has_the_settings_error_code(
     model: type[Settings], code: ErrorCode, name: str, beyond: int, rest: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"^error.*: {name}: must ") as caught:
@@ -124,7 +138,7 @@ def test_a_value_beyond_the_edge_is_refused_under_its_own_code(
 
 
 @pytest.mark.parametrize(("model", "name", "wrong"), NOT_NUMBERS)
-def test_only_a_whole_number_is_a_number(model: type[Settings], name: str, wrong: object) -> None:
+def test_non_integers_are_rejected(model: type[Settings], name: str, wrong: object) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}: must be a"):
         model(**{name: wrong})
 
@@ -150,30 +164,30 @@ def test_seconds_may_have_fractions() -> None:
         (WorkerSettings, "grace_s"),
     ],
 )
-def test_none_is_a_value_where_it_means_something(model: type[Settings], name: str) -> None:
+def test_none_is_valid_where_documented(model: type[Settings], name: str) -> None:
     assert getattr(model(**{name: None}), name) is None
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ü", "a/b", "x" * 101, "a\n"])
-def test_queue_names_are_plain(name: str) -> None:
+def test_invalid_queue_names_are_rejected(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         CustomQueueConfig(name=name)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_QUEUE_MODE
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 100])
-def test_queue_names_may_hold_dots_dashes_and_underscores(name: str) -> None:
+def test_queue_names_may_contain_dots_dashes_and_underscores(name: str) -> None:
     assert CustomQueueConfig(name=name).name == name
 
 
 @pytest.mark.parametrize("schema", ["", "1a", "a b", 'a"b', "a;drop", "x" * 64, "a\n"])
-def test_a_schema_is_an_identifier(schema: str) -> None:
+def test_invalid_schema_names_are_rejected(schema: str) -> None:
     with pytest.raises(ConfigurationError, match="schema"):
         PostgresConfig(schema=schema)
 
 
 @pytest.mark.parametrize("code", ["lower", "A-B", "_A", "A_", "", "A__B", "1A"])
-def test_error_codes_are_upper_snake(code: str) -> None:
+def test_error_codes_must_be_upper_snake(code: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         AppConfig(default_unhandled_error_code=code, exception_mapper={ValueError: code})
     assert caught.value.code is ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
@@ -181,11 +195,11 @@ def test_error_codes_are_upper_snake(code: str) -> None:
 
 
 @pytest.mark.parametrize("mapper", [{"ValueError": "X"}, {int: "X"}, {ValueError: 5}, ["X"]])
-def test_an_exception_mapper_maps_exception_classes(mapper: Any) -> None:
+def test_invalid_exception_mappers_are_rejected(mapper: Any) -> None:
     with pytest.raises(ConfigurationError, match="exception_mapper") as caught:
         AppConfig(exception_mapper=mapper)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
 
 
-def test_a_good_exception_mapper_is_kept() -> None:
+def test_valid_exception_mapper_is_kept() -> None:
     assert AppConfig(exception_mapper={KeyError: "NOT_THERE"}).exception_mapper == {KeyError: "NOT_THERE"}

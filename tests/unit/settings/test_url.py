@@ -1,4 +1,4 @@
-"""Which URLs are accepted, and that their passwords stay hidden."""
+"""Valid and invalid database URLs, and masking of passwords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "hunter2"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "POSTGRES"])
-def test_every_known_scheme_becomes_postgresql(scheme: str) -> None:
+def test_schemes_are_normalized_to_postgresql(scheme: str) -> None:
     assert DatabaseUrl.parse(f"{scheme}://u:{SECRET}@h/db").reveal() == f"postgresql://u:{SECRET}@h/db"
 
 
@@ -34,7 +34,7 @@ def test_every_known_scheme_becomes_postgresql(scheme: str) -> None:
         "postgresql://u:p%40ss@h/db",
     ],
 )
-def test_urls_of_servers_are_kept_as_they_are(url: str) -> None:
+def test_server_urls_are_kept_unchanged(url: str) -> None:
     assert DatabaseUrl.parse(url).reveal() == url
     assert not DatabaseUrl.parse(url).is_embedded
 
@@ -65,7 +65,7 @@ def test_urls_of_servers_are_kept_as_they_are(url: str) -> None:
         "embedded:///srv/%C2%9B31m",
     ],
 )
-def test_other_urls_are_refused(text: str) -> None:
+def test_invalid_urls_are_rejected(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         DatabaseUrl.parse(text)
     assert caught.value.code is ErrorCode.BROKER_INVALID_URL
@@ -73,12 +73,12 @@ def test_other_urls_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "embedded"])
-def test_an_empty_url_means_the_embedded_server(text: str) -> None:
+def test_empty_url_means_the_embedded_server(text: str) -> None:
     assert DatabaseUrl.parse(text).is_embedded
     assert DatabaseUrl.parse(text).embedded_folder is None
 
 
-def test_the_embedded_server_may_have_a_folder() -> None:
+def test_embedded_url_may_name_a_folder() -> None:
     url = DatabaseUrl.parse("embedded:///srv/my%20data")
     assert url.is_embedded
     assert url.embedded_folder == Path("/srv/my data")
@@ -104,21 +104,21 @@ def test_passwords_are_masked(url: str, masked: str) -> None:
     assert SECRET not in repr(parsed)
 
 
-def test_no_way_of_printing_settings_shows_the_password() -> None:
+def test_printed_settings_never_show_the_password() -> None:
     broker = PostgresConfig(
         database_url=f"postgresql://u:{SECRET}@h/db", session_database_url=f"postgres://u:{SECRET}@g/d"
     )
     worker = WorkerConfig.of(AppConfig(broker=broker), WorkerSettings(), ProjectConfig())
     for shown in (broker, worker):
-        ways = [repr(shown), str(shown), str(shown.model_dump()), shown.model_dump_json(), f"{shown}"]
-        assert not [way for way in ways if SECRET in way]
+        texts = [repr(shown), str(shown), str(shown.model_dump()), shown.model_dump_json(), f"{shown}"]
+        assert not [way for way in texts if SECRET in way]
     assert SECRET in worker.dsn.reveal()
 
 
 @given(
     password=st.text(st.characters(categories=["L", "N"]), min_size=4), tail=st.sampled_from(["/#", "", "h:x/", " "])
 )
-def test_no_error_repeats_the_password(password: str, tail: str) -> None:
+def test_errors_never_contain_the_password(password: str, tail: str) -> None:
     password = f"pw-{password}"
     with pytest.raises(ConfigurationError) as caught:
         PostgresConfig(database_url=f"sqlite://user:{password}@{tail}", pool_size=0, schema=f"a:{password}")
@@ -128,13 +128,13 @@ def test_no_error_repeats_the_password(password: str, tail: str) -> None:
     assert password not in str(caught.value)
 
 
-def test_the_line_of_code_with_the_password_is_not_quoted() -> None:
+def test_source_line_with_the_password_is_not_quoted() -> None:
     with pytest.raises(ConfigurationError) as caught:
         PostgresConfig(database_url="mysql://u:hunter2@h/db")
     assert "hunter2" not in str(caught.value)
     assert str(Path(__file__)) in str(caught.value)
 
 
-def test_a_url_survives_the_way_to_a_child_process() -> None:
+def test_url_can_be_pickled() -> None:
     url = DatabaseUrl.parse(f"postgresql://u:{SECRET}@h/db")
     assert pickle.loads(pickle.dumps(url)) == url  # noqa: S301
