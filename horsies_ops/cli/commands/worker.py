@@ -106,7 +106,7 @@ def _banner_facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) 
     queues = [describe_queue(configured[name]) if name in configured else name for name in worker.queues or ()]
     return {
         "app": worker.app_locator or "(from the settings)",
-        "settings": f"{source}; overrides code: {', '.join(settings.replaced)}" if settings.replaced else source,
+        "settings": f"{source}; overrides code: {', '.join(settings.overridden)}" if settings.overridden else source,
         "database": f"embedded PostgreSQL in {EmbeddedServer(worker.dsn.embedded_folder).folder}"
         if worker.dsn.is_embedded
         else worker.dsn.masked,

@@ -37,21 +37,21 @@ class FakeDelivery:
         self.delivered: list[TaskSendPayload] = []
         self.is_down = False
 
-    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
-        return asyncio.run(self.deliver_async(task, send, None))
+    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
+        return asyncio.run(self.deliver_async(task, payload, None))
 
     async def deliver_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
-        send: AnyPayload,
+        payload: AnyPayload,
         connection: object | None,  # noqa: ARG002
     ) -> TaskSendResult[AnyHandle]:
-        payload = to_full_payload(send)
+        full_payload = to_full_payload(payload)
         if self.is_down:
             code = TaskSendErrorCode.ENQUEUE_FAILED
-            return Err(TaskSendError(code=code, message="down", task_id=payload.task_id, payload=payload))
-        self.delivered.append(payload)
-        return Ok(TaskHandle[Any](payload.task_id, None))
+            return Err(TaskSendError(code=code, message="down", task_id=full_payload.task_id, payload=full_payload))
+        self.delivered.append(full_payload)
+        return Ok(TaskHandle[Any](full_payload.task_id, None))
 
     def deliver_many(
         self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]

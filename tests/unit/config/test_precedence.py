@@ -71,7 +71,7 @@ def test_code_overrides_a_discovered_file(tmp_path: Path) -> None:
     found = loaded(tmp_path, app_config=CODE)
     assert outcome(found) == (3_000, Precedence.CODE)
     assert found.app.recovery.max_crashes == 4
-    assert found.replaced == ()
+    assert found.overridden == ()
 
 
 def test_explicit_default_in_code_counts_as_code(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_explicit_default_in_code_counts_as_code(tmp_path: Path) -> None:
 def test_named_file_overrides_code_and_lists_replaced_keys(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, named, app_config=CODE)
-    assert outcome(found) == (4_000, Precedence.NAMED_FILE)
-    assert found.replaced == ("recovery.check_interval_ms",)
+    assert outcome(found) == (4_000, Precedence.EXPLICIT_FILE)
+    assert found.overridden == ("recovery.check_interval_ms",)
 
 
 def test_named_file_prevents_discovery(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_named_file_prevents_discovery(tmp_path: Path) -> None:
 def test_environment_may_name_the_file(tmp_path: Path) -> None:
     write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, app_config=CODE)
-    assert outcome(found) == (4_000, Precedence.NAMED_FILE)
+    assert outcome(found) == (4_000, Precedence.EXPLICIT_FILE)
 
 
 def test_environment_overrides_a_named_file(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_unused_option_overrides_nothing(tmp_path: Path) -> None:
 )
 def test_highest_precedence_wins(tmp_path: Path, ranks: set[Precedence]) -> None:
     file = write(tmp_path / "horsies.toml", "")
-    named = file if Precedence.NAMED_FILE in ranks else None
-    if ranks & {Precedence.DISCOVERED_FILE, Precedence.NAMED_FILE}:
+    named = file if Precedence.EXPLICIT_FILE in ranks else None
+    if ranks & {Precedence.DISCOVERED_FILE, Precedence.EXPLICIT_FILE}:
         write(file, interval(4_000 if named else 2_000))
     found = loaded(
         tmp_path,
@@ -149,7 +149,7 @@ def test_database_url_variable_is_the_last_fallback(tmp_path: Path) -> None:
 def test_equal_url_in_another_spelling_is_not_an_override(tmp_path: Path) -> None:
     code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/db"))
     environ = {"HORSIES_BROKER__DATABASE_URL": "postgres://h/db"}
-    assert loaded(tmp_path, app_config=code, environ=environ).replaced == ()
+    assert loaded(tmp_path, app_config=code, environ=environ).overridden == ()
 
 
 def test_queues_in_a_file_imply_custom_mode(tmp_path: Path) -> None:

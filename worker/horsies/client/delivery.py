@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 RESEND_PAUSES_S = (0.2, 0.4, 0.8)
 """Pauses before each resend, if the app enables resends."""
 STATEMENT_TIMEOUT = "57014"
+"""SQLSTATE query_canceled: what the server reports when statement_timeout expires."""
 
 A = TypeVar("A")
 AnyHandle = TaskHandle[Any]
@@ -47,10 +48,10 @@ AnyPayload: TypeAlias = CompactPayload | TaskSendPayload
 class Delivery(Protocol):
     """Stores the payloads of sends: `BrokerDelivery`, or a test double."""
 
-    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]: ...
+    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]: ...
 
     def deliver_async(
-        self, task: TaskDefinition, send: AnyPayload, connection: object | None
+        self, task: TaskDefinition, payload: AnyPayload, connection: object | None
     ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]: ...
 
     def deliver_many(self, task: TaskDefinition, payloads: BulkSend) -> TaskSendResult[list[AnyHandle]]: ...
@@ -68,21 +69,21 @@ class BrokerDelivery:
         self._results = results
         self._resend_pauses_s = RESEND_PAUSES_S if resends else ()
 
-    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
+    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
         try:
-            return BRIDGE.run(self.deliver_async(task, send, None))
+            return BRIDGE.run(self.deliver_async(task, payload, None))
         except BridgeUnavailable as error:
-            return Err(_enqueue_failed(error, to_full_payload(send)))
+            return Err(_enqueue_failed(error, to_full_payload(payload)))
 
     def deliver_async(
         self,
-        task: TaskDefinition,  # noqa: ARG002  # the payload has all that is stored
-        send: AnyPayload,
+        task: TaskDefinition,  # noqa: ARG002  # used by inline delivery only; the payload is all that is stored
+        payload: AnyPayload,
         connection: object | None,
     ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
         if self._resend_pauses_s:
-            return self._with_resends(lambda: self._store(send, connection), connection)
-        return self._store(send, connection)
+            return self._with_resends(lambda: self._store(payload, connection), connection)
+        return self._store(payload, connection)
 
     def deliver_many(self, task: TaskDefinition, payloads: BulkSend) -> TaskSendResult[list[AnyHandle]]:
         try:
@@ -123,39 +124,39 @@ class BrokerDelivery:
                 return Err(_bulk_failed(error, batches))
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
-    def _store(self, send: AnyPayload, connection: object | None) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
-        if isinstance(send, CompactPayload) and connection is None:
-            return self._store_compact(send)
-        return self._store_full(to_full_payload(send), connection)
+    def _store(self, payload: AnyPayload, connection: object | None) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
+        if isinstance(payload, CompactPayload) and connection is None:
+            return self._store_compact(payload)
+        return self._store_full(to_full_payload(payload), connection)
 
-    async def _store_compact(self, send: CompactPayload) -> TaskSendResult[AnyHandle]:
+    async def _store_compact(self, payload: CompactPayload) -> TaskSendResult[AnyHandle]:
         """Fast path: one prepared INSERT without a conflict check. Needs an open session without the insert trigger."""
         session = self._broker.ready_session()
         if session is None or not session.notify_coalescer.notifies_explicitly:
-            return await self._store_full(send.full_payload, None)
+            return await self._store_full(payload.full_payload, None)
         send_started_at, coalescer = time.monotonic(), session.notify_coalescer
-        is_deferred = coalescer.may_defer(send.queue_name, send_started_at=send_started_at)
+        is_deferred = coalescer.may_defer(payload.queue_name, send_started_at=send_started_at)
         is_notified = False
         try:
             if is_deferred:
-                await session.tasks.enqueue_without_notify(send)
+                await session.tasks.enqueue_without_notify(payload)
             else:
-                is_notified = await session.tasks.enqueue_compact(send)
+                is_notified = await session.tasks.enqueue_compact(payload)
         except (HorsiesError, asyncio.CancelledError) as error:
-            if is_deferred:  # it may be stored nevertheless: the answer was lost, or the caller was cancelled
-                coalescer.record_deferred(send.queue_name, send_started_at=send_started_at)
+            if is_deferred:  # it may have been stored before the connection was lost or the caller cancelled
+                coalescer.record_deferred(payload.queue_name, send_started_at=send_started_at)
             if isinstance(error, asyncio.CancelledError):
                 raise
             if _is_unique_violation(error):  # a resend: `_store_full` compares it with the stored row
-                return await self._store_full(send.full_payload, None)
-            return Err(_enqueue_failed(error, send.full_payload))
+                return await self._store_full(payload.full_payload, None)
+            return Err(_enqueue_failed(error, payload.full_payload))
         if is_notified:
-            coalescer.record_notified(send.queue_name, send_started_at=send_started_at)
+            coalescer.record_notified(payload.queue_name, send_started_at=send_started_at)
         elif is_deferred:
-            coalescer.record_deferred(send.queue_name, send_started_at=send_started_at)
+            coalescer.record_deferred(payload.queue_name, send_started_at=send_started_at)
         else:
-            coalescer.record_contended(send.queue_name, send_started_at=send_started_at)
-        return Ok(TaskHandle(send.task_id, self._results))
+            coalescer.record_contended(payload.queue_name, send_started_at=send_started_at)
+        return Ok(TaskHandle(payload.task_id, self._results))
 
     async def _store_full(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         """Store any payload, with a conflict check."""
@@ -188,6 +189,7 @@ class BrokerDelivery:
         enqueued = await session.tasks.enqueue(payload, timeout_s=timeout_s)
         if enqueued.is_notified:
             session.notify_coalescer.record_notified(payload.queue_name, send_started_at=send_started_at)
+        # None: nothing was stored. A delayed task needs no notification: workers poll for tasks that become due.
         elif enqueued.is_notified is False and not payload.enqueue_delay_seconds:
             session.notify_coalescer.record_contended(payload.queue_name, send_started_at=send_started_at)
         return enqueued
@@ -250,15 +252,15 @@ def _bulk_failed(error: HorsiesError, batches: BulkBatches) -> TaskSendError:
     batches.may_be_stored |= batches.is_started and isinstance(error, DatabaseUnreachable)
     if not batches.may_be_stored:
         return replace(failed, message=f"{failed.message}; {RESEND_ALL_HINT}") if failed.retryable else failed
-    first = batches.bulk.ids[0]
-    text = f"{failed.message}; all or none of the tasks are stored: {lookup_hint(first)}"
-    return replace(failed, message=text, retryable=False, task_id=first)
+    first_id = batches.bulk.ids[0]
+    text = f"{failed.message}; all or none of the tasks are stored: {lookup_hint(first_id)}"
+    return replace(failed, message=text, retryable=False, task_id=first_id)
 
 
 def _may_resend(error: TaskSendError) -> bool:
     if isinstance(error.exception, IdempotencyKeyLocked):
-        return False  # it has waited for the key already
-    # Ask the store's error: `retryable` of a failed bulk send is for the caller, who has no ids to resend with.
+        return False  # the send already waited for the key as long as it may
+    # Use the store's error: `retryable` of a failed bulk send is meant for the caller, who cannot reuse its ids.
     return error.exception.retryable if isinstance(error.exception, BrokerError) else error.retryable
 
 
@@ -290,7 +292,7 @@ class KeyedSendLimiter:
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[float]:
         """Wait for a slot; yields the seconds that remain to wait for the key itself."""
-        ends_at = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + self._wait_s
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._slots.acquire()
@@ -298,7 +300,7 @@ class KeyedSendLimiter:
             text = f"waited {self._wait_s:g} s behind sends whose idempotency keys are held by open transactions"
             raise IdempotencyKeyLocked(text) from None
         try:
-            yield max(ends_at - time.monotonic(), 0.001)
+            yield max(deadline - time.monotonic(), 0.001)
         finally:
             self._slots.release()
 

@@ -1,15 +1,15 @@
 """Coalesces NOTIFY: the sends of a burst share one notification.
 
 The problem: a transaction that executes NOTIFY holds a cluster-wide lock until its commit is on disk. If every send
-notified, concurrent producers would commit one after another, and even a single producer would pay about a seventh of
-each send.
+notified, concurrent producers would commit one after another, and even for a single producer NOTIFY would take about
+15 % of the time of a send.
 
 The rule, per queue:
 
 1. The first sends of a burst notify with their own commit, so a lone send reaches a worker at once.
 2. Once the burst is long enough, a send skips NOTIFY if another one notified less than `NOTIFY_INTERVAL_S` ago
-   (`may_defer`). A send that tries to notify while another process is doing so skips it as well (`record_contended`).
-   Such sends are *deferred*.
+   (`may_defer`). A send also skips it if another process is notifying at that moment (`record_contended`). Both kinds
+   of sends are *deferred*.
 3. A later notification covers every task stored before it was sent. Queues whose deferred tasks are not covered within
    `MAX_DEFER_S` are notified in one separate statement. Closing the session or exiting the program does that at once.
 
@@ -41,6 +41,7 @@ NOTIFY_INTERVAL_S = 0.01
 MAX_DEFER_S = 0.02
 """How long a deferred task waits for another notification to cover it."""
 EXIT_FLUSH_TIMEOUT_S = 1.0
+"""How long the exit of the program may wait for the last notifications."""
 
 logger = logging.getLogger("horsies.send")
 
@@ -69,7 +70,8 @@ class NotifyCoalescer:
         self._notify_queues = notify_queues
         self._clock = clock
         self.notifies_explicitly = notifies_explicitly
-        """Whether the insert trigger is off in this session; behind a pooler it stays on and every insert notifies."""
+        """True: the insert trigger is off in this session, so sends notify themselves. Behind a pooler it is False: the
+        trigger notifies for every insert and there is nothing to coalesce."""
         self._queues: dict[str, _QueueState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flush_task: asyncio.Task[None] | None = None
@@ -156,10 +158,10 @@ class NotifyCoalescer:
         self._flush_task = None
 
     def _take_deferred(self, min_age_s: float) -> dict[str, float]:
-        """Queues with tasks deferred for at least `min_age_s`, mapped to since when; resets them."""
-        latest, due = self._clock() - min_age_s, dict[str, float]()
+        """Return queues with tasks deferred for at least `min_age_s`, each with the time of the first; resets them."""
+        newest_due, due = self._clock() - min_age_s, dict[str, float]()
         for name, queue in self._queues.items():
-            if queue.deferred_since is not None and queue.deferred_since <= latest:
+            if queue.deferred_since is not None and queue.deferred_since <= newest_due:
                 due[name], queue.deferred_since = queue.deferred_since, None
         return due
 
@@ -182,7 +184,7 @@ _BRIDGE_COALESCERS: weakref.WeakSet[NotifyCoalescer] = weakref.WeakSet()
 
 @atexit.register
 def _flush_at_exit() -> None:
-    """Flush coalescers of blocking sends: their loop runs until the program exits. Other loops close their own."""
+    """Flush the coalescers of blocking sends, whose loop runs until the program exits; `close` flushes the others."""
     due = [coalescer for coalescer in _BRIDGE_COALESCERS if coalescer.has_deferred]
     if due:
         with suppress(BridgeUnavailable, TimeoutError):

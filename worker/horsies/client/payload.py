@@ -28,10 +28,10 @@ MAX_KEY_BYTES = 255
 MAX_DELAY_S = 1000 * 365 * 86400
 """A thousand years: keeps `now + delay` within the range of timestamptz."""
 MAX_UTF8_BYTES = 4
-"""Bytes of the longest character in UTF-8: text short enough need not be encoded to compare it with a limit."""
+"""Most bytes a character takes in UTF-8: text of up to limit / 4 characters is within the limit without encoding it."""
 BATCH_ROWS = 1000
 BATCH_CHARACTERS = 32_000_000
-"""Text in one statement; the client and the server each hold several copies of it in memory."""
+"""Most characters in one statement; the client and the server each hold several copies of them in memory."""
 
 # Task names already warned about, shared by all apps of the process.
 _WARNED_TASKS: set[str] = set()
@@ -83,12 +83,12 @@ class PayloadBuilder:
             if self._max_unchecked_characters >= SHORT_CHARACTERS
             else lambda _: None
         )
-        """Builds a call without options from positional arguments in a third of the time; None: use `build`."""
+        """Fast path of `build`, three times as fast, for positional arguments without options; None for other calls."""
 
     def build(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> CompactPayload | TaskSendPayload | Err[TaskSendError]:
-        """Build the payload of one call, or the reason why it cannot be sent."""
+        """Return the payload of one call, or the reason why it cannot be sent."""
         try:
             template = self._default_template if options is DEFAULT_OPTIONS else self._template(options)
             encoded = self._task.codec.encode(args, kwargs)
@@ -145,7 +145,7 @@ class PayloadBuilder:
         return None
 
     def _template(self, options: SendOptions) -> SendTemplate:
-        """Raises ValueError for an invalid option."""
+        """Compute everything that does not depend on the arguments; raises ValueError for an invalid option."""
         check_options(options)
         task, delay = self._task, delay_seconds(options.delay)
         priority = effective_priority(
@@ -238,18 +238,18 @@ class SendTemplate:
     def compact_builder(self, codec: TaskCodec) -> Callable[[tuple[Any, ...]], CompactPayload | None]:
         """Return a function that builds payloads from short positional arguments; it returns None for all others.
 
-        The fast path of single sends. The CPU caches are cold between two sends, so every extra function costs a
-        microsecond or more; hence one closure that holds all it needs.
+        The fast path of single sends, written as one closure: CPU caches are cold between two sends, so every extra
+        function call or attribute costs a microsecond or more.
         """
-        plain_calls, sha = codec.plain_call_types, self.fingerprint.positional_hasher()
+        plain_call_types, sha = codec.plain_call_types, self.fingerprint.positional_hasher()
         name, queue, priority, retries = self.task_name, self.queue_name, self.priority, self.max_retries
         options, flags = self.task_options, self.flags
 
         def build_compact(args: tuple[Any, ...]) -> CompactPayload | None:
             try:
-                if tuple(map(type, args)) not in plain_calls or (text := encode_short_scalars(args)) is None:
+                if tuple(map(type, args)) not in plain_call_types or (text := encode_short_scalars(args)) is None:
                     return None
-            except TypeError:  # an unhashable type
+            except TypeError:  # a type with an unhashable metaclass
                 return None
             sent_at = format_utc_now()
             digest = sha(text, sent_at)
@@ -293,7 +293,7 @@ class BulkBatches:
         self.is_started = False
         """Whether a batch may have reached the server; until then, nothing can be stored."""
         self.may_be_stored = False
-        """Whether the answer to a commit was lost. Stays True: a later attempt does not reveal what happened to it."""
+        """Whether the answer to a commit was lost. Stays True: a resend that fails does not tell what became of it."""
 
     def __iter__(self) -> Iterator[InsertBatch]:
         self.is_started = True
@@ -395,7 +395,7 @@ RESEND_ALL_HINT = "nothing was stored, call send_many again"
 def payload_to_resend(
     error: TaskSendError, task: TaskDefinition, *, delayed: bool, connection: object | None
 ) -> TaskSendPayload | Err[TaskSendError]:
-    """The payload of a failed send of `task`, or why `retry_send` (`retry_schedule` if `delayed`) must reject it."""
+    """Return the payload of a failed send, or why `retry_send` (with `delayed`, `retry_schedule`) rejects it."""
     if not isinstance(cast("object", error), TaskSendError):
         return Err(validation_error(f"expected a TaskSendError, got {type(error).__qualname__}"))
     payload = error.payload
@@ -410,9 +410,7 @@ def payload_to_resend(
         return Err(validation_error("use retry_schedule for a delayed send and retry_send for any other"))
     if error.needs_connection and connection is None:
         return Err(
-            validation_error(
-                f"it was sent with connection=; use with_options(connection=…).{retry_method_name(payload)}"
-            )
+            validation_error(f"the send used connection=; use with_options(connection=…).{retry_method_name(payload)}")
         )
     try:
         check_connection(connection)
@@ -426,12 +424,12 @@ def retry_method_name(payload: TaskSendPayload) -> str:
 
 
 def lookup_hint(first_task_id: str) -> str:
-    """How to find out whether a bulk send was stored: it is all or nothing."""
+    """Return how to find out whether a bulk send was stored, which is all or nothing."""
     return f"check whether task {first_task_id}, the first of them, exists"
 
 
 def refingerprint(payload: TaskSendPayload, signature: CallSignature) -> TaskSendPayload:
-    """Recompute the fingerprints: a payload that the caller changed must not match the one stored first.
+    """Recompute the fingerprints, so that a payload that the caller changed does not match the one stored first.
 
     Raises ValueError if its arguments are not valid JSON.
     """

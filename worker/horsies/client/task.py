@@ -99,7 +99,8 @@ class TaskFunction(Generic[P, T]):
         return self.send_with(DEFAULT_OPTIONS, args, kwargs)
 
     def send_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
-        # Not a coroutine itself, and the fast path comes first: every extra step lowers the rate of single sends.
+        # Returns the delivery's coroutine instead of wrapping it, and tries the fast path first: every extra call
+        # lowers the rate of single sends.
         if (
             not kwargs
             and not self.app.are_sends_suppressed()
@@ -201,19 +202,23 @@ class TaskFunction(Generic[P, T]):
     def schedule_with(
         self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> TaskSendResult[TaskHandle[T]]:
-        delayed = self._with_delay(options, delay)
-        return delayed if isinstance(delayed, Err) else self.send_with(delayed, args, kwargs)
+        delayed_options = self._with_delay(options, delay)
+        if isinstance(delayed_options, Err):
+            return delayed_options
+        return self.send_with(delayed_options, args, kwargs)
 
     async def schedule_with_async(
         self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> TaskSendResult[TaskHandle[T]]:
-        delayed = self._with_delay(options, delay)
-        return delayed if isinstance(delayed, Err) else await self.send_with_async(delayed, args, kwargs)
+        delayed_options = self._with_delay(options, delay)
+        if isinstance(delayed_options, Err):
+            return delayed_options
+        return await self.send_with_async(delayed_options, args, kwargs)
 
     async def resend_with_async(
         self, options: SendOptions, error: TaskSendError, *, delayed: bool
     ) -> TaskSendResult[TaskHandle[T]]:
-        """Send the payload of the error again; of the options only `connection` applies, the payload has the others."""
+        """Send the payload of the error again. Only `connection` of the options is used; the payload has the others."""
         payload = self._payload_to_resend(error, delayed=delayed, connection=options.connection)
         return payload if isinstance(payload, Err) else await self._deliver_async(payload, options.connection)
 
@@ -224,7 +229,7 @@ class TaskFunction(Generic[P, T]):
         if options.connection is not None:
             return Err(validation_error(f"{self.task_name}: {CONNECTION_IS_ASYNC_ONLY}"))
         if is_inside_event_loop():
-            return Err(_async_context("await send_many_async instead"))
+            return Err(_async_context_error("await send_many_async instead"))
         return self.app.delivery.deliver_many(self.definition, bulk.value)
 
     async def send_many_with_async(
@@ -237,7 +242,7 @@ class TaskFunction(Generic[P, T]):
 
     def _with_delay(self, options: SendOptions, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:
         if self.app.are_sends_suppressed():
-            return Err(_suppressed())
+            return Err(_suppressed_error())
         try:
             return with_delay(options, delay)
         except ValueError as error:
@@ -247,19 +252,19 @@ class TaskFunction(Generic[P, T]):
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> AnyPayload | Err[TaskSendError]:
         if self.app.are_sends_suppressed():
-            return Err(_suppressed())
+            return Err(_suppressed_error())
         return self.payload_builder.build(options, args, kwargs)
 
     def _build_many(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[BulkSend]:
         if self.app.are_sends_suppressed():
-            return Err(_suppressed())
+            return Err(_suppressed_error())
         return self.payload_builder.build_many(options, items)
 
     def _deliver(self, send: AnyPayload) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():
             payload = to_full_payload(send)
             advice = f"await the _async method, or pass this error to {retry_method_name(payload)}"
-            return Err(_async_context(advice, payload))
+            return Err(_async_context_error(advice, payload))
         return self.app.delivery.deliver(self.definition, send)
 
     def _deliver_async(
@@ -276,7 +281,7 @@ class TaskFunction(Generic[P, T]):
         self, error: TaskSendError, *, delayed: bool, connection: object | None
     ) -> TaskSendPayload | Err[TaskSendError]:
         if self.app.are_sends_suppressed():
-            return Err(_suppressed())
+            return Err(_suppressed_error())
         return payload_to_resend(error, self.definition, delayed=delayed, connection=connection)
 
     def _exception_rules(self) -> ExceptionRules:
@@ -298,7 +303,7 @@ class AsyncTaskFunction(TaskFunction[P, T]):
 
 
 class TaskSendOptions(Generic[P, T]):
-    """The value of `with_options`: the send methods of a task, with the options applied."""
+    """Returned by `with_options`: the send methods of a task, with the options applied."""
 
     def __init__(self, task: TaskFunction[P, T], options: SendOptions) -> None:
         self._task = task
@@ -325,7 +330,7 @@ class TaskSendOptions(Generic[P, T]):
         return await self._task.send_many_with_async(self._options, items)
 
     async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        """Send the payload of a failed send again on the connection of these options; it is otherwise unchanged."""
+        """Send the payload of a failed send again, unchanged, on the connection of these options."""
         return await self._task.resend_with_async(self._options, error, delayed=False)
 
     async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
@@ -334,20 +339,20 @@ class TaskSendOptions(Generic[P, T]):
 
 
 async def _mark_needs_connection(delivered: Coroutine[Any, Any, TaskSendResult[H]]) -> TaskSendResult[H]:
-    """Mark an error as one of the caller's transaction: a retry without a connection would escape that transaction."""
+    """Mark the error of a send on the caller's connection: a retry without one would run outside its transaction."""
     return (await delivered).map_err(lambda error: replace(error, needs_connection=True))
 
 
 async def _completed(error: Err[TaskSendError]) -> Err[TaskSendError]:
-    """A coroutine for a result that is already known."""
+    """Wrap an error in a coroutine."""
     return error
 
 
-def _suppressed() -> TaskSendError:
+def _suppressed_error() -> TaskSendError:
     return TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED, message="sends are suppressed in this process")
 
 
-def _async_context(advice: str, payload: TaskSendPayload | None = None) -> TaskSendError:
+def _async_context_error(advice: str, payload: TaskSendPayload | None = None) -> TaskSendError:
     return TaskSendError(
         code=TaskSendErrorCode.ASYNC_CONTEXT,
         message=f"blocking send inside a running event loop; {advice}",

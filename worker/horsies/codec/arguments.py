@@ -65,7 +65,7 @@ class TaskCodec:
     parameter_codecs: Mapping[str, ValueCodec]
     result_codec: ValueCodec
     plain_call_types: Collection[tuple[type, ...]] = ()
-    """Argument types of complete positional calls whose values need no conversion: the fast path of `encode`."""
+    """Argument types of the calls that take the fast path of `encode`: positional, complete, and stored unchanged."""
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
@@ -112,7 +112,7 @@ class TaskCodec:
         results: Mapping[str, JsonValue] = _EMPTY_MAPPING,
         injected: Mapping[str, object] = _EMPTY_MAPPING,
     ) -> DecodedArguments:
-        """Decode stored arguments; raises PayloadError if they do not match the function (any more).
+        """Decode stored arguments; raises PayloadError if they do not match the function, which may have changed.
 
         A workflow adds stored `results` of other nodes, and `injected` values that are passed unchanged.
         """
@@ -159,6 +159,7 @@ class TaskCodec:
 
 
 def _find_plain_call_types(signature: CallSignature, codecs: Mapping[str, ValueCodec]) -> Iterator[tuple[type, ...]]:
+    """Yield the types for each number of arguments with which all required parameters are given by position."""
     for count in range(len(signature.positional) + 1):
         names = signature.positional[:count]
         types = [kind for name in names if (kind := codecs[name].passthrough_type) is not None]
@@ -167,7 +168,7 @@ def _find_plain_call_types(signature: CallSignature, codecs: Mapping[str, ValueC
 
 
 # Most calls leave args or kwargs empty, and parsing an empty text would cost more than running a short task.
-_EMPTY: Mapping[str | bytes, Callable[[], JsonValue]] = {"[]": list, b"[]": list, "{}": dict, b"{}": dict}
+_EMPTY_CONTAINERS: Mapping[str | bytes, Callable[[], JsonValue]] = {"[]": list, b"[]": list, "{}": dict, b"{}": dict}
 
 
 def _parse_container(kind: type[Container], text: str) -> Container:
@@ -178,8 +179,8 @@ def _parse_container(kind: type[Container], text: str) -> Container:
 
 
 def _parse_arguments(text: str | bytes) -> JsonValue:
-    if text in _EMPTY:
-        return _EMPTY[text]()
+    if text in _EMPTY_CONTAINERS:
+        return _EMPTY_CONTAINERS[text]()
     try:
         return parse_json(text)
     except ValueError:
@@ -250,7 +251,7 @@ class CallSignature:
         return self.positional[:count] + (self.var_positional or "",) * (count - len(self.positional))
 
     def prefer_keywords(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Pass every argument by keyword that can be, so that equal calls look the same."""
+        """Turn positional arguments into keywords where possible, so that equal calls have the same form."""
         pairs = list(zip(self.positional_names(len(args)), args, strict=True))
         by_name = {name: value for name, value in pairs if name in self.keywords}
         return [value for name, value in pairs if name not in self.keywords], {**by_name, **kwargs}
@@ -331,6 +332,7 @@ def _resolve_annotation(
     function: Callable[..., object], name: str, annotation: object
 ) -> Result[object, SignatureFault]:
     """Resolve forward references in the annotation against the function's module."""
+    # `get_type_hints` resolves all annotations of an object; an object with only this one isolates the error.
     holder = SimpleNamespace(__annotations__={name: annotation})
     module_names = getattr(function, "__globals__", {})
     try:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class LoadedSettings:
     """The settings of every section, the file they were read from, and the origin of each value.
 
-    `origins` has an entry for every value that is not a default; `replaced` names the keys whose value in code was
-    overridden by a file given explicitly, the environment or an option.
+    `origins` has an entry for every value that is not a default; `overridden` has the keys whose value in code was
+    replaced by an explicit file, the environment or an option.
     """
 
     app: AppConfig
@@ -59,7 +59,7 @@ class LoadedSettings:
     log: LogConfig
     file: Path | None
     origins: Mapping[KeyPath, Origin]
-    replaced: tuple[str, ...]
+    overridden: tuple[str, ...]
 
     @property
     def locator(self) -> str | None:
@@ -87,7 +87,8 @@ def load_settings(
 ) -> LoadedSettings:
     """Load the settings; raises all errors together.
 
-    Precedence: defaults < discovered file < code < file given explicitly < environment < options.
+    Precedence: defaults < discovered file < code < explicit file < environment < options. A file is explicit if
+    `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the folder or a parent.
     """
     file, precedence = _read_file(config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder())
     layers = _layers(file, file_precedence=precedence, code=app_config, options=options or {}, environ=environ)
@@ -98,13 +99,13 @@ def load_settings(
         **cast("dict[str, Any]", models),
         file=file.path if file else None,
         origins={path: value.origin for path, value in merged.values.items()},
-        replaced=merged.overridden_keys(models["app"]),
+        overridden=merged.overridden_keys(models["app"]),
     )
 
 
-def _read_file(named: str | os.PathLike[str] | None, folder: Path) -> tuple[ConfigFile | None, Precedence]:
-    if named:
-        return read_config_file(folder / Path(named).expanduser()), Precedence.NAMED_FILE
+def _read_file(explicit: str | os.PathLike[str] | None, folder: Path) -> tuple[ConfigFile | None, Precedence]:
+    if explicit:
+        return read_config_file(folder / Path(explicit).expanduser()), Precedence.EXPLICIT_FILE
     discovered = find_config_file(folder)
     return (read_config_file(discovered) if discovered else None), Precedence.DISCOVERED_FILE
 
@@ -117,12 +118,12 @@ def _layers(
     options: Mapping[str, object],
     environ: Mapping[str, str],
 ) -> list[Layer]:
-    """Return the layers in the order of their precedence."""
+    """Return the layers from lowest to highest precedence."""
     file_layer = layer_from_file(file, precedence=file_precedence) if file else Layer()
     code_layer = layer_from_code(code) if code else Layer()
     is_discovered = file_precedence is Precedence.DISCOVERED_FILE
     lower = [file_layer, code_layer] if is_discovered else [code_layer, file_layer]
-    # Variable names are case-insensitive; the queues known so far give the spelling of a queue's name.
+    # Variables match queue names regardless of case; files and code tell how a name is spelled.
     queue_names = {name for layer in lower for name in layer.queue_names}
     environment_layer = layer_from_environment(environ, queue_names=queue_names)
     return [layer_from_database_url(environ), *lower, environment_layer, layer_from_options(options)]
@@ -172,10 +173,11 @@ class MergedSettings:
         return tuple(sorted(toml_name(path) for path in overridden))
 
     def _table(self, root: str) -> dict[str, Any]:
+        """Return the values of one model as nested dicts, ready for validation."""
         table: dict[str, Any] = {}
         for path, given in self.values.items():
             if path[0] == root:
-                _put(table, path[1:], given.value)
+                _set_nested(table, path[1:], given.value)
         if root == "app":
             table.update(self._groups_set_only_in_code())
         if queues := table.pop("custom_queues", None):
@@ -183,7 +185,7 @@ class MergedSettings:
         return table
 
     def _groups_set_only_in_code(self) -> dict[str, Settings]:
-        """Settings groups to use as given: rebuilding them would validate groups built without validation."""
+        """Return the setting groups that only code sets; validating them again would reject `unchecked` ones."""
         code = self.app_config
         names = code.model_fields_set if code else ()
         groups = {name: getattr(code, name) for name in names if isinstance(getattr(code, name), Settings)}
@@ -195,13 +197,13 @@ class MergedSettings:
 
     def _error(self, fault: Fault, table: Mapping[str, Any]) -> ConfigurationError:
         """Report a fault with its TOML name and the origin of highest precedence among the involved settings."""
-        involved = [_name_queue(path, table) for path in (fault.path, *fault.involved)]
+        involved = [_with_queue_name(path, table) for path in (fault.path, *fault.involved)]
         origin = max((self._origin(path) for path in involved), key=lambda origin: origin.precedence)
-        name = toml_name(_name_queue(fault.path, table))
+        name = toml_name(_with_queue_name(fault.path, table))
         return fault.as_error(name=name, source=origin.source, location=origin.location)
 
     def _origin(self, path: SettingPath) -> Origin:
-        """Return the origin of the setting, or of a value inside or around it."""
+        """Return the origin of the setting, of a value inside it or of a value that contains it; the highest wins."""
         related = [
             given.origin.for_path(path[len(given_path) :])
             for given_path, given in self.values.items()
@@ -211,13 +213,13 @@ class MergedSettings:
 
 
 def _is_ignored_queue(value: SettingValue, code: AppConfig) -> bool:
-    """Whether the value is for a queue of a discovered file that code does not define; code's list of queues wins."""
+    """Whether the value belongs to a queue that code does not define, in a discovered file: code's list is complete."""
     names = {queue.name for queue in code.custom_queues or ()}
     is_queue = value.model_path[:2] == ("app", "custom_queues")
     return is_queue and value.origin.precedence < Precedence.CODE and value.model_path[2] not in names
 
 
-def _put(table: dict[str, Any], path: KeyPath, value: Any) -> None:
+def _set_nested(table: dict[str, Any], path: KeyPath, value: Any) -> None:
     for part in path[:-1]:
         table = table.setdefault(part, {})
     table[path[-1]] = value
@@ -243,7 +245,7 @@ def toml_name(path: SettingPath) -> str:
     return format_path(path[1:])
 
 
-def _name_queue(path: SettingPath, table: Mapping[str, Any]) -> SettingPath:
+def _with_queue_name(path: SettingPath, table: Mapping[str, Any]) -> SettingPath:
     """Replace the index of a queue in the path of a fault with the name of the queue."""
     if path[:2] == ("app", "custom_queues") and len(path) > 2:
         # In the file the name of a queue is the name of its table, not a key.

@@ -29,7 +29,7 @@ class Precedence(IntEnum):
     FALLBACK = 1
     DISCOVERED_FILE = 2
     CODE = 3
-    NAMED_FILE = 4
+    EXPLICIT_FILE = 4
     ENVIRONMENT = 5
     OPTION = 6
 

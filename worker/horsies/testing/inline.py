@@ -61,11 +61,11 @@ class InlineDelivery:
         self._tasks: dict[str, InlineTask] = {}
         self.reader = InlineTaskReader(self._tasks)
 
-    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
-        payload = to_full_payload(send)
-        if (existing := self._existing(payload)) is not None:
+    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
+        full_payload = to_full_payload(payload)
+        if (existing := self._existing(full_payload)) is not None:
             return existing
-        inline_task = self._start(task, payload)
+        inline_task = self._start(task, full_payload)
         while (attempt := inline_task.next_attempt()) is not None:
             inline_task.record(execute(inline_task.call, attempt))
         return Ok(self._finish(inline_task))
@@ -73,13 +73,13 @@ class InlineDelivery:
     async def deliver_async(
         self,
         task: TaskDefinition,
-        send: AnyPayload,
+        payload: AnyPayload,
         connection: object | None,  # noqa: ARG002  # there is no transaction to join
     ) -> TaskSendResult[AnyHandle]:
-        payload = to_full_payload(send)
-        if (existing := self._existing(payload)) is not None:
+        full_payload = to_full_payload(payload)
+        if (existing := self._existing(full_payload)) is not None:
             return existing
-        inline_task = self._start(task, payload)
+        inline_task = self._start(task, full_payload)
         while (attempt := inline_task.next_attempt()) is not None:
             inline_task.record(await execute_async(inline_task.call, attempt))
         return Ok(self._finish(inline_task))
