@@ -111,7 +111,7 @@ def _foreign_task(text: str) -> TaskResult[str, TaskError]:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("nobody", "WORKER_RESOLUTION_ERROR"), ("work", "WORKER_SERIALIZATION_ERROR")]
+    ("name", "code"), [("unknown", "WORKER_RESOLUTION_ERROR"), ("work", "WORKER_SERIALIZATION_ERROR")]
 )
 async def test_task_of_another_app_fails_without_side_effects(scene: Scene, name: str, code: str) -> None:
     other = Horsies(scene.worker.app.config)
@@ -188,15 +188,15 @@ async def test_delayed_task_starts_on_time(scene: Scene) -> None:
 
 
 async def test_function_past_its_timeout_is_killed_alone(scene: Scene) -> None:
-    neighbour = await scene.worker.send("work", 1.8)
-    await scene.ledger.until_started(neighbour)
+    other = await scene.worker.send("work", 1.8)
+    await scene.ledger.until_started(other)
     row = await scene.run("work_briefly", 30.0)
     (attempt,) = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "TASK_TIMEOUT", 0)
     assert attempt["outcome"] == "FAILED"
     assert row["failed_at"] - row["started_at"] < timedelta(seconds=2)
-    assert (await scene.ledger.until_terminal(neighbour))[neighbour]["status"] == "COMPLETED"
-    assert await scene.ledger.violations([row["id"], neighbour]) == []
+    assert (await scene.ledger.until_terminal(other))[other]["status"] == "COMPLETED"
+    assert await scene.ledger.violations([row["id"], other]) == []
 
 
 async def test_timeout_is_retried_if_listed(scene: Scene) -> None:
@@ -208,13 +208,13 @@ async def test_timeout_is_retried_if_listed(scene: Scene) -> None:
 async def test_coroutine_past_its_timeout_is_cancelled_alone(scene: Scene) -> None:
     await scene.worker.until(lambda: len(scene.worker.children) == 2)
     before = [child.pid for child in scene.worker.children]
-    neighbours = [await scene.worker.send("nap", 1.5) for _ in range(4)]
+    others = [await scene.worker.send("nap", 1.5) for _ in range(4)]
     row = await scene.run("nap_briefly", 30.0)
     assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
-    rows = await scene.ledger.until_terminal(*neighbours)
+    rows = await scene.ledger.until_terminal(*others)
     assert {other["status"] for other in rows.values()} == {"COMPLETED"}
     assert [child.pid for child in scene.worker.children] == before
-    assert await scene.ledger.violations([row["id"], *neighbours]) == []
+    assert await scene.ledger.violations([row["id"], *others]) == []
 
 
 async def test_uncancellable_coroutine_interrupts_others_without_counting_a_crash(scene: Scene) -> None:

@@ -162,7 +162,7 @@ class Dispatcher:
         ]
         self._record_claimed(tasks)
         running = [task for task in tasks if task.phase is Phase.RUNNING]
-        if may_assign(parts.app.recovery, took_s=took_s) and not parts.capacity.is_closed:
+        if may_assign(parts.app_config.recovery, took_s=took_s) and not parts.capacity.is_closed:
             rejected = assign(parts, running)
             self._update_admission(rows, rejected)
         else:
@@ -210,7 +210,7 @@ class Dispatcher:
         for task, pid in slots:
             if (task.row.id, task.row.claim_token) not in started:
                 await self._on_start_refused(task)
-            elif may_assign(parts.app.recovery, took_s=took_s) and children[pid].accepts_work:
+            elif may_assign(parts.app_config.recovery, took_s=took_s) and children[pid].accepts_work:
                 by_child.setdefault(pid, []).append(task)
             else:
                 parts.releases.add([task])
@@ -330,7 +330,7 @@ class Capacity:
         )
         if plan is None or self.is_closed:
             return None
-        lease_ms, free = parts.app.claim_lease_ms, self.free_slots(children)
+        lease_ms, free = parts.app_config.claim_lease_ms, self.free_slots(children)
         return ClaimRequest(
             worker_id=parts.identity.worker_id,
             hostname=parts.identity.hostname,
@@ -354,7 +354,7 @@ class Capacity:
     def free_slots(self, children: Sequence[Child]) -> FreeSlots:
         loads = [(child.pid, self._parts.assignments.load(child)) for child in children]
         size = max((queue.chunk_size for queue in self._served_queues()), default=1)
-        concurrency = self._parts.worker.async_concurrency
+        concurrency = self._parts.worker_config.async_concurrency
         return FreeSlots(
             any_task=_round_robin([pid] * count_free_slots(load, size, depth=MAX_CHUNKS) for pid, load in loads),
             async_only=_round_robin(
@@ -364,23 +364,23 @@ class Capacity:
 
     def _served_queues(self) -> list[ServedQueue]:
         parts = self._parts
-        caps = {queue.name: queue.max_concurrency for queue in parts.app.custom_queues or ()}
-        has_cluster_cap = parts.app.cluster_wide_cap is not None
+        caps = {queue.name: queue.max_concurrency for queue in parts.app_config.custom_queues or ()}
+        has_cluster_cap = parts.app_config.cluster_wide_cap is not None
         return [
             ServedQueue(
                 name=name,
                 max_concurrency=caps.get(name),
                 chunk_size=chunk_size(
                     parts.durations.for_queue(name),
-                    max_chunk=parts.worker.max_chunk,
+                    max_chunk=parts.worker_config.max_chunk,
                     is_capped=has_cluster_cap or caps.get(name) is not None,
                 ),
             )
-            for name in parts.worker.queues or ()
+            for name in parts.worker_config.queues or ()
         ]
 
     def _limits(self) -> ClaimLimits:
-        app, worker = self._parts.app, self._parts.worker
+        app, worker = self._parts.app_config, self._parts.worker_config
         return ClaimLimits(
             prefetch_buffer=app.prefetch_buffer,
             max_claim_batch=worker.max_claim_batch,
@@ -429,7 +429,7 @@ class Releases:
 
     async def reconcile_if_due(self) -> None:
         """Reconcile once per check interval: the server may execute a statement long after we gave up on it."""
-        if (time.monotonic() - self._reconciled_at) * 1000 >= self._parts.app.recovery.check_interval_ms:
+        if (time.monotonic() - self._reconciled_at) * 1000 >= self._parts.app_config.recovery.check_interval_ms:
             await self.reconcile()
 
     async def reconcile(self) -> None:
@@ -502,7 +502,7 @@ class DuePoller:
         await run_until(stop, self._poll())
 
     async def _poll(self) -> None:
-        poll_s = self._parts.app.resilience.notify_poll_interval_ms / 1000
+        poll_s = self._parts.app_config.resilience.notify_poll_interval_ms / 1000
         while True:
             self._wake_at = time.monotonic() + poll_s
             due_s = await self._next_due_s()
@@ -518,6 +518,6 @@ class DuePoller:
         """Seconds until the next task becomes due; None if there is none or the database is unavailable."""
         try:
             async with self._parts.claim_lock:
-                return await self._worker_store.next_due_s(self._parts.worker.queues or [])
+                return await self._worker_store.next_due_s(self._parts.worker_config.queues or [])
         except HorsiesError:
             return None

@@ -59,7 +59,7 @@ class Heartbeat:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send heartbeats until `stop` is set."""
-        recovery = self._parts.app.recovery
+        recovery = self._parts.app_config.recovery
         await run_until(
             stop,
             self._repeat(
@@ -85,7 +85,9 @@ class Heartbeat:
                 await send()
             except HorsiesError:
                 # Retry before the next one is due: a fenced worker waits for it.
-                await asyncio.sleep(min(interval_ms / 1000, self._parts.app.resilience.db_retry_initial_ms / 1000))
+                await asyncio.sleep(
+                    min(interval_ms / 1000, self._parts.app_config.resilience.db_retry_initial_ms / 1000)
+                )
             else:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(trigger.wait(), max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
@@ -144,10 +146,12 @@ class Heartbeat:
         tasks = parts.in_flight.in_phase(Phase.CLAIMED)
         if not tasks:
             return
-        lease_ms = parts.app.claim_lease_ms
+        lease_ms = parts.app_config.claim_lease_ms
         lease = None
         if lease_ms is not None:
-            lease = LeaseRenewal(length_s=lease_ms / 1000, max_claim_age_s=parts.app.max_claim_renew_age_ms / 1000)
+            lease = LeaseRenewal(
+                length_s=lease_ms / 1000, max_claim_age_s=parts.app_config.max_claim_renew_age_ms / 1000
+            )
         heartbeats = [TaskHeartbeat(claim=task.claim, pid=parts.identity.pid) for task in tasks]
         sent_at = time.monotonic()
         replies = await parts.heartbeats.send_claimer_heartbeats(heartbeats, lease=lease)
@@ -162,7 +166,7 @@ class Heartbeat:
 
     async def _send_runner_heartbeats(self) -> None:
         parts = self._parts
-        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(parts.app.recovery)
+        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(parts.app_config.recovery)
         self._emit_silent_children(limit_s)
         tasks = [task for task in parts.in_flight.in_phase(Phase.RUNNING, Phase.STORING) if _is_alive(task, limit_s)]
         if not tasks:

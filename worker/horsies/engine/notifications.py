@@ -40,7 +40,7 @@ class Notifications:
 
     name = "notifications"
 
-    def __init__(self, parts: Parts, link: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
+    def __init__(self, parts: Parts, connection_spec: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
         self._parts = parts
         # Not parts.worker_store, which uses the connection of the heartbeats.
         self._worker_store = WorkerStore(parts.claims.database)
@@ -50,7 +50,7 @@ class Notifications:
             WORKFLOW_DUE_CHANNEL: lambda _workflow_id: parts.workflows_due.set(),
             WORKER_PING_CHANNEL: self._on_worker_command,
         }
-        self._listener = ProbedListener(parts, link, handlers, probe_after_s=probe_after_s)
+        self._listener = ProbedListener(parts, connection_spec, handlers, probe_after_s=probe_after_s)
         self.listening = self._listener.listening
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -58,7 +58,7 @@ class Notifications:
         await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
 
     def _on_task_new(self, queue_name: str) -> None:
-        if queue_name in (self._parts.worker.queues or ()):
+        if queue_name in (self._parts.worker_config.queues or ()):
             self._parts.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:
@@ -102,7 +102,7 @@ class ProbedListener:
     def __init__(
         self,
         parts: Parts,
-        link: ConnectionSpec,
+        connection_spec: ConnectionSpec,
         handlers: Mapping[str, Callable[[str], None]],
         *,
         probe_after_s: float = PROBE_AFTER_S,
@@ -112,7 +112,7 @@ class ProbedListener:
         self._probe_channel = f"horsies_probe_{uuid4().hex}"
         channels = {name: self._recording(handler) for name, handler in handlers.items()}
         channels[self._probe_channel] = self._record_received
-        self._listener = Listener(link, channels, on_change=self._on_connection_change)
+        self._listener = Listener(connection_spec, channels, on_change=self._on_connection_change)
         self._received_at = time.monotonic()
         self._received = asyncio.Event()
         self.listening = asyncio.Event()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def build_reaper(parts: Parts) -> Reaper:
     """The reaper with its jobs, by the names operators see."""
-    app, database = parts.app, parts.claims.database
+    app, database = parts.app_config, parts.claims.database
     windows = RetentionWindows.of(app.recovery, app.retention)
     interval_s = app.recovery.check_interval_ms / 1000
 
@@ -63,7 +63,7 @@ class Reaper:
     ) -> None:
         self._parts = parts
         self._store = RecoveryStore(parts.claims.database)
-        self._interval_s = parts.app.recovery.check_interval_ms / 1000
+        self._interval_s = parts.app_config.recovery.check_interval_ms / 1000
         self._healing = healing
         self._pass_job = self._periodic_job("reaper pass")
         self._step_jobs = {step: self._periodic_job(step) for step in SweepStep}
@@ -99,7 +99,7 @@ class Reaper:
 
     def _observer(self, series: HeartbeatSeries | None, now: datetime) -> WorkerObserver:
         """This worker as observer; `listening_since` is None if one of its own heartbeats is overdue at `now`."""
-        recovery = self._parts.app.recovery
+        recovery = self._parts.app_config.recovery
         since = series.since if series is not None and series.is_unbroken(now, recovery) else None
         return WorkerObserver(worker_id=self._parts.identity.worker_id, config=recovery, listening_since=since)
 

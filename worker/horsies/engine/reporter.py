@@ -292,18 +292,18 @@ class SnapshotWriter:
         while True:
             with suppress(HorsiesError):
                 await self._worker_store.write_snapshot(self._take_snapshot())
-            await asyncio.sleep(self._parts.worker.snapshot_interval_ms / 1000)
+            await asyncio.sleep(self._parts.worker_config.snapshot_interval_ms / 1000)
 
     def _take_snapshot(self) -> WorkerSnapshot:
         parts = self._parts
-        queues = parts.app.custom_queues or ()
+        queues = parts.app_config.custom_queues or ()
         children_rss = sum(_rss_bytes(child.pid) for child in parts.pool.children)
         return WorkerSnapshot(
-            worker=parts.identity.registration(parts.worker, parts.app),
+            worker=parts.identity.registration(parts.worker_config, parts.app_config),
             started_at=self._started_at,
-            max_claim_batch=parts.worker.max_claim_batch,
-            max_claim_per_worker=parts.worker.max_claim_per_worker,
-            cluster_wide_cap=parts.app.cluster_wide_cap,
+            max_claim_batch=parts.worker_config.max_claim_batch,
+            max_claim_per_worker=parts.worker_config.max_claim_per_worker,
+            cluster_wide_cap=parts.app_config.cluster_wide_cap,
             queue_priorities={queue.name: queue.priority for queue in queues},
             queue_max_concurrency={queue.name: queue.max_concurrency for queue in queues},
             tasks_running=len(parts.in_flight.in_phase(Phase.RUNNING, Phase.STORING)),

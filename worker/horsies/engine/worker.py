@@ -56,8 +56,8 @@ logger = logging.getLogger("horsies.worker")
 class Parts:
     """The objects that the services of one worker share."""
 
-    app: AppConfig
-    worker: WorkerConfig
+    app_config: AppConfig
+    worker_config: WorkerConfig
     identity: WorkerIdentity
     fence: SelfFence
     in_flight: InFlight
@@ -105,7 +105,7 @@ class Parts:
                 lost = events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error))
                 self.reporter.emit(lost)
 
-        return Backoff(self.app.resilience, on_change=on_change)
+        return Backoff(self.app_config.resilience, on_change=on_change)
 
 
 class Worker:
@@ -223,8 +223,8 @@ class Worker:
         for listener in self._listeners:
             reporter.add_listener(listener)
         parts = Parts(
-            app=app,
-            worker=worker,
+            app_config=app,
+            worker_config=worker,
             identity=self.identity,
             fence=SelfFence(app.recovery),
             in_flight=InFlight(),
@@ -484,7 +484,9 @@ class DispatchThenDrain:
         parts = self._parts
         parts.reporter.emit(
             events.WorkerDraining(
-                worker_id=str(parts.identity.worker_id), running=len(self._running()), grace_s=parts.worker.grace_s
+                worker_id=str(parts.identity.worker_id),
+                running=len(self._running()),
+                grace_s=parts.worker_config.grace_s,
             )
         )
         await parts.worker_store.set_state(parts.identity.worker_id, WorkerState.DRAINING)
@@ -496,7 +498,7 @@ class DispatchThenDrain:
         idle = asyncio.create_task(self._dispatcher.wait_until_idle())
         stop_now = asyncio.create_task(self._stop_now.wait())
         waits: list[asyncio.Task[Any]] = [idle, stop_now]
-        await asyncio.wait(waits, timeout=self._parts.worker.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=self._parts.worker_config.grace_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
@@ -505,7 +507,7 @@ class DispatchThenDrain:
         self._log_running()
         self._dispatcher.kill_busy_children()
         try:
-            async with asyncio.timeout(self._parts.worker.kill_wait_s):
+            async with asyncio.timeout(self._parts.worker_config.kill_wait_s):
                 await self._dispatcher.wait_until_idle()
         except TimeoutError:
             logger.warning("%d task processes still alive after SIGKILL", len(self._running()))

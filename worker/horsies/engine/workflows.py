@@ -26,7 +26,7 @@ class WorkflowAdvancer:
         self._woken = parts.workflows_due
         self._outbox = OutboxProcessor(parts.claims.database, definitions)
         self._backoff = parts.backoff(self.name)
-        self._poll_s = parts.app.resilience.notify_poll_interval_ms / 1000
+        self._poll_s = parts.app_config.resilience.notify_poll_interval_ms / 1000
 
     async def run(self, stop: asyncio.Event) -> None:
         """Advance runs until `stop` is set, then once more for the last outcomes of this worker."""
