@@ -123,7 +123,7 @@ class Drainer:
             if error.retryable:
                 raise
             # The server will never accept this result, but the task must end.
-            message = f"the server rejected the result: {error.message}"
+            message = f"the database rejected the result: {error.message}"
             failure = worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
             return await self._store(task, failure, now)
 
@@ -259,7 +259,7 @@ def _decode_arguments(call: TaskCall) -> DecodedArguments | AttemptOutcome:
         args, kwargs = call.arguments
         return decode_arguments(call.task.codec, args, kwargs, call.context, result_codec_for=call.result_codec_for)
     except TASK_EXCEPTIONS as error:  # validators are user code
-        message = f"the stored arguments cannot be read: {safe_stringify(str, error) or type(error).__qualname__}"
+        message = f"cannot decode the stored arguments: {safe_stringify(str, error) or type(error).__qualname__}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
 
 
@@ -267,7 +267,7 @@ def _encode_outcome(call: TaskCall, result: AnyResult) -> AttemptOutcome:
     try:
         stored = encode_result(result, call.task.codec.result_codec)
     except TASK_EXCEPTIONS as error:  # serializers are user code
-        message = f"the result cannot be stored: {type(error).__qualname__}"
+        message = f"cannot encode the result: {type(error).__qualname__}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
     if stored.error is None:
         return AttemptOutcome(stored=stored, outcome=TaskAttemptOutcome.COMPLETED)
