@@ -7,14 +7,14 @@ from horsies_tui.widgets.facets import FacetPopup, facet_choices, with_facets
 from horsies_tui.widgets.filter_bar import FilterSuggester
 from tests.support.tui import eventually, running_app, screen_text
 
-FOUND = Facets(
+FACETS = Facets(
     statuses=(Facet(value="FAILED", count=58),), queues=(Facet(value="mail", count=41),), names=(), error_codes=()
 )
 
 
 def test_filtered_value_without_matches_can_be_unselected() -> None:
-    offered = facet_choices(FOUND, TaskFilter(queues=("legacy",)))
-    assert [(choice.key, choice.count) for choice in offered] == [
+    choices = facet_choices(FACETS, TaskFilter(queues=("legacy",)))
+    assert [(choice.key, choice.count) for choice in choices] == [
         (("statuses", "FAILED"), 58),
         (("queues", "mail"), 41),
         (("queues", "legacy"), None),
