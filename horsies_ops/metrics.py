@@ -18,7 +18,6 @@ from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_o
 from horsies.model.events import EventKind
 from horsies_ops.reads.facade import OpsReads
 from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
-from horsies_ops.reads.queues import QueueRow
 
 BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 SCRAPE_TIMEOUT_S: Final = 30.0
@@ -132,18 +131,15 @@ def _gauges(overview: Overview) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("horsies_tasks", "Unfinished tasks.", labels=("status", "queue"))
     due = GaugeMetricFamily("horsies_oldest_due_seconds", "Time the oldest due task has waited.", labels=("queue",))
     for queue in overview.queues:
-        for status, count in _unfinished_counts(queue).items():
-            tasks.add_metric((status, queue.name), count)
+        tasks.add_metric(("PENDING", queue.name), queue.pending + queue.delayed)
+        tasks.add_metric(("CLAIMED", queue.name), queue.claimed)
+        tasks.add_metric(("RUNNING", queue.name), queue.running)
         due.add_metric((queue.name,), queue.oldest_due_age.total_seconds() if queue.oldest_due_age else 0)
     workers = GaugeMetricFamily("horsies_workers", "Workers by state.", labels=("state",))
     for state, number in overview.workers.items():
         workers.add_metric((state,), number)
     stale = GaugeMetricFamily("horsies_stale_candidates", "Stale tasks.", value=overview.stale)
     return tasks, due, workers, stale
-
-
-def _unfinished_counts(queue: QueueRow) -> dict[str, int]:
-    return {"PENDING": queue.pending + queue.delayed, "CLAIMED": queue.claimed, "RUNNING": queue.running}
 
 
 def _counters(totals: MetricTotals) -> Iterable[Metric]:

@@ -15,7 +15,8 @@ from horsies.errors import HorsiesError
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
-from horsies_ops.reads.live import FeedStatus, Topic, listen
+from horsies_ops.reads.changes import FeedStatus, Topic
+from horsies_ops.reads.live import listen
 
 PAGE_SIZE: Final = 1_000
 OVERLAP: Final = 500

@@ -72,12 +72,12 @@ SELECT queue_name                                    AS name,
        pause.paused_at, pause.paused_by, pause.pause_reason,
        coalesce(pending.pending, 0)::integer         AS pending,
        coalesce(pending.delayed, 0)::integer         AS delayed,
-       coalesce(owned.claimed, 0)::integer            AS claimed,
-       coalesce(owned.running, 0)::integer            AS running,
+       coalesce(owned.claimed, 0)::integer           AS claimed,
+       coalesce(owned.running, 0)::integer           AS running,
        now() - pending.oldest_due_at                 AS oldest_due_age,
        pending.next_due_at - now()                   AS next_due_in,
-       coalesce(finished.finished, 0)::integer          AS finished_last_minute,
-       coalesce(finished.failed, 0)::integer            AS failed_last_minute,
+       coalesce(finished.finished, 0)::integer       AS finished_last_minute,
+       coalesce(finished.failed, 0)::integer         AS failed_last_minute,
        coalesce(served.workers, 0)::integer          AS served_by
   FROM known
   LEFT JOIN pending USING (queue_name)

@@ -153,9 +153,9 @@ async def test_sweep_leaves_runs_with_outbox_entries_to_workers(
 ) -> None:
     run = await insert_run(database_url)
     links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
-    ended = await insert_task(database_url, status="FAILED", terminal_at=seconds_ago(1), **links)
-    await insert_node(database_url, run, 0, task_id=ended, status="RUNNING")
-    await insert(database_url, "horsies_workflow_outbox", task_id=ended, workflow_id=run, task_index=0)
+    finished = await insert_task(database_url, status="FAILED", terminal_at=seconds_ago(1), **links)
+    await insert_node(database_url, run, 0, task_id=finished, status="RUNNING")
+    await insert(database_url, "horsies_workflow_outbox", task_id=finished, workflow_id=run, task_index=0)
     assert (await ops.stale_candidates()).workflows == (await ops.sweep()).workflows == ()
     assert await only_row(connection, "horsies_workflows", "status") == ("RUNNING",)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import FilterFault, parse_filter
-from horsies_ops.reads.live import Change, FeedStatus, Topic
 from horsies_tui.data.queries import ChangeLog, LoggedChange
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem

@@ -6,7 +6,7 @@ import pytest
 from textual.message import Message
 
 from horsies.errors import DatabaseUnreachable
-from horsies_ops.reads.live import Topic
+from horsies_ops.reads.changes import Topic
 from horsies_tui.data.queries import LiveQueries, LiveQuery
 from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource

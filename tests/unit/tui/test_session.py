@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
-from horsies_ops.reads.live import Change, FeedStatus, Topic
+from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
 from horsies_tui.data.source import DataSource
