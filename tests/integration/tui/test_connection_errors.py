@@ -1,4 +1,4 @@
-"""What the screens say where there is nothing to show: no tables, no such database."""
+"""Errors shown when the database or its tables do not exist."""
 
 from __future__ import annotations
 

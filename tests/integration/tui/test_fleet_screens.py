@@ -1,4 +1,4 @@
-"""Dashboard, queues and workers over a real server: what is done there is read back from the database."""
+"""Dashboard, Queues and Workers screens against PostgreSQL; effects are checked in the database."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ async def test_pausing_queue_updates_database_and_audit(database_url: str) -> No
 
 
 async def test_sweep_of_worker_recovers_only_its_tasks(database_url: str) -> None:
-    gone, other = [await insert_listening_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
-    claimed = await insert_owned_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
-    running = await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
-    left = await insert_owned_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
+    lost, other = [await insert_listening_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
+    claimed = await insert_owned_task(database_url, "CLAIMED", owner=lost, silent_s=3_600)
+    running = await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=3_600)
+    untouched = await insert_owned_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
     async with running_tui(database_url, place=Place.WORKERS) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, WorkersScreen)
-        screen.show_worker(gone)
+        screen.show_worker(lost)
         await eventually(pilot, lambda: "holds 2 tasks" in screen_text(pilot))
         await pilot.press("R")
         await until_plan_dialog(pilot)
         await pilot.press("y")
         await eventually(pilot, lambda: "requeued 1   failed 1" in screen_text(pilot))
     rows = await fetch_rows(database_url, "SELECT id, status FROM horsies_tasks")
-    assert {row["id"]: row["status"] for row in rows} == {claimed: "PENDING", running: "FAILED", left: "CLAIMED"}
+    assert {row["id"]: row["status"] for row in rows} == {claimed: "PENDING", running: "FAILED", untouched: "CLAIMED"}
 
 
 async def test_alerts_come_from_database(database_url: str) -> None:
-    gone = await insert_listening_worker(database_url, state="lost", silent_s=400)
-    await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    lost = await insert_listening_worker(database_url, state="lost", silent_s=400)
+    await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=3_600)
     await insert_task(database_url, queue_name="orphans")
     await insert_task(database_url, status="FAILED", error_code="SMTP_TIMEOUT")
     async with running_tui(database_url, place=Place.DASHBOARD) as pilot:
@@ -65,7 +65,7 @@ async def test_alerts_come_from_database(database_url: str) -> None:
         assert isinstance(screen, DashboardScreen)
         await eventually(pilot, lambda: bool(screen.list.rows))
         keys = [alert.key for alert in screen.list.rows]
-        assert keys == ["stale RUNNING", "queue orphans", f"dead {gone}", "failures"]
+        assert keys == ["stale RUNNING", "queue orphans", f"dead {lost}", "failures"]
 
 
 async def test_read_only_session_cannot_pause_queue(database_url: str) -> None:

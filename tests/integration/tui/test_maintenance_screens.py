@@ -1,4 +1,4 @@
-"""Stale tasks, maintenance and events over a real server: what is done there is read back from the database."""
+"""Stale, Maintenance and Events screens against PostgreSQL; effects are checked in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read-only, behind the keys: the toolkit refuses every action of the screens, and so does the database itself."""
+"""Read-only mode below the key bindings: the toolkit and the database session both refuse every action."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ READ_ONLY_TRANSACTION = "25006"
 WINDOWS = RetentionWindows(terminal_records=timedelta(hours=1))
 
 
-class Careless(OperatorSession):
-    """A hand that does not look whether it may write; only the database is left to refuse."""
+class UncheckedSession(OperatorSession):
+    """A session that skips the read-only check, so that only the database can refuse."""
 
     def require_writable(self) -> None:
         return None
 
 
-def _to_tasks(action: Action) -> Callable[[Ops, OperatorSession, UUID], Awaitable[object]]:
-    async def act(ops: Ops, hand: OperatorSession, task_id: UUID) -> object:
-        return await hand.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
+def _task_action(action: Action) -> Callable[[Ops, OperatorSession, UUID], Awaitable[object]]:
+    async def run(ops: Ops, session: OperatorSession, task_id: UUID) -> object:
+        return await session.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
 
-    return act
-
-
-async def _pause(_: Ops, hand: OperatorSession, __: UUID) -> object:
-    return await pause_queue(hand, "default")
+    return run
 
 
-async def _sweep(ops: Ops, hand: OperatorSession, _: UUID) -> object:
-    return await Sweeper(session=hand, reader=ops.reader, local_config=RecoveryConfig()).sweep(SweepOptions())
+async def _pause(_: Ops, session: OperatorSession, __: UUID) -> object:
+    return await pause_queue(session, "default")
 
 
-async def _cleanup(_: Ops, hand: OperatorSession, __: UUID) -> object:
-    return await cleanup(hand, WINDOWS)
+async def _sweep(ops: Ops, session: OperatorSession, _: UUID) -> object:
+    return await Sweeper(session=session, reader=ops.reader, local_config=RecoveryConfig()).sweep(SweepOptions())
 
 
-DOINGS: dict[str, Callable[[Ops, OperatorSession, UUID], Awaitable[object]]] = {
-    "op.requeue": _to_tasks(Action.REQUEUE),
-    "op.fail": _to_tasks(Action.FAIL),
-    "op.expire": _to_tasks(Action.EXPIRE),
-    "op.cancel": _to_tasks(Action.CANCEL),
+async def _cleanup(_: Ops, session: OperatorSession, __: UUID) -> object:
+    return await cleanup(session, WINDOWS)
+
+
+CHANGES: dict[str, Callable[[Ops, OperatorSession, UUID], Awaitable[object]]] = {
+    "op.requeue": _task_action(Action.REQUEUE),
+    "op.fail": _task_action(Action.FAIL),
+    "op.expire": _task_action(Action.EXPIRE),
+    "op.cancel": _task_action(Action.CANCEL),
     "op.pause": _pause,
     "op.sweep": _sweep,
     "op.cleanup": _cleanup,
@@ -71,7 +71,7 @@ async def ops(database_url: str) -> AsyncIterator[Ops]:
 
 @pytest.fixture
 async def task_id(database_url: str) -> UUID:
-    """One that each action would change, beside a stale one and an old one."""
+    """A task that every task action would change, next to a stale task and an old one."""
     await insert_owned_task(
         database_url, "RUNNING", owner=await insert_listening_worker(database_url, silent_s=3_600), silent_s=3_600
     )
@@ -80,17 +80,17 @@ async def task_id(database_url: str) -> UUID:
 
 
 def test_every_mutating_action_is_covered() -> None:
-    assert {action.id for action in ACTIONS if action.mutates} == DOINGS.keys()
+    assert {action.id for action in ACTIONS if action.mutates} == CHANGES.keys()
 
 
-@pytest.mark.parametrize("action", DOINGS)
+@pytest.mark.parametrize("action", CHANGES)
 async def test_toolkit_refuses_changes(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(Refused, match="read-only"):
-        await DOINGS[action](ops, ops.session, task_id)
+        await CHANGES[action](ops, ops.session, task_id)
 
 
-@pytest.mark.parametrize("action", DOINGS)
+@pytest.mark.parametrize("action", CHANGES)
 async def test_database_refuses_changes_that_bypass_toolkit(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(StatementFailed) as failed:
-        await DOINGS[action](ops, Careless(ops.database, ops.session.operator), task_id)
+        await CHANGES[action](ops, UncheckedSession(ops.database, ops.session.operator), task_id)
     assert failed.value.sqlstate == READ_ONLY_TRANSACTION

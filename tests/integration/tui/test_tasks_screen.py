@@ -1,4 +1,4 @@
-"""The list of tasks over a real server: what is done on the screen is read back from the database."""
+"""Tasks screen against PostgreSQL; effects are checked in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of workflows over a real server: what is done on the screen is read back from the database."""
+"""Workflows screen against PostgreSQL; effects are checked in the database."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.support.workflows import WorkflowDriver, node, node_statuses, run_row
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    """A plain connection to the test's database, to look at rows past the library."""
+    """A plain asyncpg connection to the test's database."""
     connection: Any = await asyncpg.connect(database_url)
     yield connection
     await connection.close()
 
 
 @pytest.fixture
-def bench(database: Database) -> WorkflowDriver:
+def driver(database: Database) -> WorkflowDriver:
     return WorkflowDriver(database)
 
 
-async def _apply(pilot: Pilot[None], key: str, said: str) -> None:
-    """Press a key, decide for what it proposes, and wait for what came of it."""
+async def _apply(pilot: Pilot[None], key: str, expected: str) -> None:
+    """Press a key, apply its proposal and wait for the expected text."""
     await pilot.press(key)
     await until_plan_dialog(pilot)
     await pilot.press("y")
-    await eventually(pilot, lambda: said in screen_text(pilot))
+    await eventually(pilot, lambda: expected in screen_text(pilot))
     await pilot.press("enter")
     await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
 
@@ -46,9 +46,9 @@ async def _status(connection: Connection, run: UUID) -> str:
 
 
 async def test_run_is_paused_resumed_and_cancelled_with_audit(
-    database_url: str, bench: WorkflowDriver, connection: Connection
+    database_url: str, driver: WorkflowDriver, connection: Connection
 ) -> None:
-    run = await bench.start_run(node(0), node(1, 0))
+    run = await driver.start_run(node(0), node(1, 0))
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "[1] n1" in screen_text(pilot))
         await _apply(pilot, "P", "Paused")
@@ -60,7 +60,7 @@ async def test_run_is_paused_resumed_and_cancelled_with_audit(
         assert await _status(connection, run) == "CANCELLED"
         assert await node_statuses(connection, run) == ["SKIPPED", "SKIPPED"]
     audits = await connection.fetch("SELECT action, via, affected FROM horsies_audit ORDER BY id")
-    assert [tuple(each) for each in audits] == [
+    assert [tuple(row) for row in audits] == [
         ("pause_workflow", "tui", 1),
         ("resume_workflow", "tui", 1),
         ("cancel_workflow", "tui", 1),
@@ -68,23 +68,23 @@ async def test_run_is_paused_resumed_and_cancelled_with_audit(
 
 
 async def test_failed_run_is_retried_from_failed_nodes(
-    database_url: str, bench: WorkflowDriver, connection: Connection
+    database_url: str, driver: WorkflowDriver, connection: Connection
 ) -> None:
-    run = await bench.start_run(node(0), node(1, 0), node(2, 1))
-    await bench.run(lambda name: "err" if name == "n1" else "ok")
+    run = await driver.start_run(node(0), node(1, 0), node(2, 1))
+    await driver.run(lambda name: "err" if name == "n1" else "ok")
     assert await node_statuses(connection, run) == ["COMPLETED", "FAILED", "SKIPPED"]
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "skipped: [1] failed" in screen_text(pilot))
         assert "BROKEN" in screen_text(pilot)
         await _apply(pilot, "R", "retried, 2 nodes")
         assert await _status(connection, run) == "RUNNING"
-        await bench.run()
+        await driver.run()
         await eventually(pilot, lambda: "COMPLETED 3/3" in screen_text(pilot), within_s=20)
 
 
-async def test_node_opens_its_task_with_attempt(database_url: str, bench: WorkflowDriver) -> None:
-    await bench.start_run(node(0))
-    await bench.run(lambda _: "err")
+async def test_node_opens_its_task_with_attempt(database_url: str, driver: WorkflowDriver) -> None:
+    await driver.start_run(node(0))
+    await driver.run(lambda _: "err")
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "✗ [0] n0" in screen_text(pilot))
         await pilot.press("enter", "enter")

@@ -1,4 +1,4 @@
-"""With `--ascii` there is no character on any screen that is not ASCII."""
+"""With `tui.ascii`, every screen and dialog is drawn in ASCII."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horsies_tui.screens import SCREENS
 from horsies_tui.theme import to_ascii
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
 
-OPENED = {
+OPENING_KEYS = {
     "help": ("question_mark",),
     "palette": ("colon",),
     "preview": ("C",),
@@ -25,7 +25,7 @@ OPENED = {
     "save": ("ctrl+s",),
     "copied": ("y",),
 }
-"""What can be opened over the tasks, by the keys."""
+"""Keys that open something over the Tasks screen."""
 
 
 @given(st.text(st.characters(exclude_categories=("C",))))
@@ -42,17 +42,17 @@ async def test_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> 
     async with running_app(
         DemoOpener(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, place=place
     ) as pilot:
-        assert {each for each in screen_text(pilot) if not each.isascii()} == set()
+        assert {character for character in screen_text(pilot) if not character.isascii()} == set()
 
 
-@pytest.mark.parametrize("keys", OPENED.values(), ids=OPENED)
+@pytest.mark.parametrize("keys", OPENING_KEYS.values(), ids=OPENING_KEYS)
 async def test_dialogs_are_drawn_in_ascii(keys: tuple[str, ...]) -> None:
     async with running_app(settings=TuiConfig(ascii=True), notifies=True) as pilot:
         before = screen_text(pilot)
         await pilot.press(*keys)
         await eventually(pilot, lambda: screen_text(pilot) != before)
         await until_stable(pilot)
-        assert {each for each in screen_text(pilot) if not each.isascii()} == set()
+        assert {character for character in screen_text(pilot) if not character.isascii()} == set()
 
 
 async def test_too_small_notice_is_drawn_in_ascii() -> None:

@@ -16,15 +16,15 @@ from horsies_tui.system import as_csv, as_json_lines
 from horsies_tui.widgets.dialogs import PromptDialog
 from tests.support.tui import eventually, running_app, screen_text, until_stable
 
-MAIL = TaskFilter(names=("mail.send",))
+MAIL_FILTER = TaskFilter(names=("mail.send",))
 
 
 async def _save_as(pilot: Pilot[None], name: str) -> None:
-    """Save the list of mails, under this name instead of the one that is proposed."""
+    """Export the mail tasks under this file name instead of the default."""
     screen = pilot.app.screen
     assert isinstance(screen, TasksScreen)
-    screen.apply_filter(MAIL)
-    await eventually(pilot, lambda: screen.window.filter == MAIL)
+    screen.apply_filter(MAIL_FILTER)
+    await eventually(pilot, lambda: screen.window.filter == MAIL_FILTER)
     await pilot.press("ctrl+s")
     await eventually(pilot, lambda: isinstance(pilot.app.screen, PromptDialog))
     await pilot.press("ctrl+u", *name, "enter")
@@ -32,7 +32,7 @@ async def _save_as(pilot: Pilot[None], name: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -51,9 +51,9 @@ async def test_csv_suffix_exports_csv() -> None:
         await _save_as(pilot, "mails.csv")
         await eventually(pilot, Path("mails.csv").exists)
         await until_stable(pilot)
-    saved = Path("mails.csv").read_text()
-    assert {row["name"] for row in csv.DictReader(io.StringIO(saved))} == {"mail.send"}
-    assert "s3cret" not in saved
+    text = Path("mails.csv").read_text()
+    assert {row["name"] for row in csv.DictReader(io.StringIO(text))} == {"mail.send"}
+    assert "s3cret" not in text
 
 
 async def test_existing_file_is_not_overwritten() -> None:
@@ -65,13 +65,13 @@ async def test_existing_file_is_not_overwritten() -> None:
 
 
 @given(st.text())
-def test_control_characters_are_not_exported(text: str) -> None:
-    document = {"name": text, "nested": [text]}
-    for saved in (as_csv([document]), as_json_lines([document])):
-        assert not [each for each in saved if each < " " and each not in "\r\n"]
-        assert "\x1b" not in saved
-        assert "\x9b" not in saved
-        assert "\u202e" not in saved
+def test_control_characters_are_not_exported(value: str) -> None:
+    document = {"name": value, "nested": [value]}
+    for text in (as_csv([document]), as_json_lines([document])):
+        assert not [character for character in text if character < " " and character not in "\r\n"]
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+        assert "\u202e" not in text
     assert json.loads(as_json_lines([document])) == document
 
 

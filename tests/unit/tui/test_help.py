@@ -13,8 +13,8 @@ from tests.support.tui import eventually, running_app, screen_text
 def test_help_lists_every_action_of_screen(place: Place) -> None:
     text = help_content(place, {}).plain
     assert all(rule in text for rule in KEY_RULES)
-    for where in (place, Place.LIST, Place.APP):
-        assert all(action.id in text for action in actions_at(where))
+    for section in (place, Place.LIST, Place.APP):
+        assert all(action.id in text for action in actions_at(section))
 
 
 def test_help_shows_changed_key() -> None:

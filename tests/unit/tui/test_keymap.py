@@ -15,7 +15,7 @@ def test_empty_key_disables_action() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("overrides", "fault"),
     [
         ({"op.requeue": "/"}, "capital letter"),
         ({"op.requeue": "r"}, "capital letter"),
@@ -24,9 +24,9 @@ def test_empty_key_disables_action() -> None:
         ({"op.burn": "B"}, "unknown action"),
     ],
 )
-def test_colliding_or_unsafe_key_is_rejected(wanted: dict[str, str], why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        build_keymap(wanted)
+def test_colliding_or_unsafe_key_is_rejected(overrides: dict[str, str], fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault):
+        build_keymap(overrides)
 
 
 def test_two_actions_can_swap_keys() -> None:

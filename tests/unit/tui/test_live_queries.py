@@ -14,104 +14,104 @@ from horsies_tui.messages import Fetched, FetchFailed
 from tests.support.tui import frozen_system
 
 
-class Desk:
-    """A store, somebody who wants something, and the answers."""
+class QueryHarness:
+    """Live queries with one query whose results the test releases one by one."""
 
-    def __init__(self, *, refresh_s: float = 0.0, **want: float) -> None:
-        self.store = LiveQueries(refresh_s=refresh_s)
-        self.asked = 0
+    def __init__(self, *, refresh_s: float = 0.0, **fields: float) -> None:
+        self.queries = LiveQueries(refresh_s=refresh_s)
+        self.fetch_count = 0
         self.may_answer = asyncio.Semaphore(0)
-        self.fails: Exception | None = None
-        self.told: asyncio.Queue[Message] = asyncio.Queue()
-        self.most_at_once = 0
-        self._at_once = 0
-        wanted = LiveQuery(name="tasks", fetch=self._fetch, invalidated_by=frozenset({Topic.STATUS_CHANGE}), **want)
-        self.store.set_queries([wanted], self.told.put_nowait)
-        self.store.connect(DemoSource(frozen_system(10), read_only=False, pace_s=None))
+        self.error: Exception | None = None
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.max_concurrent = 0
+        self._concurrent = 0
+        query = LiveQuery(name="tasks", fetch=self._fetch, invalidated_by=frozenset({Topic.STATUS_CHANGE}), **fields)
+        self.queries.set_queries([query], self.messages.put_nowait)
+        self.queries.connect(DemoSource(frozen_system(10), read_only=False, pace_s=None))
 
     async def _fetch(self, _: DataSource) -> int:
-        self.asked += 1
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
+        self.fetch_count += 1
+        self._concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self._concurrent)
         await self.may_answer.acquire()
-        self._at_once -= 1
-        if self.fails is not None:
-            raise self.fails
-        return self.asked
+        self._concurrent -= 1
+        if self.error is not None:
+            raise self.error
+        return self.fetch_count
 
     async def answer(self) -> Message:
         self.may_answer.release()
-        return await asyncio.wait_for(self.told.get(), 5)
+        return await asyncio.wait_for(self.messages.get(), 5)
 
 
 async def test_visible_query_is_fetched_immediately() -> None:
-    desk = Desk()
-    told = await desk.answer()
-    assert isinstance(told, Fetched)
-    assert (told.name, told.value) == ("tasks", 1)
+    harness = QueryHarness()
+    message = await harness.answer()
+    assert isinstance(message, Fetched)
+    assert (message.name, message.value) == ("tasks", 1)
 
 
 async def test_burst_of_changes_causes_one_further_fetch() -> None:
-    desk = Desk()
+    harness = QueryHarness()
     await asyncio.sleep(0)
     for _ in range(500):
-        desk.store.invalidate(Topic.STATUS_CHANGE)
-    await desk.answer()
-    second = await desk.answer()
+        harness.queries.invalidate(Topic.STATUS_CHANGE)
+    await harness.answer()
+    second = await harness.answer()
     assert isinstance(second, Fetched)
-    assert desk.asked == 2
-    assert desk.most_at_once == 1
+    assert harness.fetch_count == 2
+    assert harness.max_concurrent == 1
 
 
 async def test_unrelated_change_causes_no_fetch() -> None:
-    desk = Desk()
-    await desk.answer()
-    desk.store.invalidate(Topic.EVENT)
-    desk.may_answer.release()
+    harness = QueryHarness()
+    await harness.answer()
+    harness.queries.invalidate(Topic.EVENT)
+    harness.may_answer.release()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(desk.told.get(), 0.05)
+        await asyncio.wait_for(harness.messages.get(), 0.05)
 
 
 async def test_pause_allows_only_manual_refresh_and_counts_changes() -> None:
-    desk = Desk()
-    await desk.answer()
-    desk.store.pause()
-    desk.store.invalidate(Topic.STATUS_CHANGE, count=212)
-    assert desk.store.pending_changes == 212
-    desk.store.refresh()
-    await desk.answer()
-    assert desk.asked == 2
-    assert desk.store.pending_changes == 0
+    harness = QueryHarness()
+    await harness.answer()
+    harness.queries.pause()
+    harness.queries.invalidate(Topic.STATUS_CHANGE, count=212)
+    assert harness.queries.pending_changes == 212
+    harness.queries.refresh()
+    await harness.answer()
+    assert harness.fetch_count == 2
+    assert harness.queries.pending_changes == 0
 
 
 async def test_query_is_polled_without_changes() -> None:
-    desk = Desk(poll_s=0.01)
-    await desk.answer()
-    assert isinstance(await desk.answer(), Fetched)
+    harness = QueryHarness(poll_s=0.01)
+    await harness.answer()
+    assert isinstance(await harness.answer(), Fetched)
 
 
 async def test_failed_query_is_reported_and_retried() -> None:
-    desk = Desk()
-    desk.fails = DatabaseUnreachable("gone")
-    assert isinstance(await desk.answer(), FetchFailed)
-    desk.fails = None
-    assert isinstance(await desk.answer(), Fetched)
+    harness = QueryHarness()
+    harness.error = DatabaseUnreachable("gone")
+    assert isinstance(await harness.answer(), FetchFailed)
+    harness.error = None
+    assert isinstance(await harness.answer(), Fetched)
 
 
 async def test_unexpected_exception_is_reported_and_retried() -> None:
-    desk = Desk()
-    desk.fails = ValueError("what is this")
-    told = await desk.answer()
-    assert isinstance(told, FetchFailed)
-    assert told.error.message == "ValueError: what is this"
-    desk.fails = None
-    assert isinstance(await desk.answer(), Fetched)
+    harness = QueryHarness()
+    harness.error = ValueError("unexpected")
+    message = await harness.answer()
+    assert isinstance(message, FetchFailed)
+    assert message.error.message == "ValueError: unexpected"
+    harness.error = None
+    assert isinstance(await harness.answer(), Fetched)
 
 
 async def test_result_for_left_screen_is_discarded() -> None:
-    desk = Desk()
+    harness = QueryHarness()
     await asyncio.sleep(0)
-    desk.store.set_queries([], desk.told.put_nowait)
-    desk.may_answer.release()
+    harness.queries.set_queries([], harness.messages.put_nowait)
+    harness.may_answer.release()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(desk.told.get(), 0.05)
+        await asyncio.wait_for(harness.messages.get(), 0.05)

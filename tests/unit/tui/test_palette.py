@@ -16,7 +16,7 @@ from tests.support.tui import eventually, frozen_system, running_app, screen_tex
 
 
 async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:
-    """Type into the palette until it offers that entry, and take it."""
+    """Type into the palette, wait for the entry and choose it."""
     await pilot.press("colon", *text)
     await eventually(pilot, lambda: entry in screen_text(pilot))
     await pilot.press("enter")
@@ -40,9 +40,9 @@ async def test_run_id_opens_run() -> None:
 
 
 async def test_unknown_id_is_reported() -> None:
-    nobody = str(uuid4())
+    unknown_id = str(uuid4())
     async with running_app(size=(120, 30), notifies=True) as pilot:
-        await _choose(pilot, nobody, f"Go to {nobody}")
+        await _choose(pilot, unknown_id, f"Go to {unknown_id}")
         await eventually(pilot, lambda: "no task or workflow run with id" in screen_text(pilot))
 
 
@@ -64,20 +64,20 @@ async def test_named_filter_is_command() -> None:
         await eventually(pilot, lambda: list(screen.filter.error_codes) == ["SMTP*"])
 
 
-@pytest.mark.parametrize("opens", ["colon", "ctrl+p"])
-async def test_keys_typed_while_palette_opens_go_into_palette(opens: str) -> None:
+@pytest.mark.parametrize("opening_key", ["colon", "ctrl+p"])
+async def test_keys_typed_while_palette_opens_go_into_palette(opening_key: str) -> None:
     async with running_app() as pilot:
-        for key in (opens, *"theme"):
+        for key in (opening_key, *"theme"):
             pilot.app.simulate_key(key)
         await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
-        line = pilot.app.focused
-        assert isinstance(line, Input)
-        await eventually(pilot, lambda: line.value == "theme")
+        field = pilot.app.focused
+        assert isinstance(field, Input)
+        await eventually(pilot, lambda: field.value == "theme")
 
 
 async def test_colon_in_filter_input_stays_text() -> None:
     async with running_app() as pilot:
         await pilot.press("slash", *"queue", "colon", *"mail")
-        line = pilot.app.focused
-        assert isinstance(line, Input)
-        assert line.value == "queue:mail"
+        field = pilot.app.focused
+        assert isinstance(field, Input)
+        assert field.value == "queue:mail"

@@ -17,48 +17,48 @@ from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 
-class Slow(DemoSource):
-    """Takes its time to plan, until it may answer."""
+class SlowSource(DemoSource):
+    """Plans only after `may_plan` is set."""
 
     def __init__(self) -> None:
         super().__init__(frozen_system(), read_only=False, pace_s=None)
-        self.may_answer = asyncio.Event()
-        self.asked = 0
+        self.may_plan = asyncio.Event()
+        self.plan_calls = 0
 
     async def plan(self, *args: Any, **options: Any) -> Plan:
-        self.asked += 1
-        await self.may_answer.wait()
+        self.plan_calls += 1
+        await self.may_plan.wait()
         return await super().plan(*args, **options)
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # an opener's
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # signature of an opener
         yield self
 
 
 async def test_key_pressed_twice_opens_one_preview() -> None:
-    source = Slow()
+    source = SlowSource()
     async with running_app(source) as pilot:
         await pilot.press("R", "R", "F")
-        source.may_answer.set()
+        source.may_plan.set()
         await until_plan_dialog(pilot)
         await until_stable(pilot)
-        assert source.asked == 1
+        assert source.plan_calls == 1
         assert [type(screen) for screen in pilot.app.screen_stack].count(ProposalDialog) == 1
 
 
 async def test_key_opens_next_preview_after_close() -> None:
-    source = Slow()
-    source.may_answer.set()
+    source = SlowSource()
+    source.may_plan.set()
     async with running_app(source) as pilot:
         for _ in range(2):
             await pilot.press("R")
             await until_plan_dialog(pilot)
             await pilot.press("enter")
-        assert source.asked == 2
+        assert source.plan_calls == 2
 
 
-class Breaking(Slow):
-    """Loses the connection after the first task of a change."""
+class FailingSource(SlowSource):
+    """Loses the connection after the first task of an action."""
 
     async def apply(self, plan: Plan, **options: Any) -> ActionReport:
         first, *_ = plan.targets
@@ -67,8 +67,8 @@ class Breaking(Slow):
 
 
 async def test_tasks_changed_before_failure_are_unmarked() -> None:
-    source = Breaking()
-    source.may_answer.set()
+    source = FailingSource()
+    source.may_plan.set()
     async with running_app(source) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
@@ -85,11 +85,11 @@ async def test_tasks_changed_before_failure_are_unmarked() -> None:
 
 
 async def test_too_small_terminal_ignores_all_but_exit_keys() -> None:
-    source = Slow()
+    source = SlowSource()
     async with running_app(source, size=(59, 24), until="needs 60") as pilot:
         await pilot.press("R", "F", "2", "space")
         await until_stable(pilot)
-        assert source.asked == 0
+        assert source.plan_calls == 0
         assert pilot.app.current_mode == Place.TASKS
         await pilot.press("q")
         assert not pilot.app.is_running

@@ -26,28 +26,30 @@ COLUMNS = (
 )
 
 
-class Watched(RowList[Row]):
-    """A list that notes what it was asked to paint."""
+class RecordingList(RowList[Row]):
+    """Records the regions it is asked to repaint."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, key=lambda row: row.key, now=lambda: NOON)
-        self.painted: list[Region] = []
+        self.repainted: list[Region] = []
 
-    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Watched:
-        self.painted += regions
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> RecordingList:
+        self.repainted += regions
         super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         return self
 
 
-class Stage(App[None]):
+class ListApp(App[None]):
     def __init__(self) -> None:
         super().__init__()
-        self.list = Watched()
+        self.list = RecordingList()
 
     def compose(self) -> ComposeResult:
         yield self.list
 
-    def drawn(self) -> list[str]:
+    def lines(self) -> list[str]:
         return [self.list.render_line(y).text for y in range(self.list.size.height)]
 
 
@@ -56,45 +58,45 @@ def _rows(*keys: int) -> list[Row]:
 
 
 async def test_cursor_stays_on_row_when_rows_arrive_above() -> None:
-    app = Stage()
+    app = ListApp()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(5, 4, 3))
         await pilot.press("j")
         app.list.show(_rows(9, 8, 5, 4, 3))
         await pilot.pause()
         assert app.list.current == Row(4, "row 4")
-        assert app.drawn()[HEADER_LINES + 3].startswith("▌  4")
+        assert app.lines()[HEADER_LINES + 3].startswith("▌  4")
 
 
 async def test_scrolled_cursor_keeps_its_screen_line() -> None:
-    app = Stage()
+    app = ListApp()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(*range(1000, 0, -1)))
         app.list.move_to(500)
         await pilot.pause()
-        before = next(line for line, text in enumerate(app.drawn()) if text.startswith("▌"))
+        before = next(line for line, text in enumerate(app.lines()) if text.startswith("▌"))
         app.list.show(_rows(*range(1100, 0, -1)))
         await pilot.pause()
         assert app.list.current == Row(500, "row 500")
-        assert app.drawn()[before].startswith("▌  500")
+        assert app.lines()[before].startswith("▌  500")
 
 
 async def test_only_changed_cell_is_repainted() -> None:
-    app = Stage()
+    app = ListApp()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show(_rows(3, 2, 1))
         await pilot.pause()
-        app.list.painted.clear()
+        app.list.repainted.clear()
         app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
-        assert [(region.y, region.height) for region in app.list.painted] == [(HEADER_LINES + 1, 1)]
+        assert [(region.y, region.height) for region in app.list.repainted] == [(HEADER_LINES + 1, 1)]
         await pilot.pause()
-        app.list.painted.clear()
+        app.list.repainted.clear()
         app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
-        assert app.list.painted == []
+        assert app.list.repainted == []
 
 
 async def test_cursor_skips_headings() -> None:
-    app = Stage()
+    app = ListApp()
     async with app.run_test(size=(40, 10)) as pilot:
         app.list.show([Heading("late"), *_rows(3, 2), Heading("early [b]"), *_rows(1)])
         assert app.list.current == Row(3, "row 3")
@@ -104,16 +106,16 @@ async def test_cursor_skips_headings() -> None:
         assert app.list.current == Row(2, "row 2")
         await pilot.press("g")
         assert app.list.current == Row(3, "row 3")
-        assert app.drawn()[HEADER_LINES + 3].startswith("─── early [b] ──")
+        assert app.lines()[HEADER_LINES + 3].startswith("─── early [b] ──")
 
 
 async def test_edge_neared_is_posted_near_end() -> None:
-    heard: list[object] = []
-    app = Stage()
-    async with app.run_test(size=(40, 10), message_hook=heard.append) as pilot:
+    messages: list[object] = []
+    app = ListApp()
+    async with app.run_test(size=(40, 10), message_hook=messages.append) as pilot:
         app.list.show(_rows(*range(200)))
         await pilot.press("end")
-        assert {each.older for each in heard if isinstance(each, RowList.EdgeNeared)} == {True}
+        assert {message.older for message in messages if isinstance(message, RowList.EdgeNeared)} == {True}
 
 
 @given(st.text())
@@ -125,7 +127,7 @@ def test_task_text_never_reaches_terminal_as_control_sequence(text: str) -> None
 
 
 async def test_hundred_thousand_rows_show_as_fast_as_ten() -> None:
-    app = Stage()
+    app = ListApp()
     async with app.run_test(size=(120, 40)) as pilot:
         app.list.show(_rows(*range(100_000)))
         await pilot.press("end")

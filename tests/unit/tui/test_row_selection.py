@@ -8,16 +8,16 @@ from horsies_tui.widgets.row_list import RowSelection
 _rows = st.lists(st.integers(0, 30), unique=True, max_size=20)
 
 
-def _over(keys: list[int]) -> RowSelection[int]:
+def _selection_of(keys: list[int]) -> RowSelection[int]:
     selection: RowSelection[int] = RowSelection()
     selection.set_keys(keys)
     return selection
 
 
 @given(_rows, _rows, st.integers(0, 30))
-def test_cursor_stays_on_its_row_when_rows_move(before: list[int], after: list[int], line: int) -> None:
-    selection = _over(before)
-    selection.move_to(line)
+def test_cursor_stays_on_its_row_when_rows_move(before: list[int], after: list[int], index: int) -> None:
+    selection = _selection_of(before)
+    selection.move_to(index)
     row = selection.cursor
     selection.set_keys(after)
     if row in after:
@@ -29,7 +29,7 @@ def test_cursor_stays_on_its_row_when_rows_move(before: list[int], after: list[i
 
 @given(_rows, st.lists(_rows))
 def test_marks_survive_any_change_of_rows(first: list[int], later: list[list[int]]) -> None:
-    selection = _over(first)
+    selection = _selection_of(first)
     selection.mark_all()
     for rows in later:
         selection.set_keys(rows)
@@ -38,14 +38,14 @@ def test_marks_survive_any_change_of_rows(first: list[int], later: list[list[int
 
 
 def test_cursor_moves_to_same_index_if_row_is_gone() -> None:
-    selection = _over([1, 2, 3])
+    selection = _selection_of([1, 2, 3])
     selection.move_to(1)
     selection.set_keys([1, 3])
     assert selection.cursor == 3
 
 
 def test_selection_without_marks_is_cursor_row() -> None:
-    selection = _over([1, 2, 3])
+    selection = _selection_of([1, 2, 3])
     selection.move_to(2)
     assert selection.selected == (3,)
     selection.toggle()
@@ -54,7 +54,7 @@ def test_selection_without_marks_is_cursor_row() -> None:
 
 
 def test_range_marks_all_rows_between_both_ends() -> None:
-    selection = _over([1, 2, 3, 4])
+    selection = _selection_of([1, 2, 3, 4])
     selection.move_to(3)
     selection.mark_range()
     selection.move_to(1)
@@ -63,7 +63,7 @@ def test_range_marks_all_rows_between_both_ends() -> None:
 
 
 def test_unmark_keeps_other_marks() -> None:
-    selection = _over([1, 2, 3])
+    selection = _selection_of([1, 2, 3])
     selection.mark_all()
     selection.unmark([1, 3])
     assert selection.marks == {2}

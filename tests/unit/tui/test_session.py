@@ -15,53 +15,53 @@ from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON, frozen_clock, frozen_system
 
 
-class Spoken(DemoSource):
-    """A source whose feed says what it is told to say."""
+class ScriptedSource(DemoSource):
+    """A source whose feed and errors are controlled by the test."""
 
     def __init__(self) -> None:
         super().__init__(frozen_system(10), read_only=False, pace_s=None)
         self.feed: asyncio.Queue[Change] = asyncio.Queue()
-        self.refusals: list[HorsiesError] = []
+        self.errors: list[HorsiesError] = []
 
     async def database_time(self) -> datetime:
-        if self.refusals:
-            raise self.refusals.pop(0)
+        if self.errors:
+            raise self.errors.pop(0)
         return await super().database_time()
 
     async def listen(self) -> AsyncIterator[Change]:
         while True:
             yield await self.feed.get()
 
-    def say(self, kind: FeedStatus, detail: str | None = None) -> None:
+    def send_status(self, kind: FeedStatus, detail: str | None = None) -> None:
         self.feed.put_nowait(Change(topic=Topic.FEED, kind=kind, at=NOON, detail=detail))
 
 
-class Line:
-    """A session over a source that can be refused, and all that was told of it."""
+class SessionHarness:
+    """A session over a scripted source, and every status it reported."""
 
-    def __init__(self, *refusals: HorsiesError) -> None:
-        self.source = Spoken()
-        self.told: asyncio.Queue[ConnectionStatus] = asyncio.Queue()
+    def __init__(self, *errors: HorsiesError) -> None:
+        self.source = ScriptedSource()
+        self.statuses: asyncio.Queue[ConnectionStatus] = asyncio.Queue()
         self.opened_read_only: list[bool] = []
-        self._refusals = list(refusals)
-        self.session = Session(self._open, LiveQueries(), frozen_clock(), self.told.put_nowait, read_only=True)
+        self._open_errors = list(errors)
+        self.session = Session(self._open, LiveQueries(), frozen_clock(), self.statuses.put_nowait, read_only=True)
 
     @asynccontextmanager
     async def _open(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         self.opened_read_only.append(read_only)
-        if self._refusals:
-            raise self._refusals.pop(0)
+        if self._open_errors:
+            raise self._open_errors.pop(0)
         yield self.source
 
     async def until(self, state: ConnectionState) -> ConnectionStatus:
-        while (connection := await asyncio.wait_for(self.told.get(), 5)).state is not state:
+        while (connection := await asyncio.wait_for(self.statuses.get(), 5)).state is not state:
             pass
         return connection
 
 
 @asynccontextmanager
-async def _at_work(line: Line) -> AsyncGenerator[None]:
-    task = asyncio.create_task(line.session.run())
+async def _running(harness: SessionHarness) -> AsyncGenerator[None]:
+    task = asyncio.create_task(harness.session.run())
     try:
         yield
     finally:
@@ -69,94 +69,94 @@ async def _at_work(line: Line) -> AsyncGenerator[None]:
 
 
 async def test_live_feed_sets_status_and_latency() -> None:
-    line = Line()
-    async with _at_work(line):
-        line.source.say(FeedStatus.LIVE)
-        live = await line.until(ConnectionState.LIVE)
+    harness = SessionHarness()
+    async with _running(harness):
+        harness.source.send_status(FeedStatus.LIVE)
+        live = await harness.until(ConnectionState.LIVE)
         assert live.is_up
         assert live.latency is not None
-        assert line.opened_read_only == [True]
+        assert harness.opened_read_only == [True]
 
 
 async def test_unreachable_database_is_retried() -> None:
-    line = Line(DatabaseUnreachable("nobody there"))
-    async with _at_work(line):
-        lost = await line.until(ConnectionState.LOST)
+    harness = SessionHarness(DatabaseUnreachable("nobody there"))
+    async with _running(harness):
+        lost = await harness.until(ConnectionState.LOST)
         assert (lost.reason, lost.failed_tries, lost.is_up) == ("nobody there", 1, False)
-        line.session.retry_now()
-        line.source.say(FeedStatus.LIVE)
-        assert (await line.until(ConnectionState.LIVE)).is_up
+        harness.session.retry_now()
+        harness.source.send_status(FeedStatus.LIVE)
+        assert (await harness.until(ConnectionState.LIVE)).is_up
 
 
 async def test_failed_connections_back_off() -> None:
-    line = Line()
-    line.source.refusals = [DatabaseUnreachable("wrong password") for _ in range(3)]
-    async with _at_work(line):
+    harness = SessionHarness()
+    harness.source.errors = [DatabaseUnreachable("wrong password") for _ in range(3)]
+    async with _running(harness):
         tries: list[tuple[int, timedelta | None]] = []
         for _ in range(3):
-            lost = await line.until(ConnectionState.LOST)
+            lost = await harness.until(ConnectionState.LOST)
             tries.append((lost.failed_tries, lost.retry_in))
-            line.session.retry_now()
+            harness.session.retry_now()
         assert tries == [(number, timedelta(seconds=pause_s)) for number, pause_s in ((1, 0.5), (2, 1.0), (3, 2.0))]
 
 
 async def test_failed_queries_do_not_count_as_connection_attempts() -> None:
-    line = Line()
-    async with _at_work(line):
-        line.source.say(FeedStatus.LIVE)
-        await line.until(ConnectionState.LIVE)
-        line.source.refusals = [DatabaseUnreachable("gone")]
+    harness = SessionHarness()
+    async with _running(harness):
+        harness.source.send_status(FeedStatus.LIVE)
+        await harness.until(ConnectionState.LIVE)
+        harness.source.errors = [DatabaseUnreachable("gone")]
         for _ in range(3):
-            line.session.report_error(DatabaseUnreachable("gone"))
-        assert [(await line.until(ConnectionState.LOST)).failed_tries for _ in range(2)] == [0, 1]
+            harness.session.report_error(DatabaseUnreachable("gone"))
+        assert [(await harness.until(ConnectionState.LOST)).failed_tries for _ in range(2)] == [0, 1]
 
 
 async def test_lost_and_restored_feed_are_reported() -> None:
-    line = Line()
-    async with _at_work(line):
-        line.source.say(FeedStatus.LIVE)
-        await line.until(ConnectionState.LIVE)
-        line.source.say(FeedStatus.LOST, "server closed the connection\nhint: is it up?")
-        assert (await line.until(ConnectionState.LOST)).reason == "server closed the connection"
-        line.source.say(FeedStatus.RESTORED)
-        await line.until(ConnectionState.LIVE)
+    harness = SessionHarness()
+    async with _running(harness):
+        harness.source.send_status(FeedStatus.LIVE)
+        await harness.until(ConnectionState.LIVE)
+        harness.source.send_status(FeedStatus.LOST, "server closed the connection\nhint: is it up?")
+        assert (await harness.until(ConnectionState.LOST)).reason == "server closed the connection"
+        harness.source.send_status(FeedStatus.RESTORED)
+        await harness.until(ConnectionState.LIVE)
 
 
 async def test_polling_allows_actions() -> None:
-    line = Line()
-    async with _at_work(line):
-        line.source.say(FeedStatus.POLLING)
-        assert (await line.until(ConnectionState.POLLING)).is_up
+    harness = SessionHarness()
+    async with _running(harness):
+        harness.source.send_status(FeedStatus.POLLING)
+        assert (await harness.until(ConnectionState.POLLING)).is_up
 
 
 async def test_incompatible_schema_is_refused_until_manual_retry() -> None:
-    refusal = ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED, hint="run it")
-    line = Line(refusal)
-    async with _at_work(line):
-        refused = await line.until(ConnectionState.REFUSED)
+    refusal = ConfigurationError("schema version 5, expected 9", code=ErrorCode.SCHEMA_NOT_MIGRATED, hint="run it")
+    harness = SessionHarness(refusal)
+    async with _running(harness):
+        refused = await harness.until(ConnectionState.REFUSED)
         assert ("schema" in refused.reason, refused.hint, refused.retry_in) == (True, "run it", None)
-        line.session.retry_now()
-        line.source.say(FeedStatus.LIVE)
-        await line.until(ConnectionState.LIVE)
+        harness.session.retry_now()
+        harness.source.send_status(FeedStatus.LIVE)
+        await harness.until(ConnectionState.LIVE)
 
 
 def test_header_shows_connection_status() -> None:
     lost = ConnectionStatus(state=ConnectionState.LIVE).after_failure("gone", NOON)
     assert connection_text(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
-    again = lost.after_failure("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
-    assert connection_text(again, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
+    retrying = lost.after_failure("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
+    assert connection_text(retrying, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
     assert connection_text(ConnectionStatus(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
     assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
 
 
 async def test_timed_out_query_makes_connection_slow_not_lost() -> None:
-    line = Line()
-    async with _at_work(line):
-        line.source.say(FeedStatus.LIVE)
-        await line.until(ConnectionState.LIVE)
+    harness = SessionHarness()
+    async with _running(harness):
+        harness.source.send_status(FeedStatus.LIVE)
+        await harness.until(ConnectionState.LIVE)
         error = DatabaseUnreachable("no answer in time")
         error.__cause__ = TimeoutError()
-        line.session.report_error(error)
-        assert (line.session.connection.is_up, line.session.connection.is_slow) == (True, True)
-        line.session.report_error(DatabaseUnreachable("refused"))
-        assert line.session.connection.state is ConnectionState.LOST
+        harness.session.report_error(error)
+        assert (harness.session.connection.is_up, harness.session.connection.is_slow) == (True, True)
+        harness.session.report_error(DatabaseUnreachable("refused"))
+        assert harness.session.connection.state is ConnectionState.LOST

@@ -21,19 +21,19 @@ from horsies_tui.proposals.model import Proposal, ProposalReport
 from horsies_tui.proposals.sweep import propose_sweep
 from tests.support.rows import NOON, WORKER, make_sweep_report, make_swept_task, make_worker
 
-ONE = SweepOptions(worker_id=WORKER)
+ONE_WORKER = SweepOptions(worker_id=WORKER)
 SILENT = SilentTasks(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
-WELL = make_worker()
+LIVE_WORKER = make_worker()
 BLOCKED = make_swept_task(owner_state="running", reason="HEARTBEAT_LOST")
 
 
 @dataclass(frozen=True)
-class Swept:
-    """A source that finds this in a dry run, and then does that."""
+class SweepSource:
+    """A source with fixed reports of the dry run and the sweep."""
 
     found: SweepReport
     done: SweepReport | None = None
-    owner: WorkerRow = WELL
+    owner: WorkerRow = LIVE_WORKER
 
     settings = AppConfig()
 
@@ -55,10 +55,10 @@ class Swept:
 
 
 async def _proposal(found: SweepReport, done: SweepReport | None = None) -> Proposal:
-    return await propose_sweep(cast("DataSource", Swept(found, done)), ONE)
+    return await propose_sweep(cast("DataSource", SweepSource(found, done)), ONE_WORKER)
 
 
-async def _outcome(found: SweepReport, done: SweepReport) -> ProposalReport:
+async def _applied_report(found: SweepReport, done: SweepReport) -> ProposalReport:
     return await (await _proposal(found, done)).apply(None, lambda _: None, asyncio.Event())
 
 
@@ -72,17 +72,17 @@ async def test_small_sweep_needs_only_key_and_warns_of_started_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "typed"),
+    ("found", "confirmation"),
     [(make_sweep_report(*[make_swept_task()] * 26), "26"), (make_sweep_report(BLOCKED), "1")],
-    ids=["many", "its worker lives"],
+    ids=["many", "live owner"],
 )
-async def test_many_tasks_or_live_owner_require_typed_number(found: SweepReport, typed: str) -> None:
-    assert (await _proposal(found)).confirmation_text == typed
+async def test_many_tasks_or_live_owner_require_typed_number(found: SweepReport, confirmation: str) -> None:
+    assert (await _proposal(found)).confirmation_text == confirmation
 
 
 async def test_silent_worker_is_not_called_live() -> None:
-    silent = Swept(make_sweep_report(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
-    proposal = await propose_sweep(cast("DataSource", silent), ONE)
+    silent = SweepSource(make_sweep_report(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
+    proposal = await propose_sweep(cast("DataSource", silent), ONE_WORKER)
     assert proposal.confirmation_text is None
     assert not any("still sends heartbeats" in warning for warning in proposal.warnings)
 
@@ -94,7 +94,9 @@ async def test_empty_sweep_counts_silent_tasks_and_says_when_stale() -> None:
 
 
 async def test_silent_tasks_are_not_counted_if_some_are_stale() -> None:
-    assert not any("silent for" in each for each in (await _proposal(make_sweep_report(make_swept_task()))).warnings)
+    assert not any(
+        "silent for" in warning for warning in (await _proposal(make_sweep_report(make_swept_task()))).warnings
+    )
 
 
 async def test_held_tasks_are_shown_but_not_counted() -> None:
@@ -104,7 +106,7 @@ async def test_held_tasks_are_shown_but_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "told"),
+    ("done", "line"),
     [
         (
             make_sweep_report(make_swept_task(applied=True), make_swept_task(), status=SweepStatus.DONE),
@@ -115,14 +117,16 @@ async def test_held_tasks_are_shown_but_not_counted() -> None:
         (make_sweep_report(status=SweepStatus.BUSY), "another sweep is running; try again in a minute"),
     ],
 )
-async def test_report_shows_applied_changes_not_preview(done: SweepReport, told: str) -> None:
-    outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), replace(done, dry_run=False))
-    assert outcome.lines == (told,)
+async def test_report_shows_applied_changes_not_preview(done: SweepReport, line: str) -> None:
+    report = await _applied_report(
+        make_sweep_report(make_swept_task(), make_swept_task()), replace(done, dry_run=False)
+    )
+    assert report.lines == (line,)
 
 
 async def test_stopped_sweep_is_reported() -> None:
     done = replace(
         make_sweep_report(make_swept_task(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True
     )
-    outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), done)
-    assert outcome.lines[:2] == ("retried 1", "stopped before the end; the rest is unchanged")
+    report = await _applied_report(make_sweep_report(make_swept_task(), make_swept_task()), done)
+    assert report.lines[:2] == ("retried 1", "stopped before the end; the rest is unchanged")

@@ -14,11 +14,11 @@ from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from tests.support.tui import EVERYTHING, HITS, NOON, TimeLimitedSource, frozen_system, make_hits
 
-RARE = TaskFilter(text="such a word is nowhere")
+NO_MATCH = TaskFilter(text="matches nothing")
 
 
-async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskWindow:
-    window = await pages.load_newest(source, wanted)
+async def _load_pages(source: DemoSource, task_filter: TaskFilter, times: int) -> TaskWindow:
+    window = await pages.load_newest(source, task_filter)
     for _ in range(times):
         window = await pages.load_older(source, window, max_rows=500)
     return window
@@ -26,7 +26,7 @@ async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskW
 
 async def test_load_older_continues_unfinished_search_to_the_end() -> None:
     source = TimeLimitedSource(frozen_system(1000))
-    halfway, whole = await _searched(source, RARE, 4), await _searched(source, RARE, 20)
+    halfway, whole = await _load_pages(source, NO_MATCH, 4), await _load_pages(source, NO_MATCH, 20)
     assert (halfway.rows, halfway.has_older, halfway.searched_to) == ((), True, NOON)
     assert (whole.rows, whole.has_older, whole.searched_to) == ((), False, None)
 
@@ -34,7 +34,7 @@ async def test_load_older_continues_unfinished_search_to_the_end() -> None:
 async def test_reload_keeps_older_rows_if_search_stops_earlier() -> None:
     source = TimeLimitedSource(frozen_system(1000))
     failed = TaskFilter(statuses=(TaskStatus.FAILED,))
-    window = await _searched(source, failed, 4)
+    window = await _load_pages(source, failed, 4)
     fresh = await pages.reload(source, window, cursor=None)
     assert len(window.rows) > len((await pages.load_newest(source, failed)).rows)
     assert (fresh.ids, fresh.older_cursor, fresh.searched_to) == (window.ids, window.older_cursor, NOON)
@@ -80,7 +80,7 @@ async def test_reload_leaves_no_gap_after_many_new_rows(place: int) -> None:
     system = frozen_system(1000)
     make_hits(system, (-150, -50))
     source = TimeLimitedSource(system)
-    old = await _searched(source, HITS, 1)
+    old = await _load_pages(source, HITS, 1)
     for _ in range(350):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-320, -10, -400, -500))
@@ -93,7 +93,7 @@ async def test_reload_leaves_no_gap_after_many_new_rows(place: int) -> None:
 async def test_reload_does_not_repeat_search_without_matches() -> None:
     system = frozen_system(1000)
     source = TimeLimitedSource(system)
-    old = await _searched(source, HITS, 5)
+    old = await _load_pages(source, HITS, 5)
     for _ in range(30):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-1,))
@@ -110,16 +110,16 @@ def _newest_first(system: DemoSystem) -> list[UUID]:
     return system.task_ids[::-1]
 
 
-async def _grown(source: DemoSource, times: int, *, most: int = 500) -> TaskWindow:
+async def _load_all_pages(source: DemoSource, times: int, *, max_rows: int = 500) -> TaskWindow:
     window = await pages.load_newest(source, EVERYTHING)
     for _ in range(times):
-        window = await pages.load_older(source, window, max_rows=most)
+        window = await pages.load_older(source, window, max_rows=max_rows)
     return window
 
 
 async def test_pages_are_contiguous() -> None:
     system, source = _source()
-    window = await _grown(source, 1)
+    window = await _load_all_pages(source, 1)
     assert list(window.ids) == _newest_first(system)[: 2 * PAGE_SIZE]
     assert window.is_at_top
     assert window.has_older
@@ -127,14 +127,14 @@ async def test_pages_are_contiguous() -> None:
 
 async def test_full_window_drops_rows_at_other_end() -> None:
     system, source = _source()
-    window = await _grown(source, 3, most=500)
+    window = await _load_all_pages(source, 3, max_rows=500)
     assert list(window.ids) == _newest_first(system)[4 * PAGE_SIZE - 500 : 4 * PAGE_SIZE]
     assert not window.is_at_top
 
 
 async def test_load_newer_returns_to_the_top() -> None:
     system, source = _source()
-    window = await _grown(source, 3, most=500)
+    window = await _load_all_pages(source, 3, max_rows=500)
     while not window.is_at_top:
         window = await pages.load_newer(source, window, max_rows=500)
     assert list(window.ids) == _newest_first(system)[:500]
@@ -174,10 +174,10 @@ async def test_reload_in_place_keeps_rows_and_updates_them() -> None:
     first, second = window.ids[:2]
     system.move(first, TaskStatus.CANCELLED)
     del system.tasks[second]
-    held = await pages.reload_in_place(source, window)
-    assert held.ids == tuple(each for each in window.ids if each != second)
-    assert held.rows[0].status == TaskStatus.CANCELLED
-    assert held.deleted_ids == {second}
+    reloaded = await pages.reload_in_place(source, window)
+    assert reloaded.ids == tuple(task_id for task_id in window.ids if task_id != second)
+    assert reloaded.rows[0].status == TaskStatus.CANCELLED
+    assert reloaded.deleted_ids == {second}
 
 
 async def test_unchanged_rows_compare_equal_after_reload() -> None:

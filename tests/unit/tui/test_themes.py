@@ -8,7 +8,7 @@ from horsies.model.settings import TuiConfig
 from horsies_tui.theme import THEME_CYCLE, load_user_themes
 from tests.support.tui import eventually, running_app, screen_text
 
-FAULTY = {
+INVALID_THEMES = {
     "blurple is not a colour": "primary = 'blurple'",
     "unknown key secundary": "primary = '#112233'\nsecundary = '#112233'",
     "primary is missing": "dark = true",
@@ -23,7 +23,7 @@ def test_user_theme_is_toml_file_with_colours(tmp_path: Path) -> None:
     assert [(theme.name, theme.primary) for theme in found.themes] == [("mine", "#112233")]
 
 
-@pytest.mark.parametrize(("fault", "content"), FAULTY.items(), ids=[*FAULTY])
+@pytest.mark.parametrize(("fault", "content"), INVALID_THEMES.items(), ids=[*INVALID_THEMES])
 def test_invalid_theme_file_is_fault_and_others_load(tmp_path: Path, fault: str, content: str) -> None:
     (tmp_path / "bad.toml").write_text(content)
     (tmp_path / "good.toml").write_text("primary = '#112233'")
