@@ -1,6 +1,6 @@
-"""`python docs/pictures.py`: every screen of the invented system as SVG, for README and docs.
+"""Render every screen of the demo system as SVG for README and docs: `python docs/pictures.py`.
 
-The system stands still at one moment and its chance comes from a seed, so a picture changes when a screen does.
+Clock and random seed are fixed, so a picture changes only when its screen does.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ KEYS: Final = {
     "task": (Place.STALE, "enter"),
     "preview": (Place.TASKS, "space", "space", "R"),
 }
-"""What more is worth showing, by the keys that lead there."""
+"""Further pictures: start screen and the keys to press there."""
 
-# Names of styles and cells are made from what is drawn; these would make every picture differ from every other.
+# Textual derives style names from the content, so that any change would touch every line of a picture.
 _UNIQUE: Final = re.compile(r"terminal-\d+")
-# A picture in a page may load nothing, and whoever looks at one should not be seen doing so.
+# Pictures must not load fonts from the web, which would also reveal who views the page.
 _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 async def picture(place: Place, *keys: str) -> str:
-    """The screen as it is after these keys."""
+    """Return the screen after these keys as SVG."""
     system = DemoSystem.with_history(lambda: NOON, size=1500)
     app = HorsiesApp(
         DemoOpener(system, pace_s=None),
         TuiConfig(env="prod"),
         database_name="db1/app",
         start=place,
-        clock=DatabaseClock(ticks=lambda: 0.0, local=lambda: NOON),
+        clock=DatabaseClock(monotonic=lambda: 0.0, local=lambda: NOON),
     )
     async with app.run_test(size=SIZE) as pilot:
-        await _settled(pilot)
+        await _until_stable(pilot)
         if keys and isinstance(app.screen, TasksScreen):
             app.screen.apply_filter(FAILED_MAIL)
-            await _settled(pilot)
+            await _until_stable(pilot)
         await pilot.press(*keys)
-        await _settled(pilot)
-        drawn = app.export_screenshot(title="horsies tui", simplify=True)
-        return _FONTS.sub("", _UNIQUE.sub("terminal", drawn))
+        await _until_stable(pilot)
+        svg = app.export_screenshot(title="horsies tui", simplify=True)
+        return _FONTS.sub("", _UNIQUE.sub("terminal", svg))
 
 
-async def _settled(pilot: Pilot[None]) -> None:
-    """Until what is shown stays the same."""
+async def _until_stable(pilot: Pilot[None]) -> None:
+    """Wait until the screen no longer changes."""
     before = ""
     while before != (before := pilot.app.export_screenshot()) or "LIVE" not in before:
         await pilot.pause(0.1)
@@ -71,8 +71,8 @@ async def _settled(pilot: Pilot[None]) -> None:
 
 async def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    wanted = {str(place): (place,) for place in SCREENS} | KEYS
-    for name, (place, *keys) in wanted.items():
+    pictures = {str(place): (place,) for place in SCREENS} | KEYS
+    for name, (place, *keys) in pictures.items():
         (FOLDER / f"{name}.svg").write_text(await picture(place, *keys), encoding="utf-8")
 
 
