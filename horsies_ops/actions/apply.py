@@ -200,10 +200,10 @@ class _PlanExecution:
         match self.plan.action:
             case Action.FAIL:
                 error = self._error(OutcomeCode.OPERATOR_FAILED, "failed")
-                return Termination(kind="fail by hand", status=TaskStatus.FAILED, error=error)
+                return Termination(kind="operator fail", status=TaskStatus.FAILED, error=error)
             case Action.EXPIRE:
                 error = self._error(OutcomeCode.TASK_EXPIRED, "expired")
-                return Termination(kind="expire by hand", status=TaskStatus.EXPIRED, error=error)
+                return Termination(kind="operator expire", status=TaskStatus.EXPIRED, error=error)
             case _:
                 error = self._error(OutcomeCode.TASK_CANCELLED, "cancelled")
                 return Termination(kind="cancel", status=TaskStatus.CANCELLED, error=error, kill=self.plan.options.kill)

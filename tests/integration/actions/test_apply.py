@@ -232,7 +232,7 @@ async def test_status_change_is_notified(ops: Ops, database_url: str) -> None:
         await ops.expire([task_id])
         ((_, message),) = await notifications()
     change = {"queue": "mail", "from": "PENDING", "to": "EXPIRED", "count": 1, "ids": [str(task_id)]}
-    assert json.loads(message) == {"kind": "expire by hand", **change}
+    assert json.loads(message) == {"kind": "operator expire", **change}
 
 
 async def test_read_only_connection_plans_but_refuses_to_apply(database_url: str) -> None:

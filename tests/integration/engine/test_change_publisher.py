@@ -79,7 +79,7 @@ async def test_changes_of_prefetched_tasks_are_published(database_url: str, tmp_
         await viewer.until_published("claim", after)
         await ledger.until(lambda: ledger.fetch("SELECT FROM horsies_tasks WHERE good_until < clock_timestamp()"))
         (tmp_path / "first").touch()
-        await viewer.until_published("expire when claimed", late)
+        await viewer.until_published("expire claimed", late)
         await viewer.until_published("start", after)
         waiting = await worker.send("work")
         await viewer.until_published("claim", waiting)

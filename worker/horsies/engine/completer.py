@@ -39,7 +39,7 @@ _TRANSITION_NAMES = {
     TaskStatus.COMPLETED: "complete",
     TaskStatus.FAILED: "fail",
     TaskStatus.PENDING: "retry",
-    TaskStatus.CANCELLED: "cancel a run",
+    TaskStatus.CANCELLED: "cancel running",
 }
 
 

@@ -75,10 +75,10 @@ _LOGS_WORKER_ID = (events.WorkerStarted, events.WorkerReturned, events.WorkerSto
 _UNBEGUN_TRANSITIONS = {
     (TaskStatus.CLAIMED, TaskStatus.RUNNING): "start",
     (TaskStatus.CLAIMED, TaskStatus.PENDING): "release",
-    (TaskStatus.CLAIMED, TaskStatus.EXPIRED): "expire when claimed",
+    (TaskStatus.CLAIMED, TaskStatus.EXPIRED): "expire claimed",
     (TaskStatus.CLAIMED, TaskStatus.CANCELLED): "cancel",
-    (TaskStatus.RUNNING, TaskStatus.PENDING): "hand back unbegun",
-    (TaskStatus.RUNNING, TaskStatus.CANCELLED): "cancel a run",
+    (TaskStatus.RUNNING, TaskStatus.PENDING): "release running",
+    (TaskStatus.RUNNING, TaskStatus.CANCELLED): "cancel running",
 }
 
 logger = logging.getLogger("horsies.worker")

@@ -36,7 +36,7 @@ class ExitCause(StrEnum):
 class KillReason(StrEnum):
     """Why a worker killed a child on purpose; never counted as a crash."""
 
-    TIMEOUT = "time-out"
+    TIMEOUT = "timeout"
     """A task ran longer than its `timeout_ms`."""
     ROW_LOST = "row lost"
     """This worker no longer owns a task: an operator cancelled it with `kill`, or its row was changed elsewhere."""

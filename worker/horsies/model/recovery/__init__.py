@@ -1,1 +1,1 @@
-"""What becomes of work whose owner fell silent."""
+"""Recovery rules: what happens to tasks whose worker or child may be dead."""

@@ -1,4 +1,4 @@
-"""The fleet as recovery sees it: published settings, live workers, the policy of a sweep, and who runs the next pass.
+"""Published worker settings, live workers, the policy of a sweep, and the choice of the worker for the next pass.
 
 A worker's reaper uses its own settings; a manual sweep uses those of the fleet.
 """

@@ -1,1 +1,1 @@
-"""Workflows as values: what authors declare, what a run is made of, and the rules by which it moves."""
+"""Workflow values and rules: plans, statuses, next steps and public views."""
