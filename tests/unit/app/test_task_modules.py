@@ -86,7 +86,7 @@ def test_validation_errors_are_raised_unchanged(project: Project) -> None:
         import_module_or_file("wrong_task.py")
 
 
-UNWORKABLE_POLICY = """
+INVALID_POLICY = """
 from horsies import RetryPolicy
 
 policy = RetryPolicy.fixed([], auto_retry_for=["LATE"])
@@ -101,7 +101,7 @@ handle = work.send(1).unwrap()
 
 
 def test_invalid_retry_policy_names_its_line(project: Project) -> None:
-    path = project.write("policies.py", UNWORKABLE_POLICY)
+    path = project.write("policies.py", INVALID_POLICY)
     with pytest.raises(TaskDefinitionError) as caught:
         import_module_or_file("policies.py")
     assert caught.value.message == "RetryPolicy: intervals: must have a length of at least 1"
@@ -122,10 +122,10 @@ def test_send_during_import_gives_a_hint(project: Project) -> None:
 
 
 def test_other_horsies_errors_become_import_errors(project: Project) -> None:
-    path = project.write("taking.py", "from horsies import Err\nErr('no number').unwrap()\n")
-    error = import_error_of("taking.py")
+    path = project.write("unwrapping.py", "from horsies import Err\nErr('no number').unwrap()\n")
+    error = import_error_of("unwrapping.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
-    assert error.message == "cannot import taking.py: UnwrapError: unwrap() called on an Err: 'no number'"
+    assert error.message == "cannot import unwrapping.py: UnwrapError: unwrap() called on an Err: 'no number'"
     assert error.location == SourceLocation(str(path), 2)
 
 

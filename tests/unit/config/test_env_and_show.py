@@ -11,9 +11,9 @@ from horsies.config import describe_settings, load_settings
 from horsies.errors import ConfigurationError
 
 
-def value_of(folder: Path, key: str, **how: Any) -> Any:
-    given: dict[str, Any] = {"environ": {}, "cwd": folder, **how}
-    loaded = load_settings(**given)
+def value_of(folder: Path, key: str, **overrides: Any) -> Any:
+    arguments: dict[str, Any] = {"environ": {}, "cwd": folder, **overrides}
+    loaded = load_settings(**arguments)
     return next(row.value for row in describe_settings(loaded) if row.key == key)
 
 

@@ -79,10 +79,10 @@ def test_reimported_module_keeps_its_tasks(tmp_path: Path, monkeypatch: pytest.M
 def test_script_that_is_also_imported_registers_tasks_once(tmp_path: Path) -> None:
     (tmp_path / "holder.py").write_text("from horsies import AppConfig, Horsies\napp = Horsies(AppConfig())\n")
     (tmp_path / "script.py").write_text(MODULE + "import script\nprint(add is script.add)\n")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=30
     )
-    assert (done.stdout.splitlines()[-1:], done.stderr) == (["True"], "")
+    assert (result.stdout.splitlines()[-1:], result.stderr) == (["True"], "")
 
 
 def test_flags_are_a_list_or_a_dict(app: Horsies) -> None:
@@ -103,7 +103,7 @@ def test_declared_ok_type_is_known(app: Horsies) -> None:
     assert app.task("a")(one).task_ok_type is int
 
 
-def traced(function: Callable[[int], TaskResult[int, TaskError]]) -> Callable[[int], TaskResult[int, TaskError]]:
+def add_thousand(function: Callable[[int], TaskResult[int, TaskError]]) -> Callable[[int], TaskResult[int, TaskError]]:
     @functools.wraps(function)
     def inner(n: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=function(n).ok_value + 1000)
@@ -112,14 +112,14 @@ def traced(function: Callable[[int], TaskResult[int, TaskError]]) -> Callable[[i
 
 
 def test_wrapped_function_keeps_signature_and_wrapper(app: Horsies) -> None:
-    task = app.task("a")(traced(one))
+    task = app.task("a")(add_thousand(one))
     assert task.task_ok_type is int
     assert task(5).ok_value == 1005
     with pytest.raises(ValueError, match="'n'"):
         task.bind("no number")  # pyright: ignore[reportArgumentType]
 
 
-def awaited(
+def make_async(
     function: Callable[[int], TaskResult[int, TaskError]],
 ) -> Callable[[int], Coroutine[Any, Any, TaskResult[int, TaskError]]]:
     @functools.wraps(function)
@@ -130,7 +130,7 @@ def awaited(
 
 
 async def test_async_wrapper_makes_an_async_task(app: Horsies) -> None:
-    task = app.task("a")(awaited(one))
+    task = app.task("a")(make_async(one))
     assert task.definition.is_async
     assert (await task(5)).ok_value == 5
 

@@ -78,8 +78,8 @@ def test_forked_child_starts_its_own_loop() -> None:
         "if child == 0: os._exit(BRIDGE.run(one()))\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (result.stdout, result.stderr) == ("1\n", "")
 
 
 def test_calls_in_atexit_handlers_work() -> None:
@@ -89,8 +89,8 @@ def test_calls_in_atexit_handlers_work() -> None:
         "async def speak(): print('called')\n"
         "atexit.register(lambda: BRIDGE.run(speak()))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr) == ("called\n", "")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (result.stdout, result.stderr) == ("called\n", "")
 
 
 def test_call_after_atexit_handlers_raises() -> None:
@@ -105,8 +105,8 @@ def test_call_after_atexit_handlers_raises() -> None:
         "BRIDGE.run(one())\n"
         "late = Late()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr, done.returncode) == ("raised", "", 0)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (result.stdout, result.stderr, result.returncode) == ("raised", "", 0)
 
 
 def test_call_raises_without_a_thread_and_later_retries(
