@@ -1,4 +1,4 @@
-"""Which tasks a claim takes, in which order, and in which state it leaves them."""
+"""Claims: which tasks, in which order, and their state afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)
 A_AND_B = (QueueCapacity(name="a", capacity=1000), QueueCapacity(name="b", capacity=1000))
 
 
-async def test_tasks_come_by_priority_then_time_over_all_queues(database: Database, database_url: str) -> None:
+async def test_claim_orders_by_priority_then_time_over_all_queues(database: Database, database_url: str) -> None:
     third = await insert_task(database_url, queue_name="a", priority=50, enqueued_at=NOW - timedelta(seconds=10))
     first = await insert_task(database_url, queue_name="b", priority=1, enqueued_at=NOW - timedelta(seconds=1))
     fourth = await insert_task(database_url, queue_name="a", priority=100, enqueued_at=NOW - timedelta(seconds=90))
@@ -29,9 +29,7 @@ async def test_tasks_come_by_priority_then_time_over_all_queues(database: Databa
     assert [row.claim_order for row in rows] == [1, 2, 3, 4]
 
 
-async def test_the_first_tasks_start_in_the_given_children_and_the_rest_wait(
-    database: Database, connection: Connection
-) -> None:
+async def test_first_tasks_start_in_given_children_rest_are_claimed(database: Database, connection: Connection) -> None:
     await insert_pending(connection, count=3)
     rows = await claim(database, pids=[7, 8])
     assert [(row.status, row.worker_pid) for row in rows] == [("RUNNING", 7), ("RUNNING", 8), ("CLAIMED", None)]
@@ -41,7 +39,7 @@ async def test_the_first_tasks_start_in_the_given_children_and_the_rest_wait(
     assert [tuple(row) for row in names] == [("worker-7", True, False), ("worker-8", True, False), (None, None, True)]
 
 
-async def test_a_claim_clears_what_held_the_task_back_and_raises_its_token(
+async def test_claim_clears_retry_and_hold_and_increments_token(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url, claim_token=4, next_retry_at=EARLIER, recovery_hold_until=EARLIER)
@@ -65,12 +63,12 @@ async def test_a_claim_clears_what_held_the_task_back_and_raises_its_token(
         {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "good_until": EARLIER},
     ],
 )
-async def test_a_task_is_left_alone_when(database: Database, database_url: str, columns: dict[str, Any]) -> None:
+async def test_task_is_not_claimed_when(database: Database, database_url: str, columns: dict[str, Any]) -> None:
     await insert_task(database_url, **columns)
     assert await claim(database) == []
 
 
-async def test_a_paused_queue_gives_nothing(database: Database, database_url: str) -> None:
+async def test_paused_queue_is_not_claimed(database: Database, database_url: str) -> None:
     await insert(database_url, "horsies_queues", queue_name="a", paused_at=NOW)
     await insert(database_url, "horsies_queues", queue_name="b", paused_at=None)
     await insert_task(database_url, queue_name="a")
@@ -78,21 +76,19 @@ async def test_a_paused_queue_gives_nothing(database: Database, database_url: st
     assert [row.queue_name for row in await claim(database, queues=A_AND_B)] == ["b"]
 
 
-async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
-    database: Database, connection: Connection
-) -> None:
+async def test_claim_respects_queue_capacity_and_limit(database: Database, connection: Connection) -> None:
     for queue in ("a", "b", "c"):
         await insert_pending(connection, count=5, queue=queue)
-    rooms = [
+    queues = [
         QueueCapacity(name="a", capacity=2),
         QueueCapacity(name="b", capacity=0),
         QueueCapacity(name="c", capacity=1000),
     ]
-    rows = await claim(database, queues=rooms, limit=4)
+    rows = await claim(database, queues=queues, limit=4)
     assert sorted(row.queue_name for row in rows) == ["a", "a", "c", "c"]
 
 
-async def test_a_room_is_filled_from_several_priorities(database: Database, database_url: str) -> None:
+async def test_capacity_is_filled_from_several_priorities(database: Database, database_url: str) -> None:
     for priority in (3, 2, 1, 4):
         await insert_task(database_url, priority=priority)
     rows = await claim(database, queues=[QueueCapacity(name="default", capacity=3)])
@@ -101,11 +97,11 @@ async def test_a_room_is_filled_from_several_priorities(database: Database, data
     assert len(await claim(database)) == 1
 
 
-async def test_a_lapsed_lease_is_taken_over_but_not_started(
+async def test_expired_lease_is_claimed_but_not_started(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    lapsed = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
-    await insert_task(database_url, claim_token=1, **lapsed)
+    expired = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
+    await insert_task(database_url, claim_token=1, **expired)
     (row,) = await claim(database, pids=[7], lease_s=60.0)
     assert (row.status, row.claim_token) == ("CLAIMED", 2)
     assert await only_row(connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at > now()") == (
@@ -114,19 +110,19 @@ async def test_a_lapsed_lease_is_taken_over_but_not_started(
     )
 
 
-async def test_a_node_of_a_workflow_is_claimed_and_started_later(database: Database, database_url: str) -> None:
+async def test_workflow_task_with_locked_node_is_started_later(database: Database, database_url: str) -> None:
     await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
     assert [row.status for row in await claim(database, pids=[7])] == ["CLAIMED"]
 
 
-async def test_workers_that_claim_at_once_share_the_work(database: Database, connection: Connection) -> None:
+async def test_concurrent_claims_share_the_tasks(database: Database, connection: Connection) -> None:
     await insert_pending(connection, count=200)
     claims = await asyncio.gather(*(claim(database, limit=25, worker_id=uuid4()) for _ in range(8)))
     assert len({row.id for rows in claims for row in rows}) == 200
 
 
 @pytest.mark.parametrize(("cluster_cap", "queue_cap"), [(7, None), (None, 3), (7, 3)])
-async def test_workers_that_claim_at_once_never_exceed_a_cap(
+async def test_concurrent_claims_never_exceed_a_cap(
     database: Database, connection: Connection, cluster_cap: int | None, queue_cap: int | None
 ) -> None:
     await insert_pending(connection, count=100, queue="a")
@@ -154,7 +150,7 @@ async def test_workers_that_claim_at_once_never_exceed_a_cap(
         )
 
 
-async def test_a_lapsed_lease_does_not_count_against_a_cap(database: Database, database_url: str) -> None:
+async def test_expired_lease_does_not_count_against_a_cap(database: Database, database_url: str) -> None:
     await insert_task(database_url, status="CLAIMED", claimed=True, claim_expires_at=EARLIER)
     await insert_task(database_url, status="CLAIMED", claimed=True, claim_expires_at=LATER)
     await insert_task(database_url, status="CLAIMED", claimed=True)
@@ -163,8 +159,9 @@ async def test_a_lapsed_lease_does_not_count_against_a_cap(database: Database, d
     assert await claim(database, cluster_cap=3) == []
 
 
-async def test_a_claim_says_nothing(database: Database, database_url: str, connection: Connection) -> None:
+async def test_claim_sends_no_notification(database: Database, database_url: str, connection: Connection) -> None:
     await insert_pending(connection, count=3)
-    async with collect_notifications(database_url, "horsies_task_new", "horsies_task_done", "horsies_events") as heard:
+    channels = ("horsies_task_new", "horsies_task_done", "horsies_events")
+    async with collect_notifications(database_url, *channels) as notifications:
         await claim(database, pids=[7])
-        assert await heard() == []
+        assert await notifications() == []

@@ -10,7 +10,7 @@ def ignore(_: str) -> None:
     pass
 
 
-async def test_a_listener_that_the_server_refuses_goes_on_trying(database_url: str) -> None:
+async def test_listener_retries_when_server_refuses(database_url: str) -> None:
     """A standby refuses LISTEN, and may be promoted; a channel without a name is refused by any server."""
     hearing: asyncio.Queue[bool] = asyncio.Queue()
     link = ConnectionSpec(url=database_url, masked_url="test")

@@ -26,7 +26,7 @@ asyncio.run(main())
 """
 
 
-async def test_an_empty_database_gets_every_migration_in_order(empty_database: Database) -> None:
+async def test_empty_database_gets_all_migrations_in_order(empty_database: Database) -> None:
     applied = await migrate(empty_database)
 
     state = await schema_state(empty_database)
@@ -35,7 +35,7 @@ async def test_an_empty_database_gets_every_migration_in_order(empty_database: D
     assert not state.pending
 
 
-async def test_migrating_an_up_to_date_database_is_one_query(database: Database, database_url: str) -> None:
+async def test_migrating_current_database_is_one_query(database: Database, database_url: str) -> None:
     await database.fetch(SCHEMA.server_info)
     sent: list[str] = []
     connection = await database._pool.acquire()
@@ -46,7 +46,7 @@ async def test_migrating_an_up_to_date_database_is_one_query(database: Database,
     assert sent == [SCHEMA.applied_migrations.sql]
 
 
-async def test_eight_processes_at_once_apply_each_migration_once(empty_database_url: str) -> None:
+async def test_concurrent_processes_apply_each_migration_once(empty_database_url: str) -> None:
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", MIGRATE_ONCE, empty_database_url, stdout=asyncio.subprocess.PIPE
@@ -58,9 +58,7 @@ async def test_eight_processes_at_once_apply_each_migration_once(empty_database_
     assert counts == [0] * 7 + [len(known_migrations())]
 
 
-async def test_a_failing_migration_leaves_nothing_behind(
-    empty_database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_migration_is_rolled_back(empty_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = (*known_migrations(), replace(known_migrations()[-1], version=9000, name="broken", sql="SELECT no_such()"))
     monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: broken)
     with pytest.raises(BrokerError, match="no_such"):
@@ -68,7 +66,7 @@ async def test_a_failing_migration_leaves_nothing_behind(
     assert (await schema_state(empty_database)).applied == ()
 
 
-async def test_a_database_newer_than_the_code_is_refused_with_a_hint(database: Database, database_url: str) -> None:
+async def test_newer_database_is_rejected_with_a_hint(database: Database, database_url: str) -> None:
     await _execute(database_url, "INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
     with pytest.raises(BrokerError) as caught:
         await migrate(database)
@@ -77,20 +75,20 @@ async def test_a_database_newer_than_the_code_is_refused_with_a_hint(database: D
     assert "upgrade horsies" in (caught.value.help_text or "")
 
 
-async def test_a_changed_checksum_stops_the_migration(database: Database, database_url: str) -> None:
+async def test_changed_checksum_stops_migration(database: Database, database_url: str) -> None:
     await _execute(database_url, "UPDATE horsies_migrations SET checksum = 'other' WHERE version = 2")
     with pytest.raises(BrokerError, match="0002_workers was changed"):
         await migrate(database)
 
 
-async def test_an_old_schema_names_the_command_that_brings_it_up_to_date(empty_database: Database) -> None:
+async def test_old_schema_error_names_the_migrate_command(empty_database: Database) -> None:
     with pytest.raises(ConfigurationError) as caught:
         (await schema_state(empty_database)).check_current()
     assert caught.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
     assert caught.value.help_text == "run: horsies db migrate"
 
 
-async def test_another_schema_is_created_and_holds_everything(empty_database_url: str) -> None:
+async def test_custom_schema_is_created_and_used(empty_database_url: str) -> None:
     link = ConnectionSpec(url=empty_database_url, masked_url="test", schema="Odd name")
     async with Database(link) as database:
         assert await migrate(database) == known_migrations()

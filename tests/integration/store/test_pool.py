@@ -20,7 +20,7 @@ async def pool(database_url: str) -> AsyncIterator[ConnectionPool]:
     await pool.close()
 
 
-async def test_the_connection_used_last_is_used_next(pool: ConnectionPool) -> None:
+async def test_most_recently_used_connection_is_reused(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     pool.release(first)
     pool.release(second)
@@ -28,7 +28,7 @@ async def test_the_connection_used_last_is_used_next(pool: ConnectionPool) -> No
     pool.release(second)
 
 
-async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool: ConnectionPool) -> None:
+async def test_waiter_gets_the_next_released_connection(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     waiting = asyncio.create_task(pool.acquire())
     pool.release(first)
@@ -37,7 +37,7 @@ async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool
     pool.release(second)
 
 
-async def test_nobody_overtakes_those_who_wait(pool: ConnectionPool) -> None:
+async def test_waiters_are_served_in_order(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_nobody_overtakes_those_who_wait(pool: ConnectionPool) -> None:
     pool.release(second)
 
 
-async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(pool: ConnectionPool) -> None:
+async def test_slot_granted_at_timeout_goes_to_next_waiter(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     impatient, patient = asyncio.create_task(pool.acquire()), asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(po
         pool.release(connection)
 
 
-async def test_those_who_gave_up_waiting_are_forgotten(pool: ConnectionPool) -> None:
+async def test_timed_out_waiters_are_removed(pool: ConnectionPool) -> None:
     both = [await pool.acquire() for _ in range(2)]
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_those_who_gave_up_waiting_are_forgotten(pool: ConnectionPool) -> 
         pool.release(connection)
 
 
-async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: str) -> None:
+async def test_failed_connect_releases_its_slot(empty_database_url: str) -> None:
     url = empty_database_url.replace("/test_", "/nope_")
     pool = ConnectionPool(ConnectionSpec(url=url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=5))
     for _ in range(2):
@@ -86,21 +86,21 @@ async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: 
             await pool.acquire()
 
 
-async def test_a_connection_with_an_open_transaction_is_not_handed_on(pool: ConnectionPool) -> None:
+async def test_connection_in_transaction_is_dropped_on_release(pool: ConnectionPool) -> None:
     left_open = await pool.acquire()
     await left_open.execute("BEGIN")
     pool.release(left_open)
     assert left_open.is_closed()
 
 
-async def test_a_connection_that_was_given_up_leaves_its_place_to_another(pool: ConnectionPool) -> None:
+async def test_terminated_connection_releases_its_slot(pool: ConnectionPool) -> None:
     for _ in range(3):
         given_up = await pool.acquire()
         given_up.terminate()
         pool.release(given_up)
 
 
-async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_smallest_number(database_url: str) -> None:
+async def test_idle_connections_are_closed_down_to_min_size(database_url: str) -> None:
     pool = ConnectionPool(
         ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(min_size=1, max_size=2, idle_s=0)
     )
@@ -115,7 +115,7 @@ async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_sma
     await pool.close()
 
 
-async def test_a_connection_in_use_while_the_pool_closes_is_closed_at_its_release(pool: ConnectionPool) -> None:
+async def test_connection_in_use_at_close_is_closed_on_release(pool: ConnectionPool) -> None:
     in_use = await pool.acquire()
     await pool.close()
     assert not in_use.is_closed()

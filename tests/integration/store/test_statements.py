@@ -48,7 +48,7 @@ def untouched_url(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)
-async def test_statement_prepares_and_has_the_columns_of_its_record(untouched_url: str, query: Query[Any]) -> None:
+async def test_statement_prepares_and_returns_columns_of_its_record(untouched_url: str, query: Query[Any]) -> None:
     connection = await asyncpg.connect(untouched_url)
     try:
         prepared = await connection.prepare(query.sql)
@@ -57,7 +57,7 @@ async def test_statement_prepares_and_has_the_columns_of_its_record(untouched_ur
         await connection.close()
 
 
-async def test_a_statement_shows_its_name_in_pg_stat_activity(database: Database, database_url: str) -> None:
+async def test_pg_stat_activity_shows_statement_name(database: Database, database_url: str) -> None:
     await database.fetch(SERVER_READS.table_sizes)
     connection = await asyncpg.connect(database_url)
     seen = await connection.fetch("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'horsies%'")

@@ -83,7 +83,7 @@ def attempts_of(handle: TaskHandle[Any]) -> list[TaskAttemptInfo]:
     return attempts
 
 
-def test_a_due_task_runs_and_its_handle_gets_the_typed_result(app: Horsies) -> None:
+def test_due_task_runs_and_handle_gets_typed_result(app: Horsies) -> None:
     @app.task("tomorrow", queue_name="mail")
     def tomorrow(today: datetime) -> TaskResult[datetime, TaskError]:
         return TaskResult(ok=today + timedelta(days=1))
@@ -93,7 +93,7 @@ def test_a_due_task_runs_and_its_handle_gets_the_typed_result(app: Horsies) -> N
     assert handle.get(timeout_ms=0).ok_value == LONG_AGO + timedelta(days=1)
 
 
-def test_a_completed_task_has_the_row_and_the_attempt_of_a_worker(app: Horsies) -> None:
+def test_completed_task_has_row_and_attempt_as_from_worker(app: Horsies) -> None:
     @app.task("noop", queue_name="mail")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -111,7 +111,7 @@ def test_a_completed_task_has_the_row_and_the_attempt_of_a_worker(app: Horsies) 
     assert attempt.worker_process_name == f"worker-{task.worker_pid}"
 
 
-def test_an_async_task_is_awaited(app: Horsies) -> None:
+def test_async_task_is_awaited(app: Horsies) -> None:
     @app.task("later", queue_name="mail")
     async def later() -> TaskResult[str, TaskError]:
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_drain_works_inside_a_running_loop(app: Horsies) -> None:
     await app.close_async()
 
 
-def test_an_err_result_fails_the_task_with_its_code(app: Horsies) -> None:
+def test_err_result_fails_the_task_with_its_code(app: Horsies) -> None:
     @app.task("declined", queue_name="mail")
     def declined() -> TaskResult[None, TaskError]:
         return TaskResult(err=TaskError(error_code="CARD_DECLINED", message="no\0 funds"))
@@ -148,7 +148,7 @@ def test_an_err_result_fails_the_task_with_its_code(app: Horsies) -> None:
     assert handle.get(timeout_ms=0).err_value.error_code == "CARD_DECLINED"
 
 
-def test_an_exception_is_mapped_to_its_code(app: Horsies) -> None:
+def test_exception_is_mapped_to_its_code(app: Horsies) -> None:
     @app.task("slow", queue_name="mail")
     def slow() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -158,7 +158,7 @@ def test_an_exception_is_mapped_to_its_code(app: Horsies) -> None:
     assert info_of(handle).error_code == "SLOW"
 
 
-def test_a_retry_is_stored_and_succeeds_once_it_is_due(app: Horsies, run_sql: RunSql) -> None:
+def test_retry_is_stored_and_succeeds_when_due(app: Horsies, run_sql: RunSql) -> None:
     @app.task("flaky", queue_name="mail", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
     def flaky() -> TaskResult[int, TaskError]:
         context = current_task()
@@ -183,7 +183,7 @@ def test_a_retry_is_stored_and_succeeds_once_it_is_due(app: Horsies, run_sql: Ru
     assert handle.get(timeout_ms=0).ok_value == 2
 
 
-def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies, run_sql: RunSql) -> None:
+def test_task_fails_when_retries_are_exhausted(app: Horsies, run_sql: RunSql) -> None:
     @app.task("hopeless", queue_name="mail", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
     def hopeless() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -197,7 +197,7 @@ def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies, run_sq
     assert [attempt.will_retry for attempt in attempts_of(handle)] == [False, True]
 
 
-def test_a_retry_that_would_come_after_good_until_is_not_made(app: Horsies) -> None:
+def test_no_retry_after_good_until(app: Horsies) -> None:
     @app.task("flaky", queue_name="mail", retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["SLOW"]))
     def flaky() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -207,7 +207,7 @@ def test_a_retry_that_would_come_after_good_until_is_not_made(app: Horsies) -> N
     assert (info_of(handle).status, info_of(handle).error_code) == (TaskStatus.FAILED, "SLOW")
 
 
-def test_a_task_past_its_good_until_expires_without_an_attempt(app: Horsies) -> None:
+def test_task_past_good_until_expires_without_attempt(app: Horsies) -> None:
     @app.task("noop", queue_name="mail")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -221,7 +221,7 @@ def test_a_task_past_its_good_until_expires_without_an_attempt(app: Horsies) -> 
     assert error.data == {"task_id": handle.task_id, "worker_id": None}
 
 
-def test_hundreds_of_tasks_expire_together(app: Horsies, run_sql: RunSql) -> None:
+def test_hundreds_of_tasks_expire_in_one_drain(app: Horsies, run_sql: RunSql) -> None:
     @app.task("noop", queue_name="mail")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -231,7 +231,7 @@ def test_hundreds_of_tasks_expire_together(app: Horsies, run_sql: RunSql) -> Non
     assert run_sql("SELECT count(*) FROM horsies_tasks WHERE status = 'EXPIRED'")[0][0] == 701
 
 
-def test_an_unknown_task_is_a_failure_of_the_worker(app: Horsies, database_url: str) -> None:
+def test_unknown_task_is_a_worker_failure(app: Horsies, database_url: str) -> None:
     sender = Horsies(AppConfig(broker=PostgresConfig(database_url=database_url)))
 
     @sender.task("elsewhere")
@@ -247,7 +247,7 @@ def test_an_unknown_task_is_a_failure_of_the_worker(app: Horsies, database_url: 
     sender.close()
 
 
-def test_damaged_arguments_are_a_failure_of_the_worker(app: Horsies, run_sql: RunSql) -> None:
+def test_invalid_stored_arguments_are_a_worker_failure(app: Horsies, run_sql: RunSql) -> None:
     @app.task("double", queue_name="mail")
     def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -261,7 +261,7 @@ def test_damaged_arguments_are_a_failure_of_the_worker(app: Horsies, run_sql: Ru
     assert "number" in (task.failed_reason or "")
 
 
-def test_a_result_that_the_server_refuses_for_good_fails_the_task(app: Horsies, run_sql: RunSql) -> None:
+def test_result_rejected_by_server_fails_the_task(app: Horsies, run_sql: RunSql) -> None:
     @app.task("noop", queue_name="mail")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -274,7 +274,7 @@ def test_a_result_that_the_server_refuses_for_good_fails_the_task(app: Horsies, 
     assert "picky" in (task.failed_reason or "")
 
 
-def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
+def test_ok_value_of_wrong_type_is_a_mismatch(app: Horsies) -> None:
     @app.task("wrong", queue_name="mail")
     def wrong() -> TaskResult[int, TaskError]:
         return TaskResult(ok="seven")  # pyright: ignore[reportReturnType]
@@ -284,7 +284,7 @@ def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
     assert handle.get(timeout_ms=0).err_value.error_code is ContractCode.RETURN_TYPE_MISMATCH
 
 
-def test_only_the_queues_asked_for_are_drained_and_a_closed_one_never(app: Horsies) -> None:
+def test_only_given_queues_are_drained_and_never_disabled_ones(app: Horsies) -> None:
     @app.task("letter", queue_name="mail")
     def letter() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -304,14 +304,14 @@ def test_only_the_queues_asked_for_are_drained_and_a_closed_one_never(app: Horsi
     assert info_of(handles[2]).status is TaskStatus.PENDING
 
 
-def test_a_queue_that_the_app_does_not_have_is_refused(app: Horsies) -> None:
+def test_unknown_queue_is_rejected(app: Horsies) -> None:
     with pytest.raises(ConfigurationError, match="no queue 'urgnt'") as refused:
         drain(app, queues=["mail", "urgnt"])
     assert refused.value.code is ErrorCode.TASK_INVALID_QUEUE
     assert "urgent" in str(refused.value.help_text)
 
 
-def test_a_paused_queue_is_left_alone(app: Horsies, run_sql: RunSql) -> None:
+def test_paused_queue_is_not_drained(app: Horsies, run_sql: RunSql) -> None:
     @app.task("letter", queue_name="mail")
     def letter() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -321,7 +321,7 @@ def test_a_paused_queue_is_left_alone(app: Horsies, run_sql: RunSql) -> None:
     assert drain(app) == 0
 
 
-def test_tasks_run_by_priority_and_no_more_than_the_limit(app: Horsies) -> None:
+def test_tasks_run_by_priority_up_to_the_limit(app: Horsies) -> None:
     ran: list[str] = []
 
     @app.task("letter", queue_name="mail")
@@ -341,7 +341,7 @@ def test_tasks_run_by_priority_and_no_more_than_the_limit(app: Horsies) -> None:
     assert drain(app, limit=0) == 0
 
 
-def test_a_delayed_task_is_not_due(app: Horsies) -> None:
+def test_delayed_task_is_not_run(app: Horsies) -> None:
     @app.task("noop", queue_name="mail")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -350,7 +350,7 @@ def test_a_delayed_task_is_not_due(app: Horsies) -> None:
     assert drain(app) == 0
 
 
-def test_what_a_task_sends_is_drained_too(app: Horsies) -> None:
+def test_tasks_sent_by_tasks_are_drained_too(app: Horsies) -> None:
     @app.task("countdown", queue_name="mail")
     def countdown(number: int) -> TaskResult[int, TaskError]:
         if number:
@@ -361,7 +361,7 @@ def test_what_a_task_sends_is_drained_too(app: Horsies) -> None:
     assert drain(app) == 4
 
 
-def test_an_outcome_for_a_task_that_was_taken_away_changes_nothing(app: Horsies, run_sql: RunSql) -> None:
+def test_outcome_of_lost_claim_is_discarded(app: Horsies, run_sql: RunSql) -> None:
     @app.task("robbed", queue_name="mail")
     def robbed() -> TaskResult[None, TaskError]:
         run_sql("UPDATE horsies_tasks SET claim_token = claim_token + 1")
@@ -372,7 +372,7 @@ def test_an_outcome_for_a_task_that_was_taken_away_changes_nothing(app: Horsies,
     assert (info_of(handle).status, info_of(handle).attempts) == (TaskStatus.RUNNING, [])
 
 
-async def test_the_end_of_a_task_is_announced(app: Horsies, database_url: str) -> None:
+async def test_finished_task_notifies_waiters(app: Horsies, database_url: str) -> None:
     @app.task("noop", queue_name="mail")
     async def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)

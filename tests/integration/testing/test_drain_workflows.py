@@ -34,7 +34,7 @@ def test_drain_starts_sub_workflows(app: Horsies) -> None:
     assert handle.get(0).ok_value == 20
 
 
-def test_a_drain_with_a_limit_leaves_the_rest(app: Horsies) -> None:
+def test_drain_with_limit_leaves_the_rest(app: Horsies) -> None:
     handle = diamond(app).start().unwrap()
     assert drain(app, limit=1) == 1
     assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT"

@@ -20,7 +20,7 @@ from horsies.testing.pytest_plugin import horsies_database, horsies_server
 __all__ = ["horsies_database", "horsies_server"]
 
 
-def test_a_temporary_database_is_migrated_and_leaves_nothing_behind() -> None:
+def test_temporary_database_is_migrated_and_removed_afterwards() -> None:
     with temporary_database() as url:
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
 
@@ -35,19 +35,19 @@ def test_a_temporary_database_is_migrated_and_leaves_nothing_behind() -> None:
     assert not Path(parse_qs(urlsplit(url).query)["host"][0]).exists()
 
 
-async def test_a_temporary_database_can_be_had_inside_a_running_loop() -> None:
+async def test_temporary_database_inside_running_loop() -> None:
     async with temporary_database_async() as url:
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
         assert (await app.ping_database_async()).is_ok()
         await app.close_async()
 
 
-def test_each_database_of_a_server_is_fresh(horsies_server: TemporaryServer) -> None:
+def test_each_database_of_a_server_is_new(horsies_server: TemporaryServer) -> None:
     with horsies_server.database() as one, horsies_server.database() as other:
         assert one != other
 
 
-def test_a_database_goes_even_while_an_app_is_connected(horsies_server: TemporaryServer) -> None:
+def test_database_is_dropped_while_app_is_connected(horsies_server: TemporaryServer) -> None:
     with horsies_server.database() as url:
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
         assert app.ping_database().is_ok()
@@ -55,7 +55,7 @@ def test_a_database_goes_even_while_an_app_is_connected(horsies_server: Temporar
     app.close()
 
 
-def test_an_app_made_at_import_can_be_pointed_at_another_database(horsies_database: str) -> None:
+def test_app_made_at_import_can_use_another_database(horsies_database: str) -> None:
     app = Horsies(AppConfig(broker=PostgresConfig(database_url="postgresql://nobody@192.0.2.1/nothing")))
 
     @app.task("noop")
@@ -68,7 +68,7 @@ def test_an_app_made_at_import_can_be_pointed_at_another_database(horsies_databa
     assert "192.0.2.1" in app.get_broker().settings.database_url.masked
 
 
-def test_the_fixtures_work_from_a_conftest(tmp_path: Path) -> None:
+def test_fixtures_work_from_a_conftest(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["horsies.testing.pytest_plugin"]\n')
     (tmp_path / "test_it.py").write_text(
         "def test_it(horsies_database):\n    assert horsies_database.startswith('postgresql://')\n"

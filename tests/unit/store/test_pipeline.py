@@ -9,7 +9,7 @@ import pytest
 from horsies.store.tasks import Pipeline
 
 
-async def test_the_maker_goes_on_while_a_statement_is_under_way() -> None:
+async def test_caller_continues_while_statement_runs() -> None:
     steps: list[str] = []
     answered = asyncio.Event()
 
@@ -25,7 +25,7 @@ async def test_the_maker_goes_on_while_a_statement_is_under_way() -> None:
     assert steps == ["first left", "second is made", "second left"]
 
 
-async def test_the_error_of_a_statement_stops_the_next() -> None:
+async def test_error_stops_the_next_statement() -> None:
     sent: list[str] = []
 
     async def statement(name: str) -> None:
@@ -42,7 +42,7 @@ async def test_the_error_of_a_statement_stops_the_next() -> None:
     assert sent == ["first"]
 
 
-async def test_the_error_of_the_last_statement_comes_out_at_the_end() -> None:
+async def test_error_of_last_statement_is_raised_at_the_end() -> None:
     async def statement() -> None:
         await asyncio.sleep(0)
         raise LookupError
@@ -52,7 +52,7 @@ async def test_the_error_of_the_last_statement_comes_out_at_the_end() -> None:
             await pipeline.put(statement())
 
 
-async def test_a_maker_that_fails_leaves_no_statement_under_way() -> None:
+async def test_failing_caller_leaves_no_running_statement() -> None:
     ended = asyncio.Event()
 
     async def statement() -> None:

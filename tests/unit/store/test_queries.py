@@ -44,7 +44,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return tmp_path.name
 
 
-def test_each_named_statement_fills_its_field_without_its_comment(package: str) -> None:
+def test_statements_are_loaded_by_name_without_comments(package: str) -> None:
     both = load_queries(Both, package, "numbers")
     assert both.one.sql == "/* numbers.one */ SELECT 1 AS n"
     assert both.two.sql.startswith("/* numbers.two */ UPDATE t")
@@ -56,6 +56,6 @@ def test_rows_become_records(package: str) -> None:
     assert both.one.to_rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
 
 
-def test_a_statement_that_the_class_does_not_name_is_an_error_at_import(package: str) -> None:
+def test_statement_missing_in_dataclass_fails_at_import(package: str) -> None:
     with pytest.raises(TypeError, match=r"numbers\.sql and OnlyOne differ in: two"):
         load_queries(OnlyOne, package, "numbers")

@@ -60,7 +60,7 @@ def app() -> Horsies:
     return Horsies(AppConfig(exception_mapper={TimeoutError: "SLOW"}))
 
 
-def test_a_send_runs_the_task_and_returns_its_result(app: Horsies) -> None:
+def test_send_runs_task_and_returns_result(app: Horsies) -> None:
     @app.task("double")
     def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -69,7 +69,7 @@ def test_a_send_runs_the_task_and_returns_its_result(app: Horsies) -> None:
         assert double.send(21).unwrap().get().ok_value == 42
 
 
-def test_code_that_leaves_while_arguments_are_read_or_a_result_is_written_fails_the_task(app: Horsies) -> None:
+def test_exit_during_decoding_or_encoding_fails_the_task(app: Horsies) -> None:
     @app.task("read")
     def read(leaving: Leaving) -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -83,7 +83,7 @@ def test_code_that_leaves_while_arguments_are_read_or_a_result_is_written_fails_
     assert {result.err_value.error_code for result in failed} == {OperationalErrorCode.WORKER_SERIALIZATION_ERROR}
 
 
-def test_arguments_and_results_take_the_way_through_their_stored_form(app: Horsies) -> None:
+def test_arguments_and_results_are_encoded_and_decoded(app: Horsies) -> None:
     seen: list[Invoice] = []
 
     @app.task("bill")
@@ -98,7 +98,7 @@ def test_arguments_and_results_take_the_way_through_their_stored_form(app: Horsi
     assert result is not seen[0] is not sent
 
 
-def test_what_cannot_be_encoded_is_refused_as_by_any_send(app: Horsies) -> None:
+def test_unencodable_arguments_are_rejected_as_usual(app: Horsies) -> None:
     @app.task("double")
     def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -109,7 +109,7 @@ def test_what_cannot_be_encoded_is_refused_as_by_any_send(app: Horsies) -> None:
     assert ended == []
 
 
-def test_a_blocking_send_runs_the_task_in_the_calling_thread(app: Horsies) -> None:
+def test_blocking_send_runs_task_in_calling_thread(app: Horsies) -> None:
     @app.task("where")
     def where() -> TaskResult[int, TaskError]:
         return TaskResult(ok=threading.get_ident())
@@ -118,7 +118,7 @@ def test_a_blocking_send_runs_the_task_in_the_calling_thread(app: Horsies) -> No
         assert where.send().unwrap().get().ok_value == threading.get_ident()
 
 
-def test_an_async_task_can_be_sent_without_an_event_loop(app: Horsies) -> None:
+def test_async_task_can_be_sent_without_event_loop(app: Horsies) -> None:
     @app.task("later")
     async def later() -> TaskResult[str, TaskError]:
         await asyncio.sleep(0)
@@ -128,7 +128,7 @@ def test_an_async_task_can_be_sent_without_an_event_loop(app: Horsies) -> None:
         assert later.send().unwrap().get().ok_value == "now"
 
 
-async def test_an_async_task_runs_on_the_senders_loop(app: Horsies) -> None:
+async def test_async_task_runs_on_the_senders_loop(app: Horsies) -> None:
     @app.task("loop")
     async def loop() -> TaskResult[int, TaskError]:
         return TaskResult(ok=id(asyncio.get_running_loop()))
@@ -138,7 +138,7 @@ async def test_an_async_task_runs_on_the_senders_loop(app: Horsies) -> None:
     assert (await handle.get_async()).ok_value == id(asyncio.get_running_loop())
 
 
-async def test_a_plain_task_sent_from_a_loop_may_make_blocking_sends(app: Horsies) -> None:
+async def test_sync_task_sent_from_loop_may_send_blocking(app: Horsies) -> None:
     @app.task("inner")
     def inner() -> TaskResult[str, TaskError]:
         return TaskResult(ok="inner")
@@ -153,7 +153,7 @@ async def test_a_plain_task_sent_from_a_loop_may_make_blocking_sends(app: Horsie
     assert [task.task_name for task in ended] == ["inner", "outer"]
 
 
-async def test_a_blocking_send_inside_a_loop_is_refused_as_by_any_send(app: Horsies) -> None:
+async def test_blocking_send_inside_loop_is_rejected_as_usual(app: Horsies) -> None:
     @app.task("noop")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -164,7 +164,7 @@ async def test_a_blocking_send_inside_a_loop_is_refused_as_by_any_send(app: Hors
         assert (await noop.retry_send_async(refused)).unwrap().get().is_ok()
 
 
-def test_an_exception_is_mapped_as_in_a_worker(app: Horsies) -> None:
+def test_exception_is_mapped_as_in_a_worker(app: Horsies) -> None:
     @app.task("slow")
     def slow() -> TaskResult[None, TaskError]:
         raise TimeoutError("no answer")
@@ -175,7 +175,7 @@ def test_an_exception_is_mapped_as_in_a_worker(app: Horsies) -> None:
     assert isinstance(error.exception, dict)
 
 
-def test_retries_are_made_at_once_and_counted(app: Horsies) -> None:
+def test_retries_run_immediately_and_are_counted(app: Horsies) -> None:
     attempts: list[TaskContext | None] = []
 
     @app.task("flaky", retry_policy=RetryPolicy.fixed([60, 300], auto_retry_for=["SLOW"]))
@@ -194,7 +194,7 @@ def test_retries_are_made_at_once_and_counted(app: Horsies) -> None:
     assert task.enqueued_at == task.sent_at + timedelta(seconds=360)
 
 
-def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies) -> None:
+def test_task_fails_when_retries_are_exhausted(app: Horsies) -> None:
     @app.task("hopeless", retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["SLOW"]))
     def hopeless() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -204,7 +204,7 @@ def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies) -> Non
     assert (ended[0].status, len(ended[0].attempts or ())) == (TaskStatus.FAILED, 3)
 
 
-def test_a_retry_that_would_be_due_after_good_until_is_not_made(app: Horsies) -> None:
+def test_no_retry_after_good_until(app: Horsies) -> None:
     @app.task("flaky", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
     def flaky() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -214,7 +214,7 @@ def test_a_retry_that_would_be_due_after_good_until_is_not_made(app: Horsies) ->
     assert len(ended[0].attempts or ()) == 1
 
 
-def test_a_delay_is_recorded_and_not_waited_for(app: Horsies) -> None:
+def test_delay_is_recorded_but_not_waited_for(app: Horsies) -> None:
     @app.task("noop")
     def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
@@ -224,7 +224,7 @@ def test_a_delay_is_recorded_and_not_waited_for(app: Horsies) -> None:
     assert ended[0].started_at == ended[0].sent_at + timedelta(hours=1)
 
 
-def test_a_task_past_its_good_until_expires_without_running(app: Horsies) -> None:
+def test_task_past_good_until_expires_without_running(app: Horsies) -> None:
     @app.task("noop")
     def noop() -> TaskResult[None, TaskError]:
         raise AssertionError("it ran")
@@ -236,7 +236,7 @@ def test_a_task_past_its_good_until_expires_without_running(app: Horsies) -> Non
     assert (ended[0].status, ended[0].attempts) == (TaskStatus.EXPIRED, [])
 
 
-def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
+def test_ok_value_of_wrong_type_is_a_mismatch(app: Horsies) -> None:
     @app.task("wrong")
     def wrong() -> TaskResult[int, TaskError]:
         return TaskResult(ok="seven")  # pyright: ignore[reportReturnType]
@@ -245,7 +245,7 @@ def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
         assert wrong.send().unwrap().get().err_value.error_code is ContractCode.RETURN_TYPE_MISMATCH
 
 
-def test_an_ok_value_without_a_stored_form_is_a_failure_of_the_worker(app: Horsies) -> None:
+def test_unencodable_ok_value_is_a_worker_failure(app: Horsies) -> None:
     @app.task("infinite")
     def infinite() -> TaskResult[float, TaskError]:
         return TaskResult(ok=float("inf"))
@@ -257,7 +257,7 @@ def test_an_ok_value_without_a_stored_form_is_a_failure_of_the_worker(app: Horsi
     assert "cannot be stored" in (ended[0].failed_reason or "")
 
 
-def test_bulk_sends_run_every_item_in_order(app: Horsies) -> None:
+def test_bulk_send_runs_items_in_order(app: Horsies) -> None:
     @app.task("double")
     def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -267,7 +267,7 @@ def test_bulk_sends_run_every_item_in_order(app: Horsies) -> None:
     assert [handle.get().ok_value for handle in handles] == [2, 4, 6]
 
 
-async def test_bulk_sends_run_in_a_loop_too(app: Horsies) -> None:
+async def test_bulk_send_works_in_event_loop(app: Horsies) -> None:
     @app.task("double")
     async def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -277,7 +277,7 @@ async def test_bulk_sends_run_in_a_loop_too(app: Horsies) -> None:
     assert [handle.get().ok_value for handle in handles] == [2, 4]
 
 
-async def test_of_a_bulk_with_a_bad_item_nothing_runs_however_late_it_comes(app: Horsies) -> None:
+async def test_bulk_send_with_bad_item_runs_nothing(app: Horsies) -> None:
     @app.task("double")
     async def double(number: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=2 * number)
@@ -288,7 +288,7 @@ async def test_of_a_bulk_with_a_bad_item_nothing_runs_however_late_it_comes(app:
     assert ended == []
 
 
-def test_one_idempotency_key_runs_one_task(app: Horsies) -> None:
+def test_idempotency_key_runs_one_task(app: Horsies) -> None:
     ran: list[int] = []
 
     @app.task("charge")
@@ -304,7 +304,7 @@ def test_one_idempotency_key_runs_one_task(app: Horsies) -> None:
     assert other.code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
 
 
-def test_the_current_task_is_known_inside_and_only_there(app: Horsies) -> None:
+def test_current_task_is_set_only_inside_the_task(app: Horsies) -> None:
     @app.task("who", timeout_ms=5000, flags=["urgent"])
     def who() -> TaskResult[str, TaskError]:
         context = current_task()
@@ -318,7 +318,7 @@ def test_the_current_task_is_known_inside_and_only_there(app: Horsies) -> None:
     assert current_task() is None
 
 
-def test_whoever_keeps_an_id_is_answered_without_a_database(app: Horsies) -> None:
+def test_reads_by_id_need_no_database(app: Horsies) -> None:
     @app.task("bill")
     def bill(cents: int) -> TaskResult[Decimal, TaskError]:
         return TaskResult(ok=Decimal(cents) / 100)
@@ -332,7 +332,7 @@ def test_whoever_keeps_an_id_is_answered_without_a_database(app: Horsies) -> Non
         assert app.get_task_info(UUID(int=7)).unwrap() is None
 
 
-def test_a_handle_tells_of_its_task_even_after_the_block(app: Horsies) -> None:
+def test_handle_works_after_the_block(app: Horsies) -> None:
     @app.task("slow")
     def slow() -> TaskResult[None, TaskError]:
         raise TimeoutError
@@ -344,7 +344,7 @@ def test_a_handle_tells_of_its_task_even_after_the_block(app: Horsies) -> None:
     assert bare == replace(ended[0], result=None, failed_reason=None, attempts=None)
 
 
-def test_a_task_that_looks_itself_up_finds_itself_running(app: Horsies) -> None:
+def test_task_that_reads_itself_is_running(app: Horsies) -> None:
     @app.task("who")
     def who() -> TaskResult[str, TaskError]:
         context = current_task()
@@ -368,7 +368,7 @@ def test_suppressed_sends_stay_suppressed(app: Horsies) -> None:
         assert noop.send().unwrap_err().code is TaskSendErrorCode.SEND_SUPPRESSED
 
 
-def test_sends_go_their_usual_way_again_after_the_block(app: Horsies) -> None:
+def test_sends_are_normal_again_after_the_block(app: Horsies) -> None:
     usual = app.delivery, app.task_reader
     with pytest.raises(LookupError), inline(app):
         raise LookupError

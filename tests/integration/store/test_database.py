@@ -42,17 +42,17 @@ def nothing(sql: str) -> Query[None]:
 BACKEND = number("SELECT pg_backend_pid() AS n")
 
 
-async def test_rows_come_back_as_records(database: Database) -> None:
+async def test_rows_are_returned_as_records(database: Database) -> None:
     assert await database.fetch(number("SELECT generate_series(1, 3) AS n")) == [Number(1), Number(2), Number(3)]
     assert await database.fetch_one(number("SELECT 1 AS n WHERE false")) is None
 
 
-@pytest.mark.parametrize("is_known_inside", [True, False])
-async def test_a_statement_that_is_run_often_does_what_it_does_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch, is_known_inside: bool
+@pytest.mark.parametrize("has_bind_execute", [True, False])
+async def test_prepared_statement_returns_the_same_as_fetch(
+    database: Database, monkeypatch: pytest.MonkeyPatch, has_bind_execute: bool
 ) -> None:
-    assert connection_module.HAS_BIND_EXECUTE  # or sends are slower: look at `bind_execute` of the new driver
-    monkeypatch.setattr(connection_module, "HAS_BIND_EXECUTE", is_known_inside)
+    assert connection_module.HAS_BIND_EXECUTE  # else sends are slower: check `bind_execute` of the new driver version
+    monkeypatch.setattr(connection_module, "HAS_BIND_EXECUTE", has_bind_execute)
     halves = database.prepared(number("SELECT $1::integer / $2::integer AS n"))
     assert [(await halves((n, 2)))[0]["n"] for n in (4, 6, 8)] == [2, 3, 4]
     with pytest.raises(StatementFailed, match="division by zero"):
@@ -62,21 +62,19 @@ async def test_a_statement_that_is_run_often_does_what_it_does_once(
     assert [row["n"] for row in await halves((10, 2))] == [5]
 
 
-async def test_statements_are_logged_without_arguments_where_that_is_asked_for(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_echo_logs_statements_without_arguments(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="horsies")
     echo = text("SELECT $1::text\n  AS text")
-    for is_asked_for in (False, True):
-        async with Database(ConnectionSpec(url=database_url, masked_url="test", echo=is_asked_for)) as database:
+    for echo_enabled in (False, True):
+        async with Database(ConnectionSpec(url=database_url, masked_url="test", echo=echo_enabled)) as database:
             await database.fetch(echo, "secret")
             await database.prepared(echo)(("secret",))
             await database.run(lambda transaction: transaction.fetch(echo, "secret"))
-    said = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
-    assert said == ["SELECT $1::text AS text"] * 2 + ["BEGIN", "SELECT $1::text AS text", "COMMIT"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
+    assert logged == ["SELECT $1::text AS text"] * 2 + ["BEGIN", "SELECT $1::text AS text", "COMMIT"]
 
 
-async def test_a_transaction_that_raises_is_rolled_back_and_its_connection_stays_usable(database: Database) -> None:
+async def test_failed_transaction_is_rolled_back_and_connection_stays_usable(database: Database) -> None:
     await database.execute(nothing("CREATE TABLE kept (n int)"))
 
     async def insert_and_fail(transaction: Transaction) -> None:
@@ -88,7 +86,7 @@ async def test_a_transaction_that_raises_is_rolled_back_and_its_connection_stays
     assert await database.fetch(number("SELECT n FROM kept")) == []
 
 
-async def test_a_deadlock_is_tried_again_with_the_same_batch(database: Database) -> None:
+async def test_deadlock_is_retried(database: Database) -> None:
     await database.execute(nothing("CREATE TABLE pair (n int PRIMARY KEY, hits int DEFAULT 0)"))
     await database.execute(nothing("INSERT INTO pair VALUES (1), (2)"))
     both_hold_one = asyncio.Barrier(2)
@@ -115,7 +113,7 @@ async def test_released_connections_are_not_reset(database: Database) -> None:
     assert await database.fetch(BACKEND) == [first]
 
 
-async def test_a_connection_that_died_while_idle_is_replaced_unseen(
+async def test_connection_that_died_while_idle_is_replaced(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (before,) = await database.fetch(BACKEND)
@@ -127,7 +125,7 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
     assert after != before
 
 
-async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_masked() -> None:
+async def test_unreachable_server_is_retryable_with_masked_address() -> None:
     async with Database(
         ConnectionSpec(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")
     ) as gone:
@@ -138,7 +136,7 @@ async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_
     assert "127.0.0.1:1" in caught.value.message
 
 
-async def test_a_missing_database_is_said_not_to_be_retryable(database_url: str) -> None:
+async def test_missing_database_is_not_retryable(database_url: str) -> None:
     url = database_url.replace("/test_", "/nope_")
     async with Database(ConnectionSpec(url=url, masked_url=url)) as gone:
         with pytest.raises(DatabaseUnreachable, match="does not exist") as caught:
@@ -146,13 +144,13 @@ async def test_a_missing_database_is_said_not_to_be_retryable(database_url: str)
     assert not caught.value.retryable
 
 
-async def test_a_missing_table_names_the_command_that_makes_it(empty_database: Database) -> None:
+async def test_missing_table_error_names_the_migrate_command(empty_database: Database) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await empty_database.fetch(number("SELECT 1 AS n FROM horsies_tasks"))
     assert caught.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
 
 
-async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_again(database_url: str) -> None:
+async def test_statement_timeout_is_retryable(database_url: str) -> None:
     async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.05)) as hasty:
         with pytest.raises(BrokerError) as caught:
             await hasty.fetch(text("SELECT pg_sleep(30)::text AS text"))
@@ -160,7 +158,7 @@ async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_agai
         assert await hasty.fetch(number("SELECT 1 AS n")) == [Number(1)]
 
 
-async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(database_url: str) -> None:
+async def test_silent_server_times_out_and_connection_is_dropped(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         database = Database(ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
         (before,) = await database.fetch(BACKEND)
@@ -175,7 +173,7 @@ async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(d
         await database.close()
 
 
-async def test_a_statement_under_way_keeps_its_limit_when_all_is_closed(database_url: str) -> None:
+async def test_running_statement_keeps_its_timeout_after_close(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         database = Database(ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
         await database.fetch(BACKEND)
@@ -188,30 +186,30 @@ async def test_a_statement_under_way_keeps_its_limit_when_all_is_closed(database
                 await waiting
 
 
-async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_like_any_other(database_url: str) -> None:
+async def test_timeout_between_prepare_and_execute_is_reported_as_timeout(database_url: str) -> None:
     async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.1)) as hasty:
         await hasty.fetch(BACKEND)
-        asked = asyncio.create_task(hasty.fetch(number("SELECT 7 AS n")))
+        query_task = asyncio.create_task(hasty.fetch(number("SELECT 7 AS n")))
         await asyncio.sleep(0)
-        time.sleep(0.3)  # noqa: ASYNC251  # the answer to the first step and the deadline are seen together
+        time.sleep(0.3)  # noqa: ASYNC251  # the answer to PREPARE and the timeout are processed together
         with pytest.raises(DatabaseUnreachable, match="no answer in time"):
-            await asked
+            await query_task
         assert await hasty.fetch(number("SELECT 7 AS n")) == [Number(7)]
 
 
-@pytest.mark.parametrize(("seconds", "are_forgotten"), [(0.6, True), (0.0, False)])
-async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
-    database_url: str, seconds: float, are_forgotten: bool
+@pytest.mark.parametrize(("seconds", "are_discarded"), [(0.6, True), (0.0, False)])
+async def test_plans_are_discarded_after_a_slow_statement(
+    database_url: str, seconds: float, are_discarded: bool
 ) -> None:
-    link = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
-    async with Database(link) as worker, Database(ConnectionSpec(url=database_url, masked_url="test")) as other:
+    spec = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
+    async with Database(spec) as worker, Database(ConnectionSpec(url=database_url, masked_url="test")) as other:
         (backend,) = await worker.fetch(BACKEND)
         await worker.fetch(text("SELECT pg_sleep($1)::text AS text"), seconds)
         (last,) = await other.fetch(text("SELECT query AS text FROM pg_stat_activity WHERE pid = $1"), backend.n)
-    assert (last.text == "DISCARD PLANS") is are_forgotten
+    assert (last.text == "DISCARD PLANS") is are_discarded
 
 
-async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
+async def test_statement_succeeds_even_if_discarding_plans_fails(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.store.database.SLOW_STATEMENT_S", -1.0)
@@ -225,13 +223,13 @@ async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
         await database.close()
 
 
-async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
+async def test_server_rejects_writes_on_read_only_connection(database_url: str) -> None:
     async with Database(ConnectionSpec(url=database_url, masked_url="test", read_only=True)) as viewer:
         with pytest.raises(StatementFailed, match="read-only transaction"):
             await viewer.execute(nothing("DELETE FROM horsies_tasks"))
 
 
-async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) -> None:
+async def test_exhausted_pool_raises_after_the_timeout(database_url: str) -> None:
     async with Database(
         ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=0.05)
     ) as small:
@@ -251,7 +249,7 @@ async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) 
         await holder
 
 
-async def test_a_transaction_that_is_cancelled_waits_for_no_answer(database_url: str) -> None:
+async def test_cancelled_transaction_does_not_wait_for_an_answer(database_url: str) -> None:
     has_begun = asyncio.Event()
 
     async def begin_and_wait(_: Transaction) -> None:

@@ -40,17 +40,17 @@ async def pooled(database_url: str) -> AsyncIterator[Database]:
             yield database
 
 
-async def test_forty_clients_share_two_connections_and_each_statement_has_its_state(pooled: Database) -> None:
+async def test_forty_clients_share_two_connections_with_correct_settings(pooled: Database) -> None:
     found = await asyncio.gather(*(pooled.fetch(STATE) for _ in range(40)))
     assert {row for rows in found for row in rows} == {State("public", "31s", 0)}
 
 
-async def test_reads_of_the_schema_and_the_status_work(pooled: Database) -> None:
+async def test_schema_and_status_reads_work(pooled: Database) -> None:
     assert not (await schema_state(pooled)).pending
     assert (await database_status(pooled, embedded=False)).is_current
 
 
-async def test_state_of_one_statement_does_not_reach_the_next_client(pooled: Database) -> None:
+async def test_settings_do_not_leak_to_the_next_client(pooled: Database) -> None:
     await pooled.fetch(STATE)
     async with Database(
         ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", schema="other", is_pooled=True)
@@ -61,7 +61,7 @@ async def test_state_of_one_statement_does_not_reach_the_next_client(pooled: Dat
     assert again.search_path == "public"
 
 
-async def test_read_only_holds_behind_the_pooler_too(pooled: Database) -> None:
+async def test_read_only_works_behind_the_pooler(pooled: Database) -> None:
     link = ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", is_pooled=True, read_only=True)
     async with Database(link) as viewer:
         with pytest.raises(StatementFailed, match="read-only"):

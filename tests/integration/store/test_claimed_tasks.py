@@ -1,4 +1,4 @@
-"""Tasks in hand that begin, expire or are given up before they began."""
+"""Start, expiry and release of claimed tasks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def claims(database: Database) -> ClaimStore:
     return ClaimStore(database)
 
 
-async def _start(claims: ClaimStore, *holds: ClaimRef) -> int:
-    starts = [TaskStart(claim=hold, pid=7) for hold in holds]
+async def _start(claims: ClaimStore, *refs: ClaimRef) -> int:
+    starts = [TaskStart(claim=ref, pid=7) for ref in refs]
     return len(await claims.start(starts, hostname="here"))
 
 
-async def test_a_claimed_task_starts_in_its_child(
+async def test_claimed_task_starts_in_its_child(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
@@ -32,19 +32,19 @@ async def test_a_claimed_task_starts_in_its_child(
 
 
 @pytest.mark.parametrize(
-    "meanwhile",
+    "update",
     ["claim_expires_at = now()", "good_until = now()", "claim_token = 9", "status = 'PENDING', claimed = false"],
 )
-async def test_a_start_is_refused_when(
-    claims: ClaimStore, database: Database, database_url: str, connection: Connection, meanwhile: str
+async def test_start_is_refused_when(
+    claims: ClaimStore, database: Database, database_url: str, connection: Connection, update: str
 ) -> None:
     await insert_task(database_url)
-    hold = await claim_one(database, lease_s=60.0)
-    await connection.execute(f"UPDATE horsies_tasks SET {meanwhile}")
-    assert await _start(claims, hold) == 0
+    ref = await claim_one(database, lease_s=60.0)
+    await connection.execute(f"UPDATE horsies_tasks SET {update}")
+    assert await _start(claims, ref) == 0
 
 
-async def test_nobody_starts_or_releases_what_another_worker_holds(
+async def test_claim_of_another_worker_cannot_be_started_or_released(
     claims: ClaimStore, database: Database, database_url: str
 ) -> None:
     await insert_task(database_url)
@@ -53,7 +53,7 @@ async def test_nobody_starts_or_releases_what_another_worker_holds(
     assert await claims.release([theirs]) == []
 
 
-async def test_the_node_of_a_workflow_runs_with_its_task(
+async def test_workflow_node_becomes_running_with_its_task(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     run = {"id": uuid4(), "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": uuid4()}
@@ -74,30 +74,30 @@ async def test_the_node_of_a_workflow_runs_with_its_task(
     assert await only_row(connection, "horsies_workflow_tasks", "status", "started_at IS NULL") == ("RUNNING", False)
 
 
-async def test_a_claimed_task_past_its_time_expires_with_its_result(
+async def test_claimed_task_past_good_until_expires_with_result(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     task_id = await insert_task(database_url)
-    hold = await claim_one(database)
-    assert await claims.expire([TaskExpiry(claim=hold, document='{"err": {}}')]) == []
+    ref = await claim_one(database)
+    assert await claims.expire([TaskExpiry(claim=ref, document='{"err": {}}')]) == []
     await connection.execute("UPDATE horsies_tasks SET good_until = now()")
-    async with collect_notifications(database_url, "horsies_task_done") as heard:
-        assert len(await claims.expire([TaskExpiry(claim=hold, document='{"err": {}}')])) == 1
-        assert await heard() == [("horsies_task_done", str(task_id))]
+    async with collect_notifications(database_url, "horsies_task_done") as notifications:
+        assert len(await claims.expire([TaskExpiry(claim=ref, document='{"err": {}}')])) == 1
+        assert await notifications() == [("horsies_task_done", str(task_id))]
     row = ("status", "error_code", "result", "claimed", "claimed_by_worker_id", "attempts")
     expired = ("EXPIRED", "TASK_EXPIRED", '{"err": {}}', False, WORKER, 0)
     assert await only_row(connection, "horsies_tasks", *row) == expired
 
 
-async def test_a_released_task_costs_nothing_keeps_its_place_and_is_announced(
+async def test_released_task_keeps_its_place_and_notifies_workers(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
     before = await only_row(connection, "horsies_tasks", "enqueued_at", "retry_count", "crash_count", "attempts")
-    hold = await claim_one(database, lease_s=60.0)
-    async with collect_notifications(database_url, "horsies_task_new") as heard:
-        assert [row.status for row in await claims.release([hold])] == ["PENDING"]
-        assert await heard() == [("horsies_task_new", "default")]
+    ref = await claim_one(database, lease_s=60.0)
+    async with collect_notifications(database_url, "horsies_task_new") as notifications:
+        assert [row.status for row in await claims.release([ref])] == ["PENDING"]
+        assert await notifications() == [("horsies_task_new", "default")]
     assert before == await only_row(
         connection, "horsies_tasks", "enqueued_at", "retry_count", "crash_count", "attempts"
     )
@@ -105,31 +105,29 @@ async def test_a_released_task_costs_nothing_keeps_its_place_and_is_announced(
     assert await only_row(connection, "horsies_tasks", *cleared) == (False, None, None, None, None, 1)
 
 
-async def test_a_run_that_never_began_is_given_back_without_an_attempt(
+async def test_started_task_that_never_began_is_released_without_attempt(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
-    hold = await claim_and_start(database)
-    assert await claims.release([hold]) == []
-    assert [row.status for row in await claims.release_running([hold])] == ["PENDING"]
+    ref = await claim_and_start(database)
+    assert await claims.release([ref]) == []
+    assert [row.status for row in await claims.release_running([ref])] == ["PENDING"]
     assert await only_row(connection, "horsies_tasks", "attempts", "started_at", "worker_pid") == (0, None, None)
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0
 
 
-async def test_a_run_whose_workflow_was_paused_is_cancelled_and_not_given_back(
+async def test_release_cancels_task_of_paused_workflow(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
-    hold = await claim_and_start(database)
+    ref = await claim_and_start(database)
     await connection.execute("UPDATE horsies_tasks SET no_restart = 'paused'")
-    assert [row.status for row in await claims.release_running([hold])] == ["CANCELLED"]
-    told = await only_row(connection, "horsies_tasks", "error_code", "result->'err'->>'message'")
-    assert told == ("TASK_CANCELLED", "not started again: its workflow was paused")
+    assert [row.status for row in await claims.release_running([ref])] == ["CANCELLED"]
+    stored = await only_row(connection, "horsies_tasks", "error_code", "result->'err'->>'message'")
+    assert stored == ("TASK_CANCELLED", "not started again: its workflow was paused")
 
 
-async def test_a_worker_finds_everything_that_names_it(
-    claims: ClaimStore, database: Database, database_url: str
-) -> None:
+async def test_owned_returns_all_tasks_of_a_worker(claims: ClaimStore, database: Database, database_url: str) -> None:
     for _ in range(3):
         await insert_task(database_url)
     running, claimed = await claim_and_start(database), await claim_one(database)

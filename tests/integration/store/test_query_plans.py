@@ -1,4 +1,4 @@
-"""What the statements of a worker read, whatever the planner knows: a bounded number of rows, never the table."""
+"""A worker's statements read a bounded number of rows, never the whole table, whatever the plan."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ QUEUES = ["default", "empty"]
 NO_CAPS: list[None] = [None, None]
 
 
-@pytest.fixture(scope="module", params=[0, 1_000_000], ids=["nothing tomorrow", "much tomorrow"])
+@pytest.fixture(scope="module", params=[0, 1_000_000], ids=["no delayed tasks", "many delayed tasks"])
 def large_database_url(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A backlog in one queue, alone or with fifty times as much for tomorrow behind it, freshly analysed."""
+    """A backlog in one queue, alone or with fifty times as many delayed tasks, freshly analysed."""
     with cluster.database(migrated=True) as url:
-        asyncio.run(_fill(url, tomorrow=request.param))
+        asyncio.run(_fill(url, delayed=request.param))
         yield url
 
 
-async def _fill(url: str, *, tomorrow: int) -> None:
+async def _fill(url: str, *, delayed: int) -> None:
     connection = await asyncpg.connect(url)
     await insert_pending(connection, count=DUE, due_in_s=-60)
-    await insert_pending(connection, count=tomorrow, due_in_s=86_400)
+    await insert_pending(connection, count=delayed, due_in_s=86_400)
     await connection.execute("ANALYZE")
     await connection.close()
 
@@ -53,50 +53,50 @@ async def _plans(large: Connection, request: pytest.FixtureRequest) -> None:
     await large.execute(f"SET LOCAL plan_cache_mode = {request.param}")
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _plan_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
-        yield from _nodes(child)
+        yield from _plan_nodes(child)
 
 
 async def _rows_read(connection: Connection, sql: str, *arguments: object) -> int:
-    """How many rows of our tables a statement goes through, kept or not, and every pair that a join compares."""
+    """Number of rows a statement reads, including filtered ones and pairs compared by joins."""
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
-    nodes = list(_nodes(json.loads(text)[0]["Plan"]))
+    nodes = list(_plan_nodes(json.loads(text)[0]["Plan"]))
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "horsies_tasks"]
     removed = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
     return sum(
-        int((node["Actual Rows"] * ("Relation Name" in node) + sum(node.get(each, 0) for each in removed)) * loops)
+        int((node["Actual Rows"] * ("Relation Name" in node) + sum(node.get(name, 0) for name in removed)) * loops)
         for node in nodes
         if (loops := node["Actual Loops"])
     )
 
 
 async def _claim(connection: Connection, *, limit: int = BATCH, cluster_cap: int | None = None) -> list[Any]:
-    return await connection.fetch(CLAIMS.claim.sql, *_claiming(limit=limit, cluster_cap=cluster_cap))
+    return await connection.fetch(CLAIMS.claim.sql, *_claim_arguments(limit=limit, cluster_cap=cluster_cap))
 
 
-def _claiming(*, limit: int = BATCH, cluster_cap: int | None = None, pids: bool = True) -> tuple[object, ...]:
+def _claim_arguments(*, limit: int = BATCH, cluster_cap: int | None = None, pids: bool = True) -> tuple[object, ...]:
     children = list(range(1, limit + 1)) if pids else []
     return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children
 
 
-def _holds(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:
+def _claim_columns(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:
     return [row["id"] for row in rows], [row["claim_token"] for row in rows], [WORKER] * len(rows)
 
 
 @pytest.mark.parametrize("cluster_cap", [None, 1_000])
-async def test_a_claim_reads_what_it_takes(large: Connection, cluster_cap: int | None) -> None:
-    # Each row once to find it, once to write it, and the write itself; a few to find the priorities.
-    assert await _rows_read(large, CLAIMS.claim.sql, *_claiming(cluster_cap=cluster_cap)) <= 3 * BATCH + 20
+async def test_claim_reads_only_claimed_rows(large: Connection, cluster_cap: int | None) -> None:
+    # Each row is found, looked up and updated; a few more to find the priorities.
+    assert await _rows_read(large, CLAIMS.claim.sql, *_claim_arguments(cluster_cap=cluster_cap)) <= 3 * BATCH + 20
 
 
-async def test_a_claim_that_finds_nothing_due_does_not_look_at_tomorrow(large: Connection) -> None:
+async def test_claim_without_due_tasks_does_not_read_delayed_ones(large: Connection) -> None:
     await large.execute("DELETE FROM horsies_tasks WHERE enqueued_at <= now()")
-    assert await _rows_read(large, CLAIMS.claim.sql, *_claiming()) <= 20
+    assert await _rows_read(large, CLAIMS.claim.sql, *_claim_arguments()) <= 20
 
 
-async def test_the_count_under_a_cap_reads_what_is_in_flight(large: Connection) -> None:
+async def test_cap_count_reads_only_in_flight_tasks(large: Connection) -> None:
     await _claim(large)
     count = "SELECT * FROM horsies_lock_in_flight(true, ARRAY[]::text[])"
     await large.fetch(count)
@@ -106,34 +106,32 @@ async def test_the_count_under_a_cap_reads_what_is_in_flight(large: Connection) 
 
 
 async def _index_rows(connection: Connection) -> int:
-    """Rows of the tasks table that this transaction has read, by any plan."""
+    """Rows of the tasks table that this transaction has read."""
     return await connection.fetchval(
         "SELECT pg_stat_get_xact_tuples_returned(c) + pg_stat_get_xact_tuples_fetched(c)"
         " FROM (SELECT 'horsies_tasks'::regclass) AS t(c)"
     )
 
 
-async def test_a_finish_reads_each_row_by_its_key(large: Connection) -> None:
-    holds = _holds(await _claim(large))
+async def test_finish_looks_up_rows_by_key(large: Connection) -> None:
+    refs = _claim_columns(await _claim(large))
     texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(6)]]
-    assert await _rows_read(large, CLAIMS.finish.sql, *holds, *texts, 10, "{}", []) <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.finish.sql, *refs, *texts, 10, "{}", []) <= 5 * BATCH
 
 
-async def test_a_start_a_release_and_a_beat_read_each_row_by_its_key(large: Connection) -> None:
-    rows = await large.fetch(CLAIMS.claim.sql, *_claiming(pids=False))
-    holds, pids = _holds(rows), [7] * BATCH
+async def test_start_release_and_heartbeat_look_up_rows_by_key(large: Connection) -> None:
+    rows = await large.fetch(CLAIMS.claim.sql, *_claim_arguments(pids=False))
+    refs, pids = _claim_columns(rows), [7] * BATCH
     lease = (60.0, 60.0)
-    assert (
-        await _rows_read(large, WORKERS.task_heartbeats.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
-    )
-    assert await _rows_read(large, CLAIMS.start.sql, *holds, pids, "here") <= 5 * BATCH
-    assert await _rows_read(large, CLAIMS.release.sql, *holds, "RUNNING", "{}") <= 5 * BATCH
+    assert await _rows_read(large, WORKERS.task_heartbeats.sql, *refs, pids, "claimer", "here", *lease, []) <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.start.sql, *refs, pids, "here") <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.release.sql, *refs, "RUNNING", "{}") <= 5 * BATCH
 
 
-async def test_the_next_due_time_is_one_look_at_each_priority(large: Connection) -> None:
+async def test_next_due_reads_one_row_per_priority(large: Connection) -> None:
     assert await _rows_read(large, WORKERS.next_due.sql, QUEUES) <= 5
 
 
-async def test_what_a_worker_owns_is_read_from_its_index(large: Connection) -> None:
+async def test_owned_tasks_are_read_from_the_owner_index(large: Connection) -> None:
     await _claim(large)
     assert await _rows_read(large, CLAIMS.owned.sql, uuid4()) == 0

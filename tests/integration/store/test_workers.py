@@ -1,4 +1,4 @@
-"""A worker's own rows, the events it writes down, and the time of its next task."""
+"""Worker rows, snapshots, recorded events, and the time of the next due task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies.store.operators import EventStore, StoredEvent
 from horsies.store.workers import WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
 from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
 
-RUN = WorkerRegistration(
+REGISTRATION = WorkerRegistration(
     worker_id=WORKER,
     hostname="here",
     pid=1,
@@ -24,57 +24,55 @@ RUN = WorkerRegistration(
 
 
 @pytest.fixture
-def fleet(database: Database) -> WorkerStore:
+def workers(database: Database) -> WorkerStore:
     return WorkerStore(database)
 
 
-async def test_a_worker_is_starting_then_running_then_stopped(fleet: WorkerStore, connection: Connection) -> None:
-    started_at = await fleet.register(RUN)
+async def test_worker_states_from_starting_to_stopped(workers: WorkerStore, connection: Connection) -> None:
+    started_at = await workers.register(REGISTRATION)
     row = ("state", "queues", "processes", "recovery_config", "started_at", "stopped_at")
     expected = ("starting", ["a", "b"], 4, '{"max_crashes": 3}', started_at, None)
     assert await only_row(connection, "horsies_workers", *row) == expected
-    await fleet.set_state(WORKER, WorkerState.RUNNING)
+    await workers.set_state(WORKER, WorkerState.RUNNING)
     assert await only_row(connection, "horsies_workers", "state", "stopped_at") == ("running", None)
-    await fleet.set_state(WORKER, WorkerState.STOPPED)
+    await workers.set_state(WORKER, WorkerState.STOPPED)
     assert await only_row(connection, "horsies_workers", "state", "stopped_at IS NULL") == ("stopped", False)
 
 
-async def test_a_beat_brings_the_databases_time_and_tells_a_lost_worker_so(
-    fleet: WorkerStore, connection: Connection
-) -> None:
-    started_at = await fleet.register(RUN)
-    beat = await fleet.heartbeat(WORKER, {"listener": "ok"})
-    assert beat is not None
-    assert beat.at > started_at
-    assert not beat.is_lost
+async def test_heartbeat_returns_database_time_and_lost_state(workers: WorkerStore, connection: Connection) -> None:
+    started_at = await workers.register(REGISTRATION)
+    heartbeat = await workers.heartbeat(WORKER, {"listener": "ok"})
+    assert heartbeat is not None
+    assert heartbeat.at > started_at
+    assert not heartbeat.is_lost
     assert await only_row(connection, "horsies_workers", "health", "last_heartbeat_at") == (
         '{"listener": "ok"}',
-        beat.at,
+        heartbeat.at,
     )
     await connection.execute("UPDATE horsies_workers SET state = 'lost', lost_at = now()")
-    late = await fleet.heartbeat(WORKER, {})
+    late = await workers.heartbeat(WORKER, {})
     assert late is not None
     assert late.is_lost
 
 
-async def test_a_lost_run_can_only_be_stopped(fleet: WorkerStore, connection: Connection) -> None:
-    await fleet.register(RUN)
+async def test_lost_worker_can_only_become_stopped(workers: WorkerStore, connection: Connection) -> None:
+    await workers.register(REGISTRATION)
     await connection.execute("UPDATE horsies_workers SET state = 'lost'")
-    await fleet.set_state(WORKER, WorkerState.RUNNING)
+    await workers.set_state(WORKER, WorkerState.RUNNING)
     assert await only_row(connection, "horsies_workers", "state") == ("lost",)
-    await fleet.set_state(WORKER, WorkerState.STOPPED)
+    await workers.set_state(WORKER, WorkerState.STOPPED)
     assert await only_row(connection, "horsies_workers", "state") == ("stopped",)
 
 
-async def test_a_beat_for_a_row_that_is_gone_says_so(fleet: WorkerStore) -> None:
-    assert await fleet.heartbeat(uuid4(), {}) is None
+async def test_heartbeat_of_deleted_worker_returns_none(workers: WorkerStore) -> None:
+    assert await workers.heartbeat(uuid4(), {}) is None
 
 
-async def test_a_snapshot_is_read_back_as_it_was_written(fleet: WorkerStore, database: Database) -> None:
-    started_at = await fleet.register(RUN)
-    await fleet.write_snapshot(
+async def test_snapshot_round_trip(workers: WorkerStore, database: Database) -> None:
+    started_at = await workers.register(REGISTRATION)
+    await workers.write_snapshot(
         WorkerSnapshot(
-            worker=RUN,
+            worker=REGISTRATION,
             started_at=started_at,
             max_claim_batch=0,
             max_claim_per_worker=8,
@@ -86,42 +84,44 @@ async def test_a_snapshot_is_read_back_as_it_was_written(fleet: WorkerStore, dat
             memory_usage_mb=50.5,
         )
     )
-    (seen,) = await WorkerStore(database).newest_states()
-    assert (seen.worker_id, seen.worker_started_at, seen.tasks_running) == (str(WORKER), started_at, 2)
-    assert (seen.queue_max_concurrency, seen.memory_usage_mb, seen.cpu_percent) == ({"a": 3, "b": None}, 50.5, None)
+    (snapshot,) = await WorkerStore(database).newest_states()
+    assert (snapshot.worker_id, snapshot.worker_started_at, snapshot.tasks_running) == (str(WORKER), started_at, 2)
+    assert (snapshot.queue_max_concurrency, snapshot.memory_usage_mb, snapshot.cpu_percent) == (
+        {"a": 3, "b": None},
+        50.5,
+        None,
+    )
 
 
-async def test_the_next_due_time_is_the_soonest_of_the_served_queues_that_is_yet_to_come(
-    fleet: WorkerStore, connection: Connection
-) -> None:
-    assert await fleet.next_due_s(["a", "b"]) is None
+async def test_next_due_is_earliest_future_task_of_served_queues(workers: WorkerStore, connection: Connection) -> None:
+    assert await workers.next_due_s(["a", "b"]) is None
     await insert_pending(connection, count=1, queue="a", due_in_s=-5)
-    assert await fleet.next_due_s(["a", "b"]) is None
+    assert await workers.next_due_s(["a", "b"]) is None
     for queue, due_in_s in (("a", 500), ("b", 200), ("b", 300), ("c", 100)):
         await insert_pending(connection, count=1, queue=queue, due_in_s=due_in_s)
-    delay_s = await fleet.next_due_s(["a", "b"])
+    delay_s = await workers.next_due_s(["a", "b"])
     assert delay_s is not None
     assert 100 < delay_s < 200
 
 
-async def test_an_event_is_written_down_and_told(database: Database, database_url: str, connection: Connection) -> None:
+async def test_event_is_stored_and_notified(database: Database, database_url: str, connection: Connection) -> None:
     task_id = uuid4()
-    async with collect_notifications(database_url, "horsies_events") as heard:
+    async with collect_notifications(database_url, "horsies_events") as notifications:
         await EventStore(database).record(
             StoredEvent(kind="child_died", task_id=task_id, claim_token=2, queue_name="a", evidence={"signal": 9})
         )
         await EventStore(database).record(StoredEvent(kind="listener_degraded"))
-        said = [json.loads(str(payload)) for _, payload in await heard()]
+        sent = [json.loads(str(payload)) for _, payload in await notifications()]
     row = await connection.fetchrow("SELECT kind, task_id, claim_token, evidence FROM horsies_events ORDER BY id")
     assert row is not None
     assert tuple(row) == ("child_died", task_id, 2, '{"signal": 9}')
-    assert [(each["kind"], each["queue"], each["count"], each["ids"]) for each in said] == [
+    assert [(event["kind"], event["queue"], event["count"], event["ids"]) for event in sent] == [
         ("child_died", "a", 1, [str(task_id)]),
         ("listener_degraded", None, 1, []),
     ]
 
 
-async def test_messages_can_leave_alone(database: Database, database_url: str) -> None:
-    async with collect_notifications(database_url, "horsies_events") as heard:
+async def test_viewers_can_be_notified_without_a_write(database: Database, database_url: str) -> None:
+    async with collect_notifications(database_url, "horsies_events") as notifications:
         await EventStore(database).notify_viewers(["one", "two"])
-        assert [payload for _, payload in await heard()] == ["one", "two"]
+        assert [payload for _, payload in await notifications()] == ["one", "two"]

@@ -24,7 +24,7 @@ UNSOUND: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("rule", "columns"), UNSOUND)
-async def test_an_unsound_state_is_not_stored_and_the_rule_is_named(
+async def test_insert_of_invalid_state_is_rejected_by_named_constraint(
     database_url: str, rule: str, columns: dict[str, Any]
 ) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match=rule):
@@ -32,7 +32,7 @@ async def test_an_unsound_state_is_not_stored_and_the_rule_is_named(
 
 
 @pytest.mark.parametrize(("rule", "columns"), UNSOUND)
-async def test_nor_does_a_stored_task_become_unsound(database_url: str, rule: str, columns: dict[str, Any]) -> None:
+async def test_update_to_invalid_state_is_rejected(database_url: str, rule: str, columns: dict[str, Any]) -> None:
     task_id = await insert_task(database_url)
     changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(columns, 2))
     connection = await asyncpg.connect(database_url)
@@ -52,7 +52,7 @@ async def test_nor_does_a_stored_task_become_unsound(database_url: str, rule: st
         {"status": "FAILED", "terminal_at": NOW},
     ],
 )
-async def test_a_sound_one_is_stored(database_url: str, columns: dict[str, Any]) -> None:
+async def test_valid_state_is_stored(database_url: str, columns: dict[str, Any]) -> None:
     task_id = await insert_task(database_url, **columns)
     connection = await asyncpg.connect(database_url)
     stored = await connection.fetchrow("SELECT * FROM horsies_tasks WHERE id = $1", task_id)

@@ -1,4 +1,4 @@
-"""A worker plans its statements once, on tables that may be empty then and full an hour later."""
+"""Generic plans made on empty tables stay fast when the tables are full."""
 
 from __future__ import annotations
 
@@ -56,65 +56,65 @@ WITH run AS (
 INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
 SELECT task_id, workflow_id, task_index FROM node
 """
-PIDS = ",".join(str(1 + each) for each in range(BATCH))
-ASKED = f"ARRAY['default'], ARRAY[{BATCH}], ARRAY[NULL]::integer[], {BATCH}, NULL, NULL"
+PIDS = ",".join(str(1 + number) for number in range(BATCH))
+CLAIM_ARGUMENTS = f"ARRAY['default'], ARRAY[{BATCH}], ARRAY[NULL]::integer[], {BATCH}, NULL, NULL"
 STUCK = "EXECUTE stuck(200)"
-CLAIM = f"EXECUTE claim({ASKED}, '{WORKER}', 'here', '{{{PIDS}}}')"
+CLAIM = f"EXECUTE claim({CLAIM_ARGUMENTS}, '{WORKER}', 'here', '{{{PIDS}}}')"
 
 
 @pytest.fixture
-async def early(database_url: str) -> AsyncIterator[Connection]:
-    """A worker's connection that has planned its statements on empty tables, which are no longer empty."""
-    link = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
-    connection = await asyncpg.connect(database_url, server_settings=link.session_settings)
+async def planned_early(database_url: str) -> AsyncIterator[Connection]:
+    """A worker's connection that planned its statements on empty tables, which are full now."""
+    spec = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
+    connection = await asyncpg.connect(database_url, server_settings=spec.session_settings)
     await connection.execute(f"PREPARE claim AS {CLAIMS.claim.sql}")
     await connection.execute(f"PREPARE complete AS {CLAIMS.complete.sql}")
     await connection.execute(f"PREPARE stuck AS {WORKFLOW_CONTROL.stuck_runs.sql}")
     await connection.execute(CLAIM)
-    await connection.execute(_completing([]))
+    await connection.execute(_complete_statement([]))
     await connection.execute(STUCK)
     await connection.execute(NODES)
     yield connection
     await connection.close()
 
 
-def _completing(holds: Sequence[tuple[UUID, int]]) -> str:
-    """The end of tasks that this worker holds."""
-    ids, tokens = ",".join(str(task_id) for task_id, _ in holds), ",".join(str(token) for _, token in holds)
-    owners, pids = ",".join([str(WORKER)] * len(holds)), ",".join(["1"] * len(holds))
-    documents = ",".join(["null"] * len(holds))
+def _complete_statement(refs: Sequence[tuple[UUID, int]]) -> str:
+    """The end of tasks that this worker refs."""
+    ids, tokens = ",".join(str(task_id) for task_id, _ in refs), ",".join(str(token) for _, token in refs)
+    owners, pids = ",".join([str(WORKER)] * len(refs)), ",".join(["1"] * len(refs))
+    documents = ",".join(["null"] * len(refs))
     return f"EXECUTE complete('{{{ids}}}', '{{{tokens}}}', '{{{owners}}}', '{{{documents}}}', '{{{pids}}}', '{{}}')"
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _plan_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
-        yield from _nodes(child)
+        yield from _plan_nodes(child)
 
 
 async def _most_rows(connection: Connection, execute: str) -> float:
-    """The most rows that any step of the statement goes through, kept or not."""
+    """Largest number of rows that any plan node reads, including filtered ones."""
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {execute}")
     removed = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
     return max(
-        (node["Actual Rows"] + sum(node.get(each, 0) for each in removed)) * node["Actual Loops"]
-        for node in _nodes(json.loads(text)[0]["Plan"])
+        (node["Actual Rows"] + sum(node.get(name, 0) for name in removed)) * node["Actual Loops"]
+        for node in _plan_nodes(json.loads(text)[0]["Plan"])
     )
 
 
-async def test_a_claim_of_nodes_goes_through_what_it_takes(early: Connection) -> None:
-    assert await _most_rows(early, CLAIM) <= 2 * BATCH
-    assert await early.fetchval("SELECT count(*) FROM horsies_workflow_tasks WHERE status = 'RUNNING'") == BATCH
+async def test_claim_of_workflow_tasks_reads_only_claimed_rows(planned_early: Connection) -> None:
+    assert await _most_rows(planned_early, CLAIM) <= 2 * BATCH
+    assert await planned_early.fetchval("SELECT count(*) FROM horsies_workflow_tasks WHERE status = 'RUNNING'") == BATCH
 
 
-async def test_an_end_goes_through_what_it_ends(early: Connection) -> None:
-    await early.execute(CLAIM)
-    running = await early.fetch("SELECT id, claim_token FROM horsies_tasks WHERE status = 'RUNNING'")
-    holds = [(row["id"], row["claim_token"]) for row in running]
-    assert await _most_rows(early, _completing(holds)) <= 2 * BATCH
-    assert await early.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == BATCH
+async def test_complete_reads_only_finished_rows(planned_early: Connection) -> None:
+    await planned_early.execute(CLAIM)
+    running = await planned_early.fetch("SELECT id, claim_token FROM horsies_tasks WHERE status = 'RUNNING'")
+    refs = [(row["id"], row["claim_token"]) for row in running]
+    assert await _most_rows(planned_early, _complete_statement(refs)) <= 2 * BATCH
+    assert await planned_early.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == BATCH
 
 
-async def test_runs_that_are_stuck_are_found_by_going_through_all_runs_a_few_times(early: Connection) -> None:
-    await early.execute(RUNS)
-    assert await _most_rows(early, STUCK) <= 4 * STORED
+async def test_stuck_runs_reads_each_run_a_few_times(planned_early: Connection) -> None:
+    await planned_early.execute(RUNS)
+    assert await _most_rows(planned_early, STUCK) <= 4 * STORED
