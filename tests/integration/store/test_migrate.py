@@ -42,7 +42,7 @@ async def test_migrating_current_database_is_one_query(database: Database, datab
     connection.add_query_logger(lambda record: sent.append(record.query))
     database._pool.release(connection)
     assert await migrate(database) == ()
-    await asyncio.sleep(0)  # the driver tells its loggers in the loop's next turn
+    await asyncio.sleep(0)  # the driver calls its loggers in the next loop iteration
     assert sent == [SCHEMA.applied_migrations.sql]
 
 
@@ -89,8 +89,8 @@ async def test_old_schema_error_names_the_migrate_command(empty_database: Databa
 
 
 async def test_custom_schema_is_created_and_used(empty_database_url: str) -> None:
-    link = ConnectionSpec(url=empty_database_url, masked_url="test", schema="Odd name")
-    async with Database(link) as database:
+    spec = ConnectionSpec(url=empty_database_url, masked_url="test", schema="Odd name")
+    async with Database(spec) as database:
         assert await migrate(database) == known_migrations()
     found = await _fetch(
         empty_database_url, "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsies%'"
@@ -103,10 +103,10 @@ async def test_hot_tables_are_vacuumed_early(database: Database, database_url: s
         database_url,
         "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' ORDER BY 1",
     )
-    wanted = ["autovacuum_vacuum_scale_factor=0.01", "autovacuum_vacuum_insert_scale_factor=0.01"]
+    expected = ["autovacuum_vacuum_scale_factor=0.01", "autovacuum_vacuum_insert_scale_factor=0.01"]
     assert [(row["relname"], row["reloptions"]) for row in rows] == [
-        ("horsies_heartbeats", wanted),
-        ("horsies_tasks", wanted),
+        ("horsies_heartbeats", expected),
+        ("horsies_tasks", expected),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode nothing may rely on a session."""
+"""Behind PgBouncer in transaction mode no session state is used."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer p
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SessionState:
     search_path: str
     timeout: str
     prepared: int
 
 
-STATE: Query[State] = Query(
+STATE: Query[SessionState] = Query(
     name="test.state",
     sql="SELECT current_setting('search_path') AS search_path, current_setting('statement_timeout') AS timeout,"
     " (SELECT count(*) FROM pg_prepared_statements) AS prepared",
-    row_type=State,
+    row_type=SessionState,
 )
 
 
@@ -42,7 +42,7 @@ async def pooled(database_url: str) -> AsyncIterator[Database]:
 
 async def test_forty_clients_share_two_connections_with_correct_settings(pooled: Database) -> None:
     found = await asyncio.gather(*(pooled.fetch(STATE) for _ in range(40)))
-    assert {row for rows in found for row in rows} == {State("public", "31s", 0)}
+    assert {row for rows in found for row in rows} == {SessionState("public", "31s", 0)}
 
 
 async def test_schema_and_status_reads_work(pooled: Database) -> None:
@@ -55,14 +55,14 @@ async def test_settings_do_not_leak_to_the_next_client(pooled: Database) -> None
     async with Database(
         ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", schema="other", is_pooled=True)
     ) as neighbour:
-        (seen,) = await neighbour.fetch(STATE)
-    assert seen.search_path == "other"
+        (state,) = await neighbour.fetch(STATE)
+    assert state.search_path == "other"
     (again,) = await pooled.fetch(STATE)
     assert again.search_path == "public"
 
 
 async def test_read_only_works_behind_the_pooler(pooled: Database) -> None:
-    link = ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", is_pooled=True, read_only=True)
-    async with Database(link) as viewer:
+    spec = ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", is_pooled=True, read_only=True)
+    async with Database(spec) as viewer:
         with pytest.raises(StatementFailed, match="read-only"):
             await viewer.execute(Query(name="test.write", sql="DELETE FROM horsies_tasks", row_type=type(None)))

@@ -1,4 +1,4 @@
-"""The pool: few connections, the one used last first, and none that is in doubt."""
+"""The connection pool: reuse, waiting, timeouts and closing."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ async def test_connection_in_transaction_is_dropped_on_release(pool: ConnectionP
 
 async def test_terminated_connection_releases_its_slot(pool: ConnectionPool) -> None:
     for _ in range(3):
-        given_up = await pool.acquire()
-        given_up.terminate()
-        pool.release(given_up)
+        terminated = await pool.acquire()
+        terminated.terminate()
+        pool.release(terminated)
 
 
 async def test_idle_connections_are_closed_down_to_min_size(database_url: str) -> None:

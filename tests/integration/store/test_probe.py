@@ -1,4 +1,4 @@
-"""The probe knows whether a listener would hear."""
+"""The probe detects whether a listener receives notifications."""
 
 from __future__ import annotations
 

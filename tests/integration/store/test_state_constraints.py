@@ -1,4 +1,4 @@
-"""What the database itself refuses of a task's state, whoever writes it."""
+"""Constraints on the state of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.rows import insert_task
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-UNSOUND: list[tuple[str, dict[str, Any]]] = [
+INVALID_STATES: list[tuple[str, dict[str, Any]]] = [
     ("horsies_tasks_status", {"status": "DONE"}),
     ("horsies_tasks_priority", {"priority": 0}),
     ("horsies_tasks_priority", {"priority": 101}),
@@ -23,21 +23,21 @@ UNSOUND: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "columns"), UNSOUND)
+@pytest.mark.parametrize(("constraint", "columns"), INVALID_STATES)
 async def test_insert_of_invalid_state_is_rejected_by_named_constraint(
-    database_url: str, rule: str, columns: dict[str, Any]
+    database_url: str, constraint: str, columns: dict[str, Any]
 ) -> None:
-    with pytest.raises(asyncpg.CheckViolationError, match=rule):
+    with pytest.raises(asyncpg.CheckViolationError, match=constraint):
         await insert_task(database_url, **columns)
 
 
-@pytest.mark.parametrize(("rule", "columns"), UNSOUND)
-async def test_update_to_invalid_state_is_rejected(database_url: str, rule: str, columns: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("constraint", "columns"), INVALID_STATES)
+async def test_update_to_invalid_state_is_rejected(database_url: str, constraint: str, columns: dict[str, Any]) -> None:
     task_id = await insert_task(database_url)
     changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(columns, 2))
     connection = await asyncpg.connect(database_url)
     try:
-        with pytest.raises(asyncpg.CheckViolationError, match=rule):
+        with pytest.raises(asyncpg.CheckViolationError, match=constraint):
             await connection.execute(f"UPDATE horsies_tasks SET {changes} WHERE id = $1", task_id, *columns.values())
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""Every statement we ship is understood by the server and returns the columns its record asks for."""
+"""The server accepts every statement, and each returns the columns of its record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERY_QUERY = list(every_query(*STORE, *READS))
 
 @pytest.fixture(scope="module")
 def untouched_url(cluster: Cluster) -> Iterator[str]:
-    """One database for all statements: to prepare one changes nothing."""
+    """One database for all statements: preparing them changes nothing."""
     with cluster.database(migrated=True) as url:
         yield url
 
@@ -60,6 +60,6 @@ async def test_statement_prepares_and_returns_columns_of_its_record(untouched_ur
 async def test_pg_stat_activity_shows_statement_name(database: Database, database_url: str) -> None:
     await database.fetch(SERVER_READS.table_sizes)
     connection = await asyncpg.connect(database_url)
-    seen = await connection.fetch("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'horsies%'")
+    rows = await connection.fetch("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'horsies%'")
     await connection.close()
-    assert any(row["query"].startswith("/* server.table_sizes */ SELECT") for row in seen)
+    assert any(row["query"].startswith("/* server.table_sizes */ SELECT") for row in rows)

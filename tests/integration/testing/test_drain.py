@@ -1,4 +1,4 @@
-"""`drain`: what is due in a real database, run in this process."""
+"""`drain`: runs due tasks of a database in this process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def app(database_url: str) -> Iterator[Horsies]:
 
 @pytest.fixture
 def run_sql(database_url: str) -> RunSql:
-    """Runs a statement in the test's database, as another hand would."""
+    """Runs a statement in the test database."""
 
     async def run(sql: str) -> list[asyncpg.Record]:
         connection = await asyncpg.connect(database_url)
@@ -377,16 +377,16 @@ async def test_finished_task_notifies_waiters(app: Horsies, database_url: str) -
     async def noop() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
 
-    heard: asyncio.Queue[object] = asyncio.Queue()
+    payloads: asyncio.Queue[object] = asyncio.Queue()
 
     def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-        heard.put_nowait(payload)
+        payloads.put_nowait(payload)
 
     connection = await asyncpg.connect(database_url)
     await connection.add_listener("horsies_task_done", hear)
     ran = (await noop.send_async()).unwrap()
     expired = (await noop.with_options(good_until=LONG_AGO).send_async()).unwrap()
     await drain_async(app)
-    assert [await heard.get(), await heard.get()] == [ran.task_id, expired.task_id]
+    assert [await payloads.get(), await payloads.get()] == [ran.task_id, expired.task_id]
     await connection.close()
     await app.close_async()

@@ -1,4 +1,4 @@
-"""Databases to throw away, and the fixtures made of them."""
+"""Temporary databases and the pytest fixtures for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server that does not answer is said to need."""
+"""Hints of errors for unavailable servers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_external_server_is_not_mistaken_for_embedded_one(where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "hint"),
+    ("message", "hint"),
     [
         ("the database system is starting up", "the server is starting up"),
         ("the database system is shutting down", "the server is shutting down; start it again"),
     ],
 )
-def test_shutting_down_and_starting_up_have_different_hints(says: str, hint: str) -> None:
-    assert translate_error(asyncpg.CannotConnectNowError(says), where="db").help_text == hint
+def test_shutting_down_and_starting_up_have_different_hints(message: str, hint: str) -> None:
+    assert translate_error(asyncpg.CannotConnectNowError(message), where="db").help_text == hint

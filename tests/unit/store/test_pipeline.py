@@ -1,4 +1,4 @@
-"""A statement under way while the next is made."""
+"""The pipeline: the caller prepares the next statement while one is running."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ async def test_caller_continues_while_statement_runs() -> None:
     answered = asyncio.Event()
 
     async def statement(name: str) -> None:
-        steps.append(f"{name} left")
+        steps.append(f"{name} sent")
         await answered.wait()
 
     async with Pipeline() as pipeline:
         await pipeline.put(statement("first"))
-        steps.append("second is made")
+        steps.append("second prepared")
         answered.set()
         await pipeline.put(statement("second"))
-    assert steps == ["first left", "second is made", "second left"]
+    assert steps == ["first sent", "second prepared", "second sent"]
 
 
 async def test_error_stops_the_next_statement() -> None:

@@ -9,12 +9,12 @@ from horsies.store.queries import Query, load_queries
 
 SQL = """
 -- name: one
--- Why it is there.
+-- A comment.
 SELECT 1 AS n;
 
 -- name: two
 UPDATE t
-   SET n = 2;  -- why
+   SET n = 2;  -- another
 """
 
 

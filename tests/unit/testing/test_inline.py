@@ -1,4 +1,4 @@
-"""`inline`: sends that run at once, without any server."""
+"""`inline`: sends run their task immediately, without a server."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Invoice:
     total: Decimal
 
 
-class Leaving(BaseModel):
-    """Leaves the process where it is read, or where it is written."""
+class ExitsOnCodec(BaseModel):
+    """Raises SystemExit when it is decoded or encoded."""
 
     when: str
 
     @model_validator(mode="after")
-    def _be_read(self) -> Leaving:
-        if self.when == "read" and current_task() is not None:
+    def _on_decode(self) -> ExitsOnCodec:
+        if self.when == "decoded" and current_task() is not None:
             raise SystemExit
         return self
 
     @model_serializer
-    def _be_written(self) -> dict[str, str]:
-        if self.when == "written":
+    def _on_encode(self) -> dict[str, str]:
+        if self.when == "encoded":
             raise SystemExit
         return {"when": self.when}
 
@@ -71,15 +71,15 @@ def test_send_runs_task_and_returns_result(app: Horsies) -> None:
 
 def test_exit_during_decoding_or_encoding_fails_the_task(app: Horsies) -> None:
     @app.task("read")
-    def read(leaving: Leaving) -> TaskResult[None, TaskError]:
+    def read(leaving: ExitsOnCodec) -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
 
     @app.task("write")
-    def write() -> TaskResult[Leaving, TaskError]:
-        return TaskResult(ok=Leaving(when="written"))
+    def write() -> TaskResult[ExitsOnCodec, TaskError]:
+        return TaskResult(ok=ExitsOnCodec(when="encoded"))
 
     with inline(app):
-        failed = [read.send(Leaving(when="read")).unwrap().get(), write.send().unwrap().get()]
+        failed = [read.send(ExitsOnCodec(when="decoded")).unwrap().get(), write.send().unwrap().get()]
     assert {result.err_value.error_code for result in failed} == {OperationalErrorCode.WORKER_SERIALIZATION_ERROR}
 
 
