@@ -339,7 +339,7 @@ class ConnectionPool:
             connection.terminate()
 
     def _release_slot(self) -> None:
-        """Pass the slot to the longest waiter; it becomes free only if nobody waits, so that nobody is overtaken."""
+        """Pass the slot to the longest waiter; it becomes free only if there is no waiter, so waiters are served in order."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

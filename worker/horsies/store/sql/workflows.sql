@@ -290,7 +290,7 @@ SELECT id FROM linked;
 
 -- name: lock_sub_workflow_start
 -- Lock the run of a node and return the node if its sub-workflow may be started; otherwise delete the start request (a
--- resume inserts a new one). The root run is locked too: whoever ends the tree holds that lock, so the tree cannot grow
+-- resume inserts a new one). The root run is locked too: ending a tree takes the same lock, so the tree cannot grow
 -- meanwhile.
 WITH locked AS MATERIALIZED (
     SELECT w.id, w.status
