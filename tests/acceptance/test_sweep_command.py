@@ -160,7 +160,7 @@ def test_threshold_below_two_heartbeats_needs_force(at: Executable, database_url
     _crash(database_url)
     refused = at("sweep", "--threshold", "10s")
     assert refused.code == 2
-    assert "two beats" in refused.stderr
+    assert "two heartbeat intervals" in refused.stderr
     assert at("sweep", "--threshold", "10s", "--force").code == 0
 
 
