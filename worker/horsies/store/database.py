@@ -339,7 +339,7 @@ class ConnectionPool:
             connection.terminate()
 
     def _release_slot(self) -> None:
-        """Pass the slot to the longest waiter; it becomes free only if there is no waiter, so waiters are served in order."""
+        """Pass the slot to the longest waiter; it becomes free only if there is none, so waiters keep their order."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
