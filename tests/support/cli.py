@@ -136,7 +136,7 @@ def start_in_new_interpreter(
     outputs: tuple[int, int],
     program: Sequence[str] = PROGRAM,
 ) -> Running:
-    """As `CommandServer.start`, for another program or for a test of interpreter start-up."""
+    """Like `CommandServer.start`, for another program or for a test of interpreter start-up."""
     stdout, stderr = outputs
     return subprocess.Popen(
         [*program, *arguments],

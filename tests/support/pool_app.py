@@ -246,7 +246,7 @@ async def fork_out_async(way: str) -> TaskResult[int, TaskError]:
 
 @app.task("fork_out_in_subtask")
 async def fork_out_in_subtask(way: str) -> TaskResult[int, TaskError]:
-    """As `fork_out_async`, in an asyncio task created by the coroutine."""
+    """Like `fork_out_async`, in an asyncio task created by the coroutine."""
 
     async def fork_and_leave() -> int:
         if forked := os.fork():

@@ -245,7 +245,7 @@ class BrokerSession:
                 await asyncio.to_thread(self.endpoint.release)
 
     def abandon(self) -> None:
-        """Drop the session after its loop was closed: nothing can be awaited, sockets close without a goodbye."""
+        """Drop the session after its loop was closed: nothing can be awaited, so sockets are closed at once."""
         with suppress(RuntimeError):  # the driver tries to use the closed loop
             self.database.terminate()
         if self.endpoint.leave():
@@ -367,7 +367,7 @@ class PerLoop(Generic[R]):
         return self._resources.pop(loop, None)
 
     def _reset_in_child(self) -> None:
-        # Kept referenced: garbage collection would close them, sending a goodbye on sockets that the parent still uses.
+        # Kept referenced: garbage collection would close them and thereby end sessions that the parent still uses.
         _PARENT_RESOURCES.append((self._resources, self._closers))
         self._reset()
 

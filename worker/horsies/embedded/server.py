@@ -1,4 +1,4 @@
-"""The embedded server: use, keep, stop and inspect it; creating, starting and probing its cluster."""
+"""The embedded PostgreSQL server: creates its cluster, and starts, probes and stops it as processes need it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class EmbeddedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReport:
-    """The state of the server before `stop`; it is no error if it was not running."""
+    """The state of the server before `stop`; stopping a server that does not run is not an error."""
 
     folder: Path
     was_running: bool
@@ -178,8 +178,8 @@ class EmbeddedServer:
                 return
             with self._hold_start_lock():
                 users_lock.close()
-                is_wanted = self._paths.keep_marker.exists() or is_locked(self._paths.users_lock)
-                if not is_wanted and self._cluster.server_state is not ServerState.NO_RESPONSE:
+                is_needed = self._paths.keep_marker.exists() or is_locked(self._paths.users_lock)
+                if not is_needed and self._cluster.server_state is not ServerState.NO_RESPONSE:
                     self._cluster.stop()
         finally:
             users_lock.close()
@@ -209,9 +209,9 @@ class ServerHandle:
         return self in _OPEN_HANDLES
 
     def release(self) -> None:
-        """Stop using the server; the last user stops it unless it is kept. May be called twice.
+        """Stop using the server; the last user stops it unless it is kept. Safe to call twice.
 
-        A signal handler may call this, or interrupt it with an exception; then it is completed at exit.
+        A signal handler may call this. If one interrupts it with an exception, the release is completed at exit.
         """
         if not self.is_held or os.getpid() != self._owner_pid:
             return
@@ -276,7 +276,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise unavailable(f"the server in {self.paths.folder} (pid {self.pid}) does not stop")
             time.sleep(_POLL_INTERVAL_S)
-        if self.paths.socket_folder.parent != self.paths.folder:  # in /tmp; kept if it is not empty
+        if self.paths.socket_folder.parent != self.paths.folder:  # it is in /tmp; rmdir keeps it if it is not empty
             with suppress(OSError):
                 self.paths.socket_folder.rmdir()
 
@@ -289,7 +289,7 @@ class Cluster:
             return None
 
     def binaries(self) -> Binaries:
-        """Return the programs of the data's version; of any version if there is no data yet."""
+        """Return the binaries of the version that created the data; of any version if there is no data yet."""
         if not self.paths.data.exists():
             return find_binaries()
         major = self.data_version
@@ -325,7 +325,7 @@ class Cluster:
 
     def _signal_stop(self) -> bool:
         """Signal the server to stop; False if it is not visible here, for example in another container."""
-        # Not with pg_ctl: it needs binaries that may be gone, trusts any pid, and waits for zombies.
+        # Not with pg_ctl: it needs binaries that may have been removed, trusts any pid, and waits for zombies.
         pid = self.pid
         if pid is None or pid not in server_processes(self.paths.data):
             return False
@@ -418,11 +418,11 @@ _CANNOT_CONNECT_NOW = b"C57P03"
 
 
 class ServerState(Enum):
-    """The answer of a server to a connection attempt."""
+    """How a server responds to a connection attempt."""
 
     READY = "ready"
     NOT_READY = "not yet"
-    """It is starting, recovering or shutting down, or the process that owns the socket does not answer."""
+    """It is starting, recovering or shutting down, or the process that owns the socket does not respond."""
     NO_RESPONSE = "none"
 
 
@@ -481,8 +481,8 @@ def read_pid_file(pid_file: Path) -> int | None:
 def remove_stale_pid_file(pid_file: Path) -> None:
     """Remove a pid file whose pid now belongs to a zombie or another program; PostgreSQL would refuse to start.
 
-    Call only if no server answers and none of its processes is left. The file of a pid that no longer exists is kept,
-    because PostgreSQL needs it for its own check and removes it then.
+    Call only if no server responds and none of its processes is left. A file whose pid no longer exists is kept: at the
+    next start PostgreSQL checks it for leftover shared memory and removes it.
     """
     import psutil
 
@@ -492,13 +492,13 @@ def remove_stale_pid_file(pid_file: Path) -> None:
         pid_file.unlink()
 
 
-# Binaries for the server's account, copied if it cannot reach the originals
+# Binaries that the server's account can run, copied if it has no access to the originals
 
 _NOT_NEEDED_TO_RUN = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
 
 
 def ensure_accessible(binaries: Binaries, account: ServerAccount, copy: Path) -> Binaries:
-    """Return the binaries, or a copy in `copy` if the account cannot reach them; changes no permissions."""
+    """Return the binaries, or a copy in `copy` if the account has no access to them; leaves permissions unchanged."""
     if account.is_current_user or first_inaccessible(binaries.bindir, account) is None:
         return binaries
     installation = binaries.bindir.parent

@@ -71,8 +71,8 @@ async def sweep(
 ) -> SweepReport:
     """Run a sweep under the leader lock; the status is BUSY if another process holds it.
 
-    A failed step does not stop the others; its error is raised at the end. A dry run needs no lock and writes no audit
-    `record`. `stop` ends the sweep after the current batch.
+    A failed step does not stop the others; the first error is raised at the end. A dry run needs no lock and writes no
+    audit `record`. `stop` ends the sweep after the current batch.
     """
     store = RecoveryStore(database)
     if options.dry_run:
@@ -92,8 +92,8 @@ async def sweep(
                 stop=stop,
             )
         ) or await _busy_report(store, options, observer, hooks)
-    for failure in report.failures:
-        raise failure.error
+    if report.failures:
+        raise report.failures[0].error
     return report
 
 
@@ -111,7 +111,7 @@ async def run_pass(
 ) -> SweepReport:
     """Run a sweep for a caller that holds the leader lock; failed steps are listed in the report.
 
-    What does not fit into `budget_s` is left to the next pass.
+    After `budget_s` the pass ends; the rest is left to the next pass.
     """
     store = RecoveryStore(database)
     sweep_pass = SweepPass(
@@ -163,13 +163,13 @@ class SweepPass:
         self._fleet = fleet
         self._hooks = hooks
         self._healing = healing if options.worker_id is None else None
-        self._stuck: Sequence[SweptWorkflow] = ()
+        self._stuck_at_start: Sequence[SweptWorkflow] = ()
         self._effective_policy = effective_policy(observer, options, fleet)
         self._sweeper = observer.worker_id if isinstance(observer, WorkerObserver) else None
         self._is_manual = self._sweeper is None
         self._audit = AuditTrail(store.database, record)
         self._budget_s = budget_s
-        self._ends_at = None if budget_s is None else time.monotonic() + budget_s
+        self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._report = SweepReportBuilder(
             effective_policy=self._effective_policy, dry_run=options.dry_run, hooks_loaded=hooks is not None
         )
@@ -208,7 +208,7 @@ class SweepPass:
                 assert_never(step)
 
     async def _mark_lost(self) -> None:
-        if self._is_stopped():
+        if self._is_stop_requested():
             return
         selected = [worker for worker in self._fleet.members if self._options.worker_id in {None, worker.worker_id}]
         lost = [worker for worker in selected if self._is_lost(worker)]
@@ -226,7 +226,7 @@ class SweepPass:
 
     def _lost_worker(self, member: FleetMember) -> LostWorker:
         silence = self._fleet.now - member.last_heartbeat_at
-        evidence = {"silence_s": silence.total_seconds(), "state": member.state, "sweeper": _text(self._sweeper)}
+        evidence = {"silence_s": silence.total_seconds(), "state": member.state, "sweeper": _id_text(self._sweeper)}
         return LostWorker(worker_id=member.worker_id, last_heartbeat_at=member.last_heartbeat_at, evidence=evidence)
 
     async def _recover(self, status: TaskStatus) -> None:
@@ -240,14 +240,14 @@ class SweepPass:
             include_on_hold=self._is_manual,
         )
         after = None
-        while not self._is_out_of_time():
+        while not self._must_end():
             rows = await self._store.stale(scan, after=after)
             if rows and self._has_clock_jumped(rows[0].now):
                 return
             tasks = [task for row in rows if not (task := StaleTask.from_row(row, self._effective_policy)).is_fresh]
             # In small batches, so that a pass recovers some tasks even if hooks are slow for every task.
             for first in range(0, len(tasks), HOOK_CONCURRENCY):
-                if not self._is_out_of_time():
+                if not self._must_end():
                     await self._recover_batch(await self._ask_hooks(tasks[first : first + HOOK_CONCURRENCY]))
             if len(rows) < PAGE_SIZE:
                 return
@@ -294,7 +294,7 @@ class SweepPass:
 
     async def _record_refusal(self, task: StaleTask, error: str) -> None:
         self._report.warnings.append(f"task {task.row.id} could not be recovered: {error}")
-        # The reaper meets the same row in every pass; it emits the event itself, once per error.
+        # The reaper finds the same row in every pass, so it records the event itself, once per error.
         if self._is_manual:
             evidence = {"decision": task.decision.kind, "error": error}
             event = StoredEvent(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
@@ -312,7 +312,7 @@ class SweepPass:
             return
         last: OverdueRow | None = None
         for _ in range(MAX_EXPIRY_BATCHES):
-            if self._is_out_of_time():
+            if self._must_end():
                 return
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
@@ -331,25 +331,25 @@ class SweepPass:
 
     async def _preview_healing(self) -> None:
         if self._healing is not None and self._healing.preview is not None:
-            self._stuck = swept_workflows(await self._healing.preview())
+            self._stuck_at_start = swept_workflows(await self._healing.preview())
 
     async def _heal(self) -> None:
-        if self._healing is None or self._is_stopped():
+        if self._healing is None or self._is_stop_requested():
             return
         if self._options.dry_run:
             # Orphaned tasks that the sweep would fail or expire need no healing any more.
             ended = {
                 task.task_id for task in self._report.tasks if task.decision in {DecisionKind.FAIL, DecisionKind.EXPIRE}
             }
-            self._report.workflows += [run for run in self._stuck if run.task_id not in ended]
+            self._report.workflows += [run for run in self._stuck_at_start if run.task_id not in ended]
             return
-        result = await self._healing.heal(self._is_out_of_time)
+        result = await self._healing.heal(self._must_end)
         healed, locked = swept_workflows(result.healed), result.locked
         if self._healing.preview is not None:
             # Report only what was stuck before the sweep, as a dry run does: runs that became due because of tasks
             # recovered in this sweep would have advanced without healing.
-            done, stuck = {(run.id, run.task_id) for run in healed}, {run.id for run in self._stuck}
-            healed = [run for run in self._stuck if (run.id, run.task_id) in done]
+            done, stuck = {(run.id, run.task_id) for run in healed}, {run.id for run in self._stuck_at_start}
+            healed = [run for run in self._stuck_at_start if (run.id, run.task_id) in done]
             locked = [run_id for run_id in locked if run_id in stuck]
         self._report.workflows += healed
         self._report.locked_runs += locked
@@ -359,19 +359,19 @@ class SweepPass:
     def _context(self, task: StaleTask) -> RecoveryContext:
         return task.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
 
-    def _is_out_of_time(self) -> bool:
-        return self._is_stopped() or (self._ends_at is not None and time.monotonic() > self._ends_at)
+    def _must_end(self) -> bool:
+        return self._is_stop_requested() or (self._deadline is not None and time.monotonic() > self._deadline)
 
-    def _is_stopped(self) -> bool:
-        """Whether the sweep was asked to stop; if so, there is work left and the report says so."""
+    def _is_stop_requested(self) -> bool:
+        """Whether the caller asked the sweep to stop; if so, the report says that it is incomplete."""
         is_stopped = self._stop is not None and self._stop.is_set()
         self._report.was_stopped |= is_stopped
         return is_stopped
 
     def _has_clock_jumped(self, now: datetime) -> bool:
-        """Whether the database clock advanced by more than the budget of this pass.
+        """Whether the database clock is further ahead than this pass may take.
 
-        The clock jumped or this process was suspended; heartbeats read at the start are too old to decide by.
+        Then the clock jumped or this process was suspended, and the heartbeats read at the start are outdated.
         """
         return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
@@ -384,7 +384,7 @@ class SweepPass:
                 RecoveredWorkers(
                     worker_ids=tuple(map(str, report.worker_ids)),
                     recovered_count=report.recovered_count,
-                    recovering_worker_id=_text(self._sweeper),
+                    recovering_worker_id=_id_text(self._sweeper),
                 )
             )
 
@@ -408,7 +408,7 @@ def _expired_task(row: OverdueRow, *, applied: bool) -> SweptTask:
     )
 
 
-def _text(worker_id: UUID | None) -> str | None:
+def _id_text(worker_id: UUID | None) -> str | None:
     return None if worker_id is None else str(worker_id)
 
 

@@ -172,19 +172,19 @@ class ClaimQueries:
 CLAIMS = load_queries(ClaimQueries, "horsies.store", "claims")
 
 
-def _cancelled_result(mark: str) -> JsonValue:
-    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"not started again: its workflow was {mark}")
-    return {"err": encode_task_error(error)}
+def _cancelled_result(no_restart: str) -> JsonValue:
+    message = f"not started again: its workflow was {no_restart}"
+    return {"err": encode_task_error(TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=message))}
 
 
-NO_RESTART_RESULTS = canonical_json({mark: _cancelled_result(mark) for mark in ("paused", "cancelled")})
-"""JSON results, by `no_restart`, of tasks that may not be retried or requeued because their workflow was paused or
-cancelled."""
+NO_RESTART_RESULTS = canonical_json({reason: _cancelled_result(reason) for reason in ("paused", "cancelled")})
+"""Results, as one JSON object keyed by `no_restart`, of tasks that would be retried or requeued had their workflow not
+been paused or cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimStore:
-    """Claims and releases tasks. Methods do not return tasks whose claim was lost or whose status does not allow it."""
+    """Claims, starts and releases tasks; results leave out tasks whose claim was lost or whose status differs."""
 
     database: Database
 
@@ -223,7 +223,7 @@ class ClaimStore:
         return await self._release(claims, TaskStatus.CLAIMED)
 
     async def release_running(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
-        """As `release`, for RUNNING tasks whose code never started."""
+        """Like `release`, for RUNNING tasks whose code never started."""
         return await self._release(claims, TaskStatus.RUNNING)
 
     async def owned(self, worker_id: UUID) -> list[ClaimStatusRow]:
@@ -243,7 +243,7 @@ class FinishStore:
     async def finish(
         self, finishes: Sequence[FinishedAttempt], *, max_crashes: int, events: Sequence[str] = ()
     ) -> list[ClaimStatusRow]:
-        """Store a batch of outcomes: one statement for completed tasks, one for all others. Also notifies `events`.
+        """Store a batch of outcomes: one statement for completed tasks, one for the others; publishes `events`.
 
         Returns the new status of each task; PENDING means it is retried. A task that is not returned was refused:
         its claim was lost, or the same outcome was stored before (see `recorded_outcomes`).

@@ -79,7 +79,7 @@ class Connection(_DriverConnection):
         self._prepared: dict[str, PreparedStatement] = {}
 
     def fetch_prepared(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
-        """As `fetch`, for the few statements that run thousands of times.
+        """Like `fetch`, for the few statements that run thousands of times.
 
         Skips the driver's statement cache, and calls its protocol directly if we know this version of it.
         """

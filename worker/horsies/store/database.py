@@ -1,4 +1,4 @@
-"""The gateway to the database: a connection pool, typed statements, timeouts, and retries after deadlocks."""
+"""Database access: a connection pool, typed statements, timeouts, and retries after deadlocks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 CHECK_AFTER_IDLE_S = 30.0
+"""A connection idle for longer is checked before it is used."""
 CHECK_TIMEOUT_S = 5.0
 CHECKS_PER_TIMEOUT = 10
 """How often running statements are checked within their timeout."""
 MAX_CONFLICT_RETRIES = 8
 SLOW_STATEMENT_S = 0.5
-"""Far above the normal time of a worker's statement: it waited for a lock, or its plan is bad."""
+"""A worker's statement that takes longer has waited for a lock or has a bad plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class Database:
         self.connection_spec = connection_spec
         self._pool_settings = pool_settings or PoolSettings()
         self._pool = ConnectionPool(connection_spec, self._pool_settings)
-        # Settings of pooled and read-only connections are set per transaction, so single statements need one too.
+        # Behind a pooler and for read-only access, session settings are applied per transaction (`begin_sql`), so even
+        # a single statement needs one.
         self._needs_transaction = connection_spec.is_pooled or connection_spec.read_only
         self._timeouts = StatementTimeouts(connection_spec.statement_timeout_s)
         self._no_timeouts = StatementTimeouts(None)
@@ -76,7 +78,7 @@ class Database:
         await pool.close()
 
     def terminate(self) -> None:
-        """Drop all connections without a goodbye to the server; for a process that is exiting or was forked."""
+        """Close all sockets at once, without ending the sessions; for a process that is exiting or was forked."""
         self._timeouts.stop()
         pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._pool_settings)
         pool.terminate()
@@ -92,7 +94,7 @@ class Database:
     def fetch_raw(
         self, query: Query[Any], *arguments: object, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, list[Row]]:
-        """As `fetch`, but returns the driver's rows, for hot paths. With `timeout_s` the driver's timer is used."""
+        """Like `fetch`, but returns the driver's rows, for hot paths. With `timeout_s` the driver's timer is used."""
         if self._needs_transaction:
             return self.run(lambda transaction: transaction.fetch_raw(query, *arguments, timeout_s=timeout_s))
         timeouts = self._timeouts if timeout_s is None else self._no_timeouts
@@ -111,18 +113,18 @@ class Database:
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction; all of it runs again after a deadlock or serialization failure."""
 
-        async def inside(connection: Connection) -> A:
+        async def in_transaction(connection: Connection) -> A:
             async with self._transaction(connection):
                 return await work(Transaction(connection, timeout_s=self.connection_spec.statement_timeout_s))
 
-        return await self._with_retry(inside, self._no_timeouts)
+        return await self._with_retry(in_transaction, self._no_timeouts)
 
     @asynccontextmanager
     async def lock_transaction(self) -> AsyncGenerator[Transaction]:
         """A transaction that only holds a lock while statements run on other connections; rolled back at the end.
 
-        If the pool has a single connection, which the work needs, it opens another one. A connection lost meanwhile is
-        not reported.
+        Opens a connection of its own if the pool has only one, which the other statements need. Losing the connection,
+        and the lock with it, raises no error by itself.
         """
         try:
             async with self._dedicated_connection() as connection:
@@ -155,10 +157,14 @@ class Database:
                 connection.terminate()
 
     async def _with_retry(
-        self, work: Callable[Concatenate[Connection, ...], Awaitable[A]], timeouts: StatementTimeouts, *given: object
+        self,
+        work: Callable[Concatenate[Connection, ...], Awaitable[A]],
+        timeouts: StatementTimeouts,
+        *arguments: object,
     ) -> A:
-        # Not split into functions: every statement passes here, and each call would slow down all of them.
-        tries, is_in_time = 0, True
+        """Run `work` on a pooled connection; again after a deadlock or serialization failure."""
+        # Not split into functions: every statement takes this path, and each call would slow down all of them.
+        tries, has_timed_out = 0, False
         while True:
             tries += 1
             pool = self._pool
@@ -169,18 +175,18 @@ class Database:
                     timeouts.watch()
                 try:
                     if self.connection_spec.force_generic_plan:
-                        done = await self._with_plan_check(work(connection, *given), connection)
+                        result = await self._with_plan_check(work(connection, *arguments), connection)
                     else:
-                        done = await work(connection, *given)
+                        result = await work(connection, *arguments)
                 except BaseException:
-                    is_in_time = timeouts.active.pop(connection, None) is not None
+                    has_timed_out = timeouts.active.pop(connection, None) is None
                     pool.release(connection)
                     raise
                 timeouts.active.pop(connection, None)
                 pool.release_clean(connection)
-                return done  # noqa: TRY300
+                return result  # noqa: TRY300
             except Exception as error:
-                if not is_in_time:  # our timer closed the connection, so the driver may raise anything
+                if has_timed_out:  # our timer closed the connection, so the driver may raise anything
                     timeout = TimeoutError()
                     timeout.__cause__ = error
                     raise self._translate(timeout) from timeout
@@ -198,11 +204,11 @@ class Database:
         plan was not the reason, planning again takes a few milliseconds.
         """
         started = time.monotonic()
-        done = await work
+        result = await work
         if time.monotonic() - started > SLOW_STATEMENT_S:
-            # The statement has succeeded: a connection that cannot even discard plans is dropped silently.
+            # Must not raise, because the statement has succeeded.
             await _execute_or_terminate(connection, "DISCARD PLANS")
-        return done
+        return result
 
     def _translate(self, error: Exception) -> HorsiesError:
         return translate_error(
@@ -216,7 +222,7 @@ class Database:
             await connection.execute(self.connection_spec.begin_sql, timeout=limit_s)
             yield
         except asyncio.CancelledError:
-            connection.terminate()  # cancelled: do not wait for an answer that may never come
+            connection.terminate()  # ROLLBACK would wait for the server, which may not be responding
             raise
         except BaseException:
             await _roll_back(connection)
@@ -248,7 +254,7 @@ class Transaction:
         return query.to_rows(await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s))
 
     async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
-        """As `fetch`, but returns the driver's rows, for hot paths."""
+        """Like `fetch`, but returns the driver's rows, for hot paths."""
         return await self.connection.fetch(query.sql, *arguments, timeout=timeout_s or self._timeout_s)
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
@@ -272,12 +278,12 @@ class ConnectionPool:
         self._free_slots = settings.max_size
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._idle: deque[tuple[Connection, float]] = deque()
-        """Idle connections with the time since when; the most recently used is on the right."""
+        """Idle connections, each with the time it became idle; the most recently used is on the right."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def try_acquire(self) -> Connection | None:
-        """As `acquire`, but without waiting: a recently used idle connection, or None."""
+        """Like `acquire`, but without waiting: a recently used idle connection, or None."""
         idle = self._idle
         if not self._free_slots or not idle or time.monotonic() - idle[-1][1] >= CHECK_AFTER_IDLE_S:
             return None
@@ -288,7 +294,7 @@ class ConnectionPool:
         return connection
 
     async def acquire(self) -> Connection:
-        """A connection for the caller until `release`; DatabaseUnreachable if none becomes free in time."""
+        """Return a connection to use until `release`; raises DatabaseUnreachable if none becomes free in time."""
         if self._free_slots:
             self._free_slots -= 1
         else:
@@ -300,7 +306,7 @@ class ConnectionPool:
             raise
 
     def release(self, connection: Connection) -> None:
-        """Take a connection back, whatever its state; one in a transaction is dropped."""
+        """Return a connection in any state to the pool; it is dropped if it is still in a transaction."""
         if connection.is_closed():  # checked first: the driver raises on other calls to a closed connection
             self._release_slot()
         elif connection.is_in_transaction():
@@ -310,7 +316,7 @@ class ConnectionPool:
             self.release_clean(connection)
 
     def release_clean(self, connection: Connection) -> None:
-        """As `release`, for a connection whose last statement succeeded."""
+        """Like `release`, for a connection whose last statement succeeded."""
         if self._waiters:
             self._release_slot()
         else:
@@ -331,7 +337,7 @@ class ConnectionPool:
             await _close(connection)
 
     def terminate(self) -> None:
-        """Drop idle connections without a goodbye to the server; for a process that is exiting or was forked."""
+        """Close idle sockets at once, without ending the sessions; for a process that is exiting or was forked."""
         self._is_closed = True
         self._stop_idle_timer()
         while self._idle:
@@ -357,7 +363,7 @@ class ConnectionPool:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not waiter.cancelled():
-                self._release_slot()  # the slot was granted in the same moment
+                self._release_slot()  # the slot was granted just as the wait ended
             if not isinstance(error, TimeoutError):
                 raise
             settings = self._settings
@@ -367,12 +373,12 @@ class ConnectionPool:
             ) from None
 
     async def _pop_idle(self) -> Connection | None:
-        """An idle connection that works; dead ones, as after a restart of the server, are dropped."""
+        """Return an idle connection that works, and drop those that do not, for example after a server restart."""
         while self._idle:
-            connection, since = self._idle.pop()
+            connection, idle_since = self._idle.pop()
             if connection.is_closed():
                 continue
-            is_fresh = time.monotonic() - since < CHECK_AFTER_IDLE_S
+            is_fresh = time.monotonic() - idle_since < CHECK_AFTER_IDLE_S
             if is_fresh or not self._settings.check_idle or await _is_alive(connection):
                 return connection
         return None
@@ -414,16 +420,16 @@ async def _close(connection: Connection) -> None:
 class StatementTimeouts:
     """Statement timeouts with one timer for all running statements; the driver's timer per statement costs 3 %.
 
-    A statement is aborted, by dropping its connection, between its limit and 10 % more. The server's own timeout, a
-    little longer, ends what still runs there.
+    A statement over its limit is aborted by dropping its connection, at most 10 % late. The server then still runs it
+    until the server's own statement_timeout, which is a little longer.
     """
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
         self._timer: asyncio.TimerHandle | None = None
         self.active: dict[Connection, float] = {}
-        """Start of the statement on each busy connection. The caller adds and removes its entry; an entry that is
-        already gone means that the statement timed out."""
+        """Start time of the statement on each busy connection. The caller adds and removes its entry; if the entry is
+        already gone, the statement timed out."""
         self.is_watching = limit_s is None
 
     def watch(self) -> None:
@@ -443,8 +449,8 @@ class StatementTimeouts:
 
     def _check(self, limit_s: float) -> None:
         self._timer, self.is_watching = None, False
-        oldest = time.monotonic() - limit_s
-        for connection in [connection for connection, since in self.active.items() if since <= oldest]:
+        newest_overdue = time.monotonic() - limit_s
+        for connection in [connection for connection, started in self.active.items() if started <= newest_overdue]:
             del self.active[connection]
             connection.terminate()
         if self.active:

@@ -156,7 +156,7 @@ class TaskStore:
         self.enqueue_without_notify: Callable[[CompactPayload], Coroutine[Any, Any, object]] = database.prepared(
             TASKS.enqueue_without_notify
         )
-        """As `enqueue_compact`, without notifying workers."""
+        """Like `enqueue_compact`, without notifying workers."""
 
     async def enqueue(
         self, payload: TaskSendPayload, *, transaction: Transaction | None = None, timeout_s: float | None = None

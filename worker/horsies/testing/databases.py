@@ -73,7 +73,7 @@ def temporary_database() -> Generator[str]:
 
 @asynccontextmanager
 async def temporary_database_async() -> AsyncGenerator[str]:
-    """As `temporary_database`, inside a running event loop."""
+    """Like `temporary_database`, inside a running event loop."""
     manager = temporary_database()
     url = await asyncio.to_thread(manager.__enter__)
     try:

@@ -48,7 +48,7 @@ def drain(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | Non
 
 
 async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | None = None) -> int:
-    """As `drain`, on the running event loop. Finally expires tasks past their `good_until`.
+    """Like `drain`, on the running event loop. Finally expires tasks past their `good_until`.
 
     Tasks sent meanwhile are run too, and workflow runs are advanced to their end. Tasks due later, such as retries with
     a delay, are left. Task timeouts are not enforced.

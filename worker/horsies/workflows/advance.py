@@ -1,4 +1,4 @@
-"""Advances workflow runs: takes over outcomes of tasks, starts nodes that are due, finishes runs.
+"""Advances workflow runs: copies task outcomes to their nodes, starts nodes that are due, finishes runs.
 
 `next_steps` decides what is due from what is stored; this module carries it out, for many runs in one transaction and a
 few statements. Every step is derived from stored state, so it is safe to advance a run at any time, by any process.
@@ -93,7 +93,7 @@ async def advance(
 ) -> list[UUID]:
     """Carry out all due steps of locked runs; returns those to pause, which are left unchanged.
 
-    `start_errors` has the nodes whose sub-workflow cannot be started, by node id.
+    `start_errors` maps the ids of nodes whose sub-workflow cannot be started to the reason.
     """
     nodes = group_by_run(await writer.run_nodes([run.id for run in runs]))
     batch = StepBatch()
@@ -131,7 +131,7 @@ class StepBatch:
                 case FinishRun():
                     self.completions.append(_completion(run, nodes, step.outcome))
                 case PauseRun():
-                    pass  # `control.advance_tree` pauses the whole tree
+                    pass  # not in a batch: `advance` returns such runs, and `control.advance_tree` pauses their tree
                 case ReturnToReady() if step.index in started:
                     pass  # the same batch starts it: one update per node
                 case Skip():
@@ -189,11 +189,11 @@ def _completion(run: RunRow, nodes: Sequence[RunNodeRow], outcome: RunOutcome) -
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the failure is due to the database and not to what is stored in it."""
+    """Whether the failure may go away by itself, such as a lost connection; not if stored data caused it."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
 
 
-# Rows to the states that `next_steps` works on
+# Converting rows to the state that `next_steps` takes
 
 
 def group_by_run(rows: Iterable[RunNodeRow]) -> dict[UUID, list[RunNodeRow]]:

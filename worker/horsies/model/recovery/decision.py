@@ -161,7 +161,7 @@ class Recovery:
 
     @classmethod
     def fail_with_backoff(cls) -> Recovery:
-        """Count a failed attempt; retry after the policy's delay while retries are left, whatever codes it lists."""
+        """Count a failed attempt; retry with the policy's backoff while retries are left, for any error code."""
         return cls(kind=RecoveryKind.FAIL_WITH_BACKOFF)
 
     @classmethod
@@ -171,7 +171,7 @@ class Recovery:
 
 
 def answer_error(answer: Recovery) -> str | None:
-    """Return what is wrong with an answer, if anything; user code may pass any types."""
+    """Return what is wrong with a hook's answer, or None; user code may have put any types in it."""
     kind, run_at, attempts = (getattr(answer, name, None) for name in ("kind", "run_at", "attempts"))
     if not isinstance(kind, RecoveryKind):
         return f"invalid kind {kind!r}: create a Recovery with default(), reschedule(), fail_with_backoff() or skip()"
@@ -252,21 +252,21 @@ class TaskOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListeningWindow:
-    """Since when the observer could have seen heartbeats; without any of these, plain ages are used."""
+    """When the observer was able to see heartbeats; if no field is set, silence counts from the last heartbeat."""
 
     listening_since: datetime | None = None
     """Start of the observer's unbroken heartbeat series."""
     server_started_at: datetime | None = None
     """Set if no worker is live: owners seen shortly before the database server started may still reconnect."""
     blind_until: datetime | None = None
-    """Set if every live worker has missed a heartbeat: when they all count as dead, unless one sends a heartbeat."""
+    """Set if every live worker has missed a heartbeat: when the last of them becomes stale, unless one recovers."""
 
     def silent_since(self, heartbeat_at: datetime, owner: TaskOwner | None, threshold: timedelta) -> datetime:
-        """Return when silence began to count: at the last heartbeat, or later when the observer connected."""
+        """Return the start of the silence that counts: the last heartbeat, or when the observer connected if later."""
         since = self.listening_since
         if self.server_started_at is not None and owner is not None:
-            was_alive = owner.last_heartbeat_at >= self.server_started_at - threshold
-            since = self.server_started_at if was_alive else since
+            was_alive_before_start = owner.last_heartbeat_at >= self.server_started_at - threshold
+            since = self.server_started_at if was_alive_before_start else since
         return heartbeat_at if since is None else max(heartbeat_at, since)
 
     def outage_grace_until(self, silent_since: datetime, threshold: timedelta) -> datetime:
@@ -346,8 +346,8 @@ class RecoveryPolicy:
         limit = self._longer_threshold(self.worker_threshold, owner.thresholds.worker)
         return now - listening.silent_since(owner.last_heartbeat_at, owner, limit) >= limit
 
-    def _longer_threshold(self, own: timedelta, owners: timedelta | None) -> timedelta:
-        return max(own, owners) if owners is not None and self.honors_owner_thresholds else own
+    def _longer_threshold(self, observers: timedelta, owners: timedelta | None) -> timedelta:
+        return max(observers, owners) if owners is not None and self.honors_owner_thresholds else observers
 
 
 # The decision
@@ -360,7 +360,7 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
     """Decide what to do with a CLAIMED or RUNNING task; `now` is the database time."""
     if task.recovery_hold_until is not None and task.recovery_hold_until > now:
         return Hold(until=task.recovery_hold_until)
-    if (leave := _not_stale(task, evidence, policy, now)) is not None:
+    if (leave := _leave_if_not_stale(task, evidence, policy, now)) is not None:
         return leave
     if not policy.may_recover(task):
         return Leave(why="disabled")
@@ -372,7 +372,7 @@ def asks_hooks(decision: Decision) -> bool:
     return isinstance(decision, (Requeue, Retry)) or (isinstance(decision, Fail) and decision.code is CRASHED)
 
 
-def _not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Leave | None:
+def _leave_if_not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Leave | None:
     owner = evidence.owner
     # A stopped owner will not finish its tasks; there is no need to wait for the threshold.
     if owner is not None and owner.is_stopped:
@@ -433,7 +433,7 @@ class _Decider:
         return self._retry(retry.due_at) if isinstance(retry, RetryAt) else Fail(reason=self._reason, code=CRASHED)
 
     def _retry_with_backoff(self) -> StateChange:
-        """Retry after the policy's delay while retries are left, whatever codes it lists."""
+        """Retry with the policy's backoff while retries are left, even if WORKER_CRASHED is not among its codes."""
         policy, number = self.task.retry_policy, self.task.retry_count + 1
         if policy is not None:
             due_at = self.now + timedelta(seconds=backoff_delay_s(policy, number, stable_jitter(self.task)))

@@ -1,11 +1,12 @@
 -- name: claim
 -- Claim the best due tasks: the first become RUNNING, one for each pid in $9, the rest CLAIMED.
 --
--- For each queue a loose index scan goes from one priority to the next along the claim index and reads only due rows,
--- so neither the backlog is sorted nor are delayed tasks read. A task with an expired lease is claimed too, but not
--- started in the same statement; neither is a task whose workflow node is locked: all other code locks the node before
--- the task, so waiting for the node here could deadlock. `n.status || ''` keeps the planner from using an index on
--- status: with stale statistics it would scan all nodes of a run once for every task of the batch.
+-- For each queue a loose index scan goes from one priority to the next along the claim index. It reads only due rows:
+-- it neither sorts the backlog nor reads delayed tasks.
+-- Two kinds of tasks are claimed but not started: those with an expired lease, and those whose workflow node is locked.
+-- All other statements lock the node before the task, so waiting for the node here could deadlock.
+-- `n.status || ''` keeps the planner from using an index on status: with outdated statistics it would scan all nodes of
+-- a run once for every task of the batch.
 WITH input AS (
     SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS input(queue_name, capacity, cap)
 ), in_flight AS MATERIALIZED (
@@ -123,7 +124,7 @@ WITH input AS (
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
            AS input(id, claim_token, worker_id, pid)
 ), locked_nodes AS MATERIALIZED (
-    -- Nodes are locked before tasks, as everywhere.
+    -- Every statement locks nodes before tasks, so that two of them cannot deadlock.
     SELECT n.id
       FROM input
       JOIN horsies_workflow_tasks AS n ON n.task_id = input.id AND n.status || '' = 'ENQUEUED'
@@ -136,6 +137,7 @@ WITH input AS (
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
+       -- Always true; makes PostgreSQL lock the nodes first.
        AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
@@ -155,7 +157,8 @@ WITH input AS (
 SELECT id, claim_token FROM started;
 
 -- name: expire
--- End claimed tasks whose good_until has passed, each with the result given.
+-- End claimed tasks whose good_until has passed, each with the result given. The condition on `messages`, here and
+-- below, is always true: PostgreSQL does not run a CTE that only selects unless something reads it.
 WITH locked AS (
     SELECT t.id, input.document
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]))
@@ -177,6 +180,7 @@ WITH locked AS (
     SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
     ON CONFLICT DO NOTHING
 ), notified AS MATERIALIZED (
+    -- 200 ids fit into one notification (8,000 bytes).
     SELECT count(*) AS messages
       FROM (SELECT string_agg(id::text, ',') AS ids
               FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
@@ -231,9 +235,9 @@ SELECT id, claim_token, status
  WHERE claimed_by_worker_id = $1 AND status IN ('CLAIMED', 'RUNNING');
 
 -- name: finish
--- Finish or retry running tasks and record the attempt of each. A task whose claim was lost is not returned. A retry is
--- requested by its delay. It is granted if retries are left and it would start before good_until; a task whose workflow
--- was paused or cancelled in the meantime is cancelled instead.
+-- Finish or retry running tasks and record the attempt of each. A task whose claim was lost is not returned. A task with
+-- a `retry_delay_s` is retried if retries are left and it would start before good_until; if its workflow was paused or
+-- cancelled in the meantime, it is cancelled instead.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
@@ -301,7 +305,6 @@ WITH input AS (
     SELECT id, workflow_id, workflow_task_index FROM decided WHERE is_workflow_task AND status <> 'PENDING'
     ON CONFLICT DO NOTHING
 ), notified AS MATERIALIZED (
-    -- 200 ids fit into one notification (8,000 bytes).
     SELECT count(*) AS messages
       FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
               FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
@@ -317,7 +320,7 @@ SELECT id, claim_token, status
  WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: complete
--- As `finish`, for tasks that completed: no decision is needed, so each row is read only once.
+-- Like `finish`, for tasks that completed: no decision is needed, so each row is read only once.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),

@@ -18,7 +18,7 @@ RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1
             WHERE notify_lock.is_acquired) AS is_notified;
 
 -- name: enqueue_compact
--- As `enqueue`, for a task that is due now and has neither key nor deadline, on a session whose insert trigger is off.
+-- Like `enqueue`, for a task that is due now and has neither key nor deadline, on a session whose insert trigger is off.
 -- No ON CONFLICT: it would add 10 % to every send. A resend gets a unique violation instead.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
@@ -29,13 +29,13 @@ RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || qu
            END AS is_notified;
 
 -- name: enqueue_without_notify
--- As `enqueue_compact`, without a notification.
+-- Like `enqueue_compact`, without a notification.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11);
 
 -- name: enqueue_in_transaction
--- As `enqueue`, in the caller's transaction, which may last: the insert trigger notifies at its commit. JSON is passed
+-- Like `enqueue`, in the caller's transaction, which may last: the insert trigger notifies at its commit. JSON is passed
 -- as text, so that a type codec which the caller set on the connection has no effect.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
