@@ -146,7 +146,7 @@ class Glyphs:
     output: str
 
     claim: str
-    beat: str
+    heartbeat: str
     silence: str
     unknown: str
     limit: str
@@ -185,7 +185,7 @@ UNICODE: Final = Glyphs(
     skipped="⊘",
     output="★",
     claim="c",
-    beat="●",
+    heartbeat="●",
     silence="┄",
     unknown="?",
     limit="│",
@@ -222,7 +222,7 @@ ASCII: Final = Glyphs(
     skipped="/",
     output="*",
     claim="c",
-    beat="*",
+    heartbeat="*",
     silence=".",
     unknown="?",
     limit="|",

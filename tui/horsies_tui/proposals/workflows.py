@@ -220,8 +220,8 @@ async def propose_queue_pause_toggle(source: DataSource, name: str, now: datetim
 def _pause_lines(queue: QueueRow) -> tuple[ProposalLine, ...]:
     return (
         ProposalLine(count=queue.pending + queue.delayed, kind="PENDING", effect="wait until the queue is resumed"),
-        ProposalLine(count=queue.claimed, kind="CLAIMED", effect="unchanged", is_skipped=True),
-        ProposalLine(count=queue.running, kind="RUNNING", effect="unchanged", is_skipped=True),
+        ProposalLine(count=queue.claimed, kind="CLAIMED", effect="continue", is_skipped=True),
+        ProposalLine(count=queue.running, kind="RUNNING", effect="continue", is_skipped=True),
     )
 
 

@@ -109,7 +109,7 @@ def _colour_cells(cells: str, glyphs: Glyphs) -> list[Content]:
         glyphs.limit: "bold $text-error",
         glyphs.unknown: "bold $text-error",
         glyphs.bad: "$text-error",
-        glyphs.beat: "$text-success",
+        glyphs.heartbeat: "$text-success",
         glyphs.done: "$text-success",
     }
     return [Content.styled("".join(run), colours.get(sign, "$text-muted")) for sign, run in groupby(cells)]
@@ -118,7 +118,7 @@ def _colour_cells(cells: str, glyphs: Glyphs) -> list[Content]:
 def _legend(last: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> Content:
     parts = [
         f"{glyphs.claim} claim",
-        f"{glyphs.beat} heartbeat ({format_age(scale.heartbeat_interval)})",
+        f"{glyphs.heartbeat} heartbeat ({format_age(scale.heartbeat_interval)})",
         f"{glyphs.silence} silence",
     ]
     if last.is_stale:
@@ -176,7 +176,7 @@ def _cell_glyph(
         return glyphs.rule
     if any(min(until, end) - max(since, begin) > scale.cell_duration / 2 for since, until in silences):
         return glyphs.silence
-    return glyphs.claim if span.started_at is None or end <= span.started_at else glyphs.beat
+    return glyphs.claim if span.started_at is None or end <= span.started_at else glyphs.heartbeat
 
 
 def _end_glyph(span: AttemptSpan, glyphs: Glyphs) -> str:
