@@ -57,11 +57,12 @@ class PostgresBroker:
 
     def ready_session(self) -> BrokerSession | None:
         """The session of the running loop if it is open and prepared; never waits."""
-        loop, session = self._sessions.latest
+        loop, session = self._sessions.latest  # read once: another thread may replace it
         if loop is not asyncio.get_running_loop():
             session = self._sessions.get()
         if session is None or session.endpoint is not self._prepared_endpoint:
             return None
+        # Only an embedded server has a lease; testing the attribute first saves a property call on every send.
         return None if session.endpoint.lease is not None and session.endpoint.is_lost else session
 
     async def session(self) -> BrokerSession:
@@ -70,9 +71,15 @@ class PostgresBroker:
         if session is None or session.endpoint.is_lost:
             session = await self._open()
         if session.endpoint is not self._prepared_endpoint:
-            await self._prepare(session)
+            # An embedded database belongs to this user, so it is migrated here; operators migrate any other.
+            if self.settings.database_url.is_embedded:
+                from horsies.store.migrate import migrate
+
+                await migrate(session.database)
+            self._prepared_endpoint = session.endpoint
         return session
 
+    # `client.recovery` is imported when used: it imports this module, and producers never need it.
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[dict[str, Any]]:
         """RUNNING tasks without a heartbeat for the threshold, longest silent first."""
         from horsies.client import recovery
@@ -142,7 +149,7 @@ class PostgresBroker:
         """Resolve the database address once for all loops; starts an embedded server if necessary, so it may block."""
         with self._resolve_lock:
             shared = self._endpoint
-            if shared is None or shared.is_lost:
+            if shared is None or shared.is_lost:  # another thread may have resolved it while this one waited
                 endpoint = resolve_database(self.settings)
                 shared = self._endpoint = SharedEndpoint(endpoint)
                 if endpoint.lease is not None:
@@ -159,17 +166,10 @@ class PostgresBroker:
         for other in other_clusters(folder):
             logger.warning("another embedded server exists; set broker.database_url to share one folder=%s", other)
 
-    async def _prepare(self, session: BrokerSession) -> None:
-        # An embedded database belongs to this user, so it is migrated here; operators migrate any other.
-        if self.settings.database_url.is_embedded:
-            from horsies.store.migrate import migrate
-
-            await migrate(session.database)
-        self._prepared_endpoint = session.endpoint
-
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
         specs = shared.connection_specs
         pool_settings = self._pool_settings()
+        # A pooler keeps no session settings, and one of them switches the insert trigger off.
         main = replace(specs.main, notifies_explicitly=not specs.main.is_pooled)
         database = Database(main, pool_settings)
         tasks = TaskStore(database)
@@ -188,6 +188,7 @@ class PostgresBroker:
                 is_done=is_run_terminal_or_paused,
             ),
             notify_coalescer=NotifyCoalescer(tasks.notify_queues, notifies_explicitly=main.notifies_explicitly),
+            # Half of the pool may wait for idempotency keys; the other half stays free for all other sends.
             key_limiter=KeyedSendLimiter(limit=max(1, pool_settings.max_size // 2), wait_s=self.key_wait_s),
         )
 
@@ -212,6 +213,7 @@ class PostgresBroker:
         )
 
     def _reset(self) -> None:
+        # A new lock: in a forked child, a thread that exists only in the parent may hold the old one.
         self._resolve_lock = threading.Lock()
         self._endpoint: SharedEndpoint | None = None
         self._prepared_endpoint: SharedEndpoint | None = None
@@ -239,7 +241,7 @@ class BrokerSession:
             await self.task_waiters.close()
             await self.run_waiters.close()
             await self.notify_coalescer.close()
-            await self.database.close()
+            await self.database.close()  # last: the coalescer sends its notifications over the pool
         finally:
             if self.endpoint.leave():
                 await asyncio.to_thread(self.endpoint.release)
@@ -331,12 +333,16 @@ class PerLoop(Generic[R]):
 
     async def set(self, resource: R) -> None:
         """Set the resource of the running loop, which must have none; does not yield to other tasks of the loop."""
-        self._abandon_closed_loops()
+        # Closed loops are found by a check: weak keys are not enough, because a resource holds a reference to its loop.
+        for other in [reference() for reference in self._resources.keyrefs()]:
+            if other is not None and other.is_closed() and (abandoned := self._remove(other)) is not None:
+                self._closers.pop(other, None)
+                self._abandon(abandoned)
         loop = asyncio.get_running_loop()
         self._resources[loop] = resource
         self.latest = loop, resource
         self._closers[loop] = self._close_at_loop_shutdown()
-        await anext(self._closers[loop])
+        await anext(self._closers[loop])  # a loop closes only generators that have started
 
     async def close(self) -> None:
         """Close the resource of the running loop, if any."""
@@ -352,13 +358,6 @@ class PerLoop(Generic[R]):
             del self._closers[loop]
             if (resource := self._remove(loop)) is not None:
                 await self._close(resource)
-
-    def _abandon_closed_loops(self) -> None:
-        # Weak keys are not enough: a resource holds a reference to its loop.
-        for loop in [reference() for reference in self._resources.keyrefs()]:
-            if loop is not None and loop.is_closed() and (resource := self._remove(loop)) is not None:
-                self._closers.pop(loop, None)
-                self._abandon(resource)
 
     def _remove(self, loop: asyncio.AbstractEventLoop) -> R | None:
         """Remove and return the resource of a loop; None if another thread removed it first."""

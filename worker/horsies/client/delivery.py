@@ -134,6 +134,7 @@ class BrokerDelivery:
         session = self._broker.ready_session()
         if session is None or not session.notify_coalescer.notifies_explicitly:
             return await self._store_full(payload.full_payload, None)
+        # Taken before the INSERT: the notification of this send covers only tasks stored before it.
         send_started_at, coalescer = time.monotonic(), session.notify_coalescer
         is_deferred = coalescer.may_defer(payload.queue_name, send_started_at=send_started_at)
         is_notified = False
@@ -300,7 +301,7 @@ class KeyedSendLimiter:
             text = f"waited {self._wait_s:g} s behind sends whose idempotency keys are held by open transactions"
             raise IdempotencyKeyLocked(text) from None
         try:
-            yield max(deadline - time.monotonic(), 0.001)
+            yield max(deadline - time.monotonic(), 0.001)  # behind a pooler, 0 would select the default timeout
         finally:
             self._slots.release()
 
@@ -311,6 +312,7 @@ def explain_key_timeout(payload: TaskSendPayload, *, wait_s: float) -> Generator
     try:
         yield
     except BrokerError as error:
+        # Either timer may fire first: the server's statement_timeout, or the driver's, which is the cause of the error.
         is_statement_timeout = isinstance(error, StatementFailed) and error.sqlstate == STATEMENT_TIMEOUT
         is_timeout = is_statement_timeout or isinstance(error.__cause__, TimeoutError)
         if payload.idempotency_key is None or not is_timeout:

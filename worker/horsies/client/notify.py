@@ -121,7 +121,7 @@ class NotifyCoalescer:
             self._timer.cancel()
             self._timer = None
         if self._flush_task is not None:
-            await asyncio.wait([self._flush_task])
+            await asyncio.wait([self._flush_task])  # unlike `await`, does not cancel the task with this call
         await self._notify(self._take_deferred(0))
 
     async def close(self) -> None:

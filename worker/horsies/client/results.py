@@ -45,7 +45,7 @@ class TaskHandle(Generic[T]):
 
     def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
         """Wait for the result; None waits without limit, 0 checks once. Failures are err results too."""
-        if self._known is not None:
+        if self._known is not None:  # needs no bridge, so it also works inside an event loop
             return self._typed(self._known)
         return BRIDGE.run(self.get_async(timeout_ms))
 
@@ -174,7 +174,7 @@ class BrokerTaskReader:
 
     async def _ping(self) -> DatabasePing:
         session = await self._broker().session()
-        started_at = time.perf_counter()
+        started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
         await session.database.fetch_raw(SCHEMA.server_info)
         return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
 
@@ -238,18 +238,14 @@ def stored_task_result(task_id: str, row: TaskResultRow | None, codec: ValueCode
     if row is None:
         return error_result(RetrievalCode.TASK_NOT_FOUND, f"task {task_id} does not exist")
     if TaskStatus(row.status) is TaskStatus.CANCELLED:
-        return _cancelled(task_id, row.document)
+        stored = None if row.document is None else decode_result(row.document)
+        # The stored cancellation error has the reason; a result left by an earlier attempt does not count.
+        if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
+            return stored
+        return error_result(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
     if row.document is not None:
         return decode_result(row.document, codec)
     return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} without a stored result")
-
-
-def _cancelled(task_id: str, document: str | None) -> AnyResult:
-    """The stored cancellation error, which has the reason; a result left by an earlier attempt does not count."""
-    stored = None if document is None else decode_result(document)
-    if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
-        return stored
-    return error_result(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
 
 
 _STATUS_NOTES: dict[str, str] = {

@@ -91,7 +91,11 @@ class ResultWaiters(Generic[R]):
                 status, seen_at = row.status, clock()
                 try:
                     async with asyncio.timeout_at(ends_at):
-                        row = await self._read_when_woken(row_id, woken)
+                        await woken.wait()
+                        woken.clear()  # before the read: a change during the read sets it again
+                        if self._is_closed:
+                            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+                        row = await self._reader.read(row_id)
                 except TimeoutError:
                     raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
         return row
@@ -108,13 +112,6 @@ class ResultWaiters(Generic[R]):
     async def _read_first(self, row_id: UUID, timeout_s: float | None) -> R | None:
         async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_READ_TIMEOUT_S)):
             return await self._reader.read(row_id)
-
-    async def _read_when_woken(self, row_id: UUID, woken: asyncio.Event) -> R | None:
-        await woken.wait()
-        woken.clear()
-        if self._is_closed:
-            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
-        return await self._reader.read(row_id)
 
     @contextmanager
     def _subscribed(self, row_id: UUID) -> Generator[asyncio.Event]:
@@ -177,6 +174,7 @@ class BatchReader(Generic[R]):
                 batch = {row_id: self._requests.pop(row_id) for row_id in list(self._requests)[:MAX_READ_IDS]}
                 await self._answer(batch)
         finally:
+            # No await since the check of `_requests`: a request made later starts a new task.
             self._reading = None
 
     async def _answer(self, batch: dict[UUID, list[asyncio.Future[R | None]]]) -> None:

@@ -91,7 +91,7 @@ class WorkerPing:
 
     async def collect(self, replies: PingReplies, timeout_s: float) -> None:
         """Collect replies until there are enough or the timeout has passed."""
-        self._sent_at = time.perf_counter()
+        self._sent_at = time.perf_counter()  # latencies must not include the time to connect
         try:
             async with asyncio.timeout(timeout_s):
                 while self._min_responses is None or len(self.pongs) < self._min_responses:

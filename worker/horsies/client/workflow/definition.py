@@ -44,7 +44,7 @@ class WorkflowDefinition(Generic[T]):
     def get_workflow_nodes(cls) -> dict[str, AnyNode]:
         """The nodes by attribute name, in source order, inherited ones first."""
         attributes: dict[str, object] = {}
-        for base in reversed(cls.__mro__):
+        for base in reversed(cls.__mro__):  # base classes first, so that a subclass overrides their nodes
             attributes.update(vars(base))
         return {name: value for name, value in attributes.items() if isinstance(value, TaskNode | SubWorkflowNode)}
 

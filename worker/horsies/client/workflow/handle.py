@@ -64,6 +64,7 @@ class WorkflowHandle(Generic[T]):
         try:
             session = await self._broker.session()
             row = await session.run_waiters.wait(self._id, timeout_s)
+            # A run without an output node returns a map of results, and only its nodes tell the codec of each.
             needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
             nodes = await self._nodes() if needs_nodes else []
         except TimeoutError:

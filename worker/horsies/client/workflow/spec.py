@@ -80,6 +80,7 @@ class WorkflowSpec(Generic[T]):
         self.output = None if self._plan.output_index is None else self.tasks[self._plan.output_index]
         self.success_policy = success_policy
         self._app = cast("TaskApp", draft.app)
+        # Last: a spec that fails validation must not change the author's nodes.
         for index, node in enumerate(nodes):
             node.assign_index(index)
 

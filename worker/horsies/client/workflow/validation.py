@@ -226,7 +226,7 @@ class _ArgumentValidator:
             code = ErrorCode.WORKFLOW_INVALID_KWARG_KEY if is_task else build_with_code
             yield self._fault(f"unknown parameter {name!r}", code)
         for name in self.codec.signature.required:
-            if name not in given and not self._is_injected(name):
+            if name not in given and not self._is_provided(name):
                 code = ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS if is_task else build_with_code
                 yield self._fault(f"parameter {name!r} is missing", code)
         for name in self.node.kwargs.keys() & self.node.args_from.keys():
@@ -267,9 +267,10 @@ class _ArgumentValidator:
         is_known = name in signature.keywords or (signature.var_keyword is not None and isinstance(name, str))
         return is_known and not isinstance(self.codec.parameter_codecs.get(name), InjectedCodec)
 
-    def _is_injected(self, name: str) -> bool:
-        is_provided = name == META_PARAMETER or (name == CONTEXT_PARAMETER and bool(self.node.workflow_ctx_from))
-        return is_provided and is_injected(self.codec, name)
+    def _is_provided(self, name: str) -> bool:
+        """Whether the worker passes it: the metadata always, the context only to a node with `workflow_ctx_from`."""
+        is_available = name == META_PARAMETER or (name == CONTEXT_PARAMETER and bool(self.node.workflow_ctx_from))
+        return is_available and is_injected(self.codec, name)
 
     def _fault(self, text: str, code: ErrorCode, *, hint: str | None = None) -> WorkflowValidationError:
         return _fault(f"node {self.node.node_id!r}: {text}", code, hint=hint)
