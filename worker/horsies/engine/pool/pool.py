@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -51,7 +52,7 @@ class ChildPool:
         self._services.append(asyncio.create_task(self._check_children()))
         for service in self._services:
             service.add_done_callback(self._on_service_ended)
-        all_filled = asyncio.gather(*(slot.wait() for slot in slots))
+        all_filled = asyncio.create_task(_wait_for_all(slots))
         try:
             await asyncio.wait([all_filled, self.broken], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -149,3 +150,8 @@ class ChildPool:
                 child.check_health(elapsed_s=now - checked_at)
                 self._recycle_if_due(child)
             checked_at = now
+
+
+async def _wait_for_all(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
