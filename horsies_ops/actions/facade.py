@@ -130,7 +130,7 @@ class OpsActions:
     async def cancel_workflow(
         self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
     ) -> ActionReport:
-        """Cancel a run and its sub-workflows; with `kill`, also the processes of their running tasks."""
+        """Cancel a run and its sub-workflows; `kill` also kills the processes of their running tasks."""
         return await workflows.cancel_workflow(self.session, workflow_id, kill=kill, reason=reason)
 
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:

@@ -39,7 +39,7 @@ async def resume_workflow(
 async def cancel_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
 ) -> ActionReport:
-    """Cancel the run and its sub-workflows; with `kill`, also the processes of their running tasks."""
+    """Cancel the run and its sub-workflows; `kill` also kills the processes of their running tasks."""
     cancel = partial(control.cancel_within, kill=kill)
     return await _run_audited(session, CANCEL_WORKFLOW, workflow_id, reason, cancel)
 

@@ -46,7 +46,7 @@ COMMANDS: Final = {
     "metrics": "Serve Prometheus metrics until SIGTERM or SIGINT.",
 }
 
-# As they appear in hints.
+# Commands that hints suggest, exactly as they appear there.
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 
@@ -87,7 +87,7 @@ class GlobalOptions:
     """Name of the running command. Not an option; the default log level depends on it."""
 
     def merged_over(self, outer: GlobalOptions | None) -> GlobalOptions:
-        """Return these options, filled up with those given before the command's name."""
+        """Return these options, and those given before the command's name for all that are not set."""
         if outer is None:
             return self
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
@@ -178,8 +178,8 @@ AppArgument = Annotated[
 def load_and_export_settings(options: GlobalOptions, **given: object) -> LoadedSettings:
     """Load the settings and export --config and --database-url to the environment.
 
-    The app reads its settings when its module is imported, also in the children of a worker; the environment is how
-    command-line options reach all of them.
+    The app reads its settings when its module is imported, in this process and in the children of a worker. Only the
+    environment passes command-line options to all of them.
     """
     if options.config is not None:
         os.environ["HORSIES_CONFIG"] = str(options.config.absolute())

@@ -117,7 +117,8 @@ def _summary(report: SweepReport) -> str:
         case SweepStatus.OUTAGE_GRACE:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
             when = "" if until is None else f" until {format_instant(until)}"
-            return f"outage grace: no worker connected for a full threshold; all {len(report.tasks)} held back{when}"
+            held_back = f"all stale tasks ({len(report.tasks)}) held back{when}"
+            return f"outage grace: no worker connected for a full threshold; {held_back}"
         case SweepStatus.NOTHING if not report.refused and not report.locked_runs:
             return "nothing to do"
         case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
@@ -128,8 +129,8 @@ def _counts(report: SweepReport) -> str:
     counts = Counter(task.decision for task in report.tasks if task.changes_state and (report.dry_run or task.applied))
     parts = [f"{counts[decision]} {word}" for decision, word in _PAST_TENSE.items() if counts[decision]]
     parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
-    missed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
-    parts += [f"{missed} changed meanwhile"] if missed and not report.dry_run else []
+    changed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
+    parts += [f"{changed} changed meanwhile"] if changed and not report.dry_run else []
     parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
-    parts += [f"{len(report.locked_runs)} workflows locked by others"] if report.locked_runs else []
+    parts += [f"{len(report.locked_runs)} workflows locked by another transaction"] if report.locked_runs else []
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

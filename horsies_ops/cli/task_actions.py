@@ -60,7 +60,7 @@ class InvocationOptions:
     actor: str | None
     is_dry_run: bool
     is_confirmed: bool
-    has_exit_code: bool
+    uses_exit_code: bool
     is_json: bool
     is_quiet: bool
 
@@ -160,7 +160,7 @@ def _exit_code(plan: Plan, report: ActionReport, invocation: InvocationOptions) 
     if plan.selector.ids is not None and not plan.matched:
         return _print_failure(NotFound("no task with these ids", hint="horsies task list --full shows full ids"))
     if invocation.is_dry_run:
-        return ExitCode.WORK_FOUND if invocation.has_exit_code and plan.targets else ExitCode.DONE
+        return ExitCode.WORK_FOUND if invocation.uses_exit_code and plan.targets else ExitCode.DONE
     if plan.matched and not report.affected:
         message = f"no task is in a state in which it can be {PAST_TENSE[plan.action]}"
         return _print_failure(Refused(message, hint=_workflow_hint(plan, report)))
@@ -196,8 +196,8 @@ class FilterOptions:
     worker: Annotated[UUID | None, full_id_option("Only tasks that this worker owns or owned last.")] = None
     workflow: Annotated[UUID | None, full_id_option("Only tasks of this workflow run.")] = None
     flag: Annotated[str | None, typer.Option(metavar="NAME", help="Only tasks with this flag.")] = None
-    older_than: Annotated[timedelta | None, duration_option("Only tasks sent before that long ago, such as 5m.")] = None
-    newer_than: Annotated[timedelta | None, duration_option("Only tasks sent since then, such as 2h.")] = None
+    older_than: Annotated[timedelta | None, duration_option("Only tasks sent longer ago than this, such as 5m.")] = None
+    newer_than: Annotated[timedelta | None, duration_option("Only tasks sent within this time, such as 2h.")] = None
 
     @property
     def filter(self) -> TaskFilter:
@@ -314,7 +314,7 @@ def _command(action: Action) -> Callable[..., int]:
             actor=actor,
             is_dry_run=dry_run,
             is_confirmed=yes,
-            has_exit_code=exit_code,
+            uses_exit_code=exit_code,
             is_json=json,
             is_quiet=options.quiet,
         )

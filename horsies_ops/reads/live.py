@@ -1,4 +1,4 @@
-"""Live feed of changes: from notifications while they are delivered, otherwise a tick of the poll."""
+"""Live feed of changes: from notifications while they arrive, otherwise one change per poll."""
 
 from __future__ import annotations
 

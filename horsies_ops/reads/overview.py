@@ -96,7 +96,7 @@ class TimePercentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Buckets from oldest to newest (the last is not over yet), and times of the tasks that finished last."""
+    """Buckets from oldest to newest, the last still incomplete, and times of the tasks that finished last."""
 
     buckets: tuple[ThroughputBucket, ...]
     times: TimePercentiles
@@ -271,6 +271,7 @@ def _finished_count(status: TaskStatus, counts: Sequence[StatusCount]) -> Count:
 
 
 def _error_total(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[ErrorCount], int]) -> Count:
+    """Sum one figure of the errors with a status; capped if a code reached the limit of the query."""
     counted = Counter[str]()
     for error in errors:
         counted[error.code] += error.count
@@ -314,7 +315,7 @@ async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCou
 async def read_increments(
     database: Database, *, since: datetime | None, bucket_bounds_s: Sequence[float]
 ) -> CounterIncrements:
-    """Return what happened since the `until` of the previous call; without one, only where the next call starts.
+    """Return what happened since the `until` of the previous call; without `since`, only an `until` to start from.
 
     No row is counted twice, and none is missed that one of our transactions committed late.
     """

@@ -23,7 +23,7 @@ RANGE_SIZE: Final = 5_000
 """Rows that one statement examines if most of them may not match."""
 
 MAX_CANDIDATES: Final = 20_000
-"""If an index lists more candidates than this, scanning the table by ranges is as good."""
+"""If an index lists more candidates than this, scanning the table by ranges is as fast."""
 
 SEARCH_TIME_LIMIT: Final = timedelta(seconds=1)
 """How long a page or a count searches before it returns what it has found."""
@@ -215,10 +215,15 @@ async def facets(database: Database, task_filter: TaskFilter) -> Facets:
             break
     rows = await database.fetch(SEARCH.facets, ids, MAX_FACET_VALUES) if ids else []
 
-    def of(kind: str) -> tuple[Facet, ...]:
+    def of_kind(kind: str) -> tuple[Facet, ...]:
         return tuple(Facet(value=row.value, count=row.count) for row in rows if row.kind == kind)
 
-    return Facets(statuses=of("statuses"), queues=of("queues"), names=of("names"), error_codes=of("error_codes"))
+    return Facets(
+        statuses=of_kind("statuses"),
+        queues=of_kind("queues"),
+        names=of_kind("names"),
+        error_codes=of_kind("error_codes"),
+    )
 
 
 async def tasks_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
@@ -251,7 +256,7 @@ def sent_at_from_id(task_id: UUID) -> datetime:
 async def _match(
     database: Database,
     task_filter: TaskFilter,
-    oldest_first: bool,  # noqa: FBT001  # private, and always passed on by the name it has
+    oldest_first: bool,  # noqa: FBT001  # private; callers pass a variable of the same name
     limit: int,
     between: tuple[UUID, UUID] = (MIN_ID, MAX_ID),
     among: list[UUID] | None = None,
@@ -274,7 +279,7 @@ async def _candidates(database: Database, task_filter: TaskFilter) -> list[UUID]
 
 
 def _index_for(task_filter: TaskFilter) -> tuple[str | None, UUID | None]:
-    """Return the index that contains every task that may match, as `candidates` calls it, and the run to look up."""
+    """Return which index lists every task that may match, as an argument of `candidates`, and the run to look up."""
     if task_filter.workflow_id is not None and not is_short_id(task_filter.workflow_id):
         return "workflow", UUID(task_filter.workflow_id)
     statuses = {TaskStatus(status) for status in task_filter.statuses}

@@ -83,7 +83,7 @@ def test_all_errors_are_shown_as_text_and_json(horsies: Executable, project: Pro
 
 
 @pytest.mark.parametrize(
-    ("locator", "code", "said"),
+    ("locator", "code", "expected"),
     [
         ("nowhere.main:app", "HRS-207", "no module named nowhere.main"),
         ("nowhere/main.py", "HRS-207", "no such file: nowhere/main.py"),
@@ -93,7 +93,7 @@ def test_all_errors_are_shown_as_text_and_json(horsies: Executable, project: Pro
     ],
 )
 def test_missing_app_exits_1_with_hint(
-    horsies: Executable, project: Project, locator: str, code: str, said: str
+    horsies: Executable, project: Project, locator: str, code: str, expected: str
 ) -> None:
     project.write("shop/main.py", APP)
     project.write("two.py", f"{APP}other = Horsies()\n")
@@ -101,7 +101,7 @@ def test_missing_app_exits_1_with_hint(
     answer = horsies("check", locator)
     assert (answer.code, answer.stdout) == (1, "")
     assert answer.stderr.startswith(f"error[{code}]: ")
-    assert said in answer.stderr
+    assert expected in answer.stderr
     assert "hint: " in answer.stderr
 
 
@@ -189,7 +189,7 @@ def test_live_check_reports_session_url_behind_pooler(horsies: Executable, datab
 
     with pgbouncer(database_url, pool_size=2) as pooled:
         assert check(pooled, database_url).code == 0
-        deaf = check(pooled, pooled.replace("127.0.0.1", "localhost"))
-    assert deaf.code == 1
-    assert "error[HRS-203]" in deaf.stderr
-    assert "broker.session_database_url" in deaf.stderr
+        result = check(pooled, pooled.replace("127.0.0.1", "localhost"))
+    assert result.code == 1
+    assert "error[HRS-203]" in result.stderr
+    assert "broker.session_database_url" in result.stderr

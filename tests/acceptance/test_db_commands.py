@@ -100,18 +100,18 @@ def test_newer_schema_is_refused(horsies: Executable, database_url: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "expected"),
     [
         (NEWER, "newer than this version of horsies"),
         ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed afterwards"),
         ("DELETE FROM horsies_migrations WHERE version = 3", "1 pending"),
     ],
 )
-def test_db_status_exits_1_for_unusable_schema(horsies: Executable, database_url: str, sql: str, said: str) -> None:
+def test_db_status_exits_1_for_unusable_schema(horsies: Executable, database_url: str, sql: str, expected: str) -> None:
     execute(database_url, sql)
     status = horsies("db", "status", "--database-url", database_url)
     assert status.code == 1
-    assert said in status.stdout
+    assert expected in status.stdout
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_migrate_hint_repeats_connection_options_without_password(
     horsies: Executable, empty_database_url: str, command: tuple[str, ...]
 ) -> None:
     answer = horsies(*command, "--database-url", empty_database_url.replace("horsies@", "horsies:hunter2@"))
-    said = answer.stdout + answer.stderr
+    output = answer.stdout + answer.stderr
     masked = empty_database_url.replace("horsies@", "horsies:***@")
-    assert f"horsies db migrate --database-url '{masked}'" in said
-    assert "hunter2" not in said
+    assert f"horsies db migrate --database-url '{masked}'" in output
+    assert "hunter2" not in output
 
 
 def test_schema_owner_can_migrate(horsies: Executable, empty_database_url: str) -> None:

@@ -62,11 +62,11 @@ def test_every_log_line_is_a_json_object(horsies: Executable, database_url: str)
         worker.wait_for_output("hint=press Ctrl-C again or send another SIGTERM to kill them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
-    said = [line["message"] for line in objects(worker.stderr)]
+    messages = [line["message"] for line in objects(worker.stderr)]
     for words in ("imported now", "bytes", "without an end", "by my own logger", "out", "err", "from a program"):
-        assert words in said
+        assert words in messages
     for words in ("UserWarning: old ways", "UserWarning: in a task", "still running: linger", "worker stopped"):
-        assert any(words in line for line in said), words
+        assert any(words in line for line in messages), words
     assert worker.stdout == ""
 
 

@@ -111,9 +111,9 @@ def test_sweep_reports_silent_tasks_and_when_they_become_stale(at: Executable, d
             database_url, "RUNNING", owner=asyncio.run(insert_listening_worker(database_url)), silent_s=20
         )
     )
-    said = at("sweep", "--dry-run", "--worker", str(gone)).stdout
-    assert said.startswith("nothing to do\n1 task silent for 1m4")
-    assert "stale from" in said
+    output = at("sweep", "--dry-run", "--worker", str(gone)).stdout
+    assert output.startswith("nothing to do\n1 task silent for 1m4")
+    assert "stale from" in output
     assert at("sweep", "--json").document["not_yet_stale"]["count"] == 1
 
 
@@ -152,7 +152,7 @@ def test_full_outage_grace_exits_4_and_force_skips_it(at: Executable, database_u
         "outage_grace",
         "outage_grace",
     )
-    assert "all 1 held back until" in at("sweep").stdout
+    assert "all stale tasks (1) held back until" in at("sweep").stdout
     assert at("sweep", "--force", "--json").document["recovered_count"] == 1
 
 
@@ -215,8 +215,8 @@ def test_sweep_escapes_control_sequences(at: Executable, database_url: str) -> N
 
 def test_sweep_of_one_worker(at: Executable, database_url: str) -> None:
     _crash(database_url)
-    nobody = "00000000-0000-0000-0000-000000000001"
-    assert at("sweep", "--dry-run", "--json", "--worker", nobody).document["tasks"] == []
+    unknown = "00000000-0000-0000-0000-000000000001"
+    assert at("sweep", "--dry-run", "--json", "--worker", unknown).document["tasks"] == []
 
 
 def test_sweep_accepts_short_worker_id(at: Executable, database_url: str) -> None:

@@ -169,7 +169,7 @@ def test_action_dry_run_changes_nothing(horsies: Executable, database_url: str) 
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "expected"),
     [
         ((), "no tasks selected"),
         (("--filter", ""), "--filter is empty"),
@@ -180,10 +180,10 @@ def test_action_dry_run_changes_nothing(horsies: Executable, database_url: str) 
         (("--limit", "0", "--queue", "mail"), "--limit"),
     ],
 )
-def test_missing_or_ambiguous_selection_exits_2(horsies: Executable, given: tuple[str, ...], says: str) -> None:
+def test_missing_or_ambiguous_selection_exits_2(horsies: Executable, given: tuple[str, ...], expected: str) -> None:
     answer = horsies("task", "cancel", *given)
     assert answer.code == 2
-    assert says in answer.stderr
+    assert expected in answer.stderr
 
 
 @pytest.mark.parametrize("action", ["requeue", "fail", "expire", "retry"])

@@ -160,7 +160,7 @@ def test_empty_task_list_prints_message_on_stderr(tasks: Executable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "says"),
+    ("option", "value", "expected"),
     [
         ("--status", "nope", "pending, claimed, running"),
         ("--older-than", "5x", "examples: 30s, 5m"),
@@ -168,11 +168,11 @@ def test_empty_task_list_prints_message_on_stderr(tasks: Executable) -> None:
         ("--limit", "0", "--limit"),
     ],
 )
-def test_invalid_option_exits_2_and_is_named(tasks: Executable, option: str, value: str, says: str) -> None:
+def test_invalid_option_exits_2_and_is_named(tasks: Executable, option: str, value: str, expected: str) -> None:
     answer = tasks("task", "list", option, value)
     assert answer.code == 2
     assert option in answer.stderr
-    assert says in answer.stderr
+    assert expected in answer.stderr
 
 
 def test_task_show_explains_the_recovery_decision(tasks: Executable, database_url: str) -> None:

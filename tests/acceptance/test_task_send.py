@@ -59,7 +59,7 @@ def test_same_idempotency_key_sends_once(tasks: Executable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "says"),
+    ("option", "text", "expected"),
     [
         ("--args", "[1,", "--args is not valid JSON (line 1, column 4)"),
         ("--kwargs", '{"a": }', "--kwargs is not valid JSON (line 1, column 7)"),
@@ -68,10 +68,10 @@ def test_same_idempotency_key_sends_once(tasks: Executable) -> None:
         ("--args", "[" * 100_000, "--args is not valid JSON: nested too deeply"),
     ],
 )
-def test_invalid_json_exits_2_with_position(tasks: Executable, option: str, text: str, says: str) -> None:
+def test_invalid_json_exits_2_with_position(tasks: Executable, option: str, text: str, expected: str) -> None:
     answer = tasks("task", "send", "x", option, text)
     assert answer.code == 2
-    assert f"error[HRS-206]: {says}" in answer.stderr
+    assert f"error[HRS-206]: {expected}" in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ async def test_worker_runs_tasks_and_stops_on_signal(database_url: str, horsies:
             assert await worker.until_gone() == 0
             lines = [json.loads(line) for line in worker.log_text.splitlines() if line.startswith("{")]
         await app.close_async()
-        said = [(line["message"], line["level"]) for line in lines if line.get("task_id") == talk]
-        assert said == [("good day", "INFO"), ("GOOD DAY", "WARNING")]
+        printed = [(line["message"], line["level"]) for line in lines if line.get("task_id") == talk]
+        assert printed == [("good day", "INFO"), ("GOOD DAY", "WARNING")]
         assert await ledger.fetch("SELECT state FROM horsies_workers") == [{"state": "stopped"}]
         assert await ledger.violations([talk, refused]) == []
         await ledger.until_connections_are(0)

@@ -114,9 +114,9 @@ def test_banner_shows_queues_limits_and_recovery_bounds(
     with horsies.start("worker", HORSIES_BROKER__DATABASE_URL=url) as worker:
         worker.wait_for_output("worker started")
         assert worker.stop() == 0
-    said = worker.stderr
-    assert said.startswith("horsies ")
-    assert "hunter2" not in said
+    output = worker.stderr
+    assert output.startswith("horsies ")
+    assert "hunter2" not in output
     for words in (
         "main:app",
         "horsies:***@",
@@ -129,7 +129,7 @@ def test_banner_shows_queues_limits_and_recovery_bounds(
         "starting 2 children",
         "worker stopped",
     ):
-        assert words in said
+        assert words in output
 
 
 IN_CODE = """

@@ -30,8 +30,12 @@ def run(database_url: str) -> UUID:
 
 
 def test_run_pause_resume_and_cancel(horsies: Executable, database_url: str, run: UUID) -> None:
-    said = [horsies("workflow", verb, str(run), "--as", "ada") for verb in ("pause", "resume", "cancel")]
-    assert [(each.code, each.stdout) for each in said] == [(0, "paused\n"), (0, "resumed\n"), (0, "cancelled\n")]
+    answers = [horsies("workflow", verb, str(run), "--as", "ada") for verb in ("pause", "resume", "cancel")]
+    assert [(answer.code, answer.stdout) for answer in answers] == [
+        (0, "paused\n"),
+        (0, "resumed\n"),
+        (0, "cancelled\n"),
+    ]
     assert fetch_rows(database_url, "SELECT status FROM horsies_workflows") == [("CANCELLED",)]
     audit = fetch_rows(database_url, "SELECT actor, via, action, affected FROM horsies_audit ORDER BY id")
     assert audit == [("ada", "cli", f"{verb}_workflow", 1) for verb in ("pause", "resume", "cancel")]

@@ -89,11 +89,11 @@ async def test_resilient_tasks_wait_three_thresholds(ledger: Ledger, database_ur
 
 
 async def test_longer_threshold_of_the_owner_wins(ledger: Ledger, database_url: str) -> None:
-    spared = await OrphanedTask(silent_s=10, thresholds={"running_stale_threshold_ms": 600_000}).insert(ledger)
+    task = await OrphanedTask(silent_s=10, thresholds={"running_stale_threshold_ms": 600_000}).insert(ledger)
     other = await OrphanedTask(silent_s=10).insert(ledger)
     async with worker_in_process(database_url, processes=1, config=NO_OUTAGE_GRACE):
         await ledger.until_terminal(other)
-        assert await status_of(ledger, spared) == "RUNNING"
+        assert await status_of(ledger, task) == "RUNNING"
 
 
 async def test_disabled_recovery_leaves_the_rows(ledger: Ledger, database_url: str) -> None:

@@ -86,7 +86,7 @@ def close_channel() -> TaskResult[None, TaskError]:
 
 @app.task("shut_down_channel")
 def shut_down_channel() -> TaskResult[None, TaskError]:
-    """Shut down the channel, also for the thread that reads it."""
+    """Shut down the channel, including for the thread that reads it."""
     socket.socket(fileno=os.dup(_channel_fd())).shutdown(socket.SHUT_RDWR)
     time.sleep(60)
     return TaskResult(ok=None)

@@ -79,7 +79,7 @@ class InProcessWorker:
         return parts.assignments
 
     def has_in_flight(self, task_id: str) -> bool:
-        """Whether this task is in flight in the worker, whatever the database says."""
+        """Whether this task is in flight in the worker, regardless of its row."""
         parts = self.worker._parts
         return parts is not None and any(task.key.task_id == task_id for task in parts.in_flight)
 

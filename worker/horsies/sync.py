@@ -36,7 +36,7 @@ class BridgeUnavailable(BrokerError):
 
 
 class Bridge:
-    """Runs coroutines for callers without an event loop, from any thread, also after a fork.
+    """Runs coroutines for callers without an event loop, from any thread, even after a fork.
 
     The thread starts with the first call and is a daemon, so it does not keep the process alive. Calls from `atexit`
     handlers still work; after those, threads no longer run and calls raise BridgeUnavailable. A forked child has no

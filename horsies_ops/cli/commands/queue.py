@@ -111,7 +111,7 @@ async def _read_queues(options: GlobalOptions) -> Sequence[QueueRow]:
         try:
             return await ops.list_queues()
         except ConfigurationError as error:
-            # A database without our tables has no queues; that is an answer, not an error.
+            # A database without our tables has no queues, so the list is empty.
             if error.code is not ErrorCode.SCHEMA_NOT_MIGRATED:
                 raise
             options.print_message(

@@ -24,8 +24,8 @@ from horsies_ops.reads.workers import WorkerRow
 
 app = group("workers")
 
-DEFAULT_TIMEOUT: Any = "2s"  # a text, because typer parses defaults too and shows them in the help
-COLUMNS: Final = ("id", "host:pid", "queues", "run/proc", "claimed", "cpu", "memory", "beat", "up", "state")
+DEFAULT_TIMEOUT: Any = "2s"  # a string: typer parses defaults like arguments, and shows them in the help
+COLUMNS: Final = ("id", "host:pid", "queues", "run/proc", "claimed", "cpu", "memory", "heartbeat", "up", "state")
 PING_COLUMNS: Final = ("id", "host:pid", "latency", "answer")
 
 _DOCUMENT_FIELDS = (
@@ -91,7 +91,7 @@ def ping(
     timeout: Annotated[timedelta, duration_option("Time to wait for answers.")] = DEFAULT_TIMEOUT,
     json: JsonOption = False,
 ) -> int:
-    """Ask live workers to answer. Exit 1 if one does not."""
+    """Ping live workers. Exit 1 if one does not answer."""
     results = asyncio.run(_ping(options, worker, timeout))
     if json:
         print_json({"workers": [result.document() for result in results]})
@@ -141,7 +141,7 @@ def worker_warnings(workers: Sequence[WorkerRow]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingResult:
-    """The answer of one worker, or of one that should have answered."""
+    """A worker that was pinged; `pong` is None if it did not answer, `row` if it was not known to be live."""
 
     worker_id: UUID
     row: WorkerRow | None
@@ -190,4 +190,4 @@ async def _ping(options: GlobalOptions, id_text: str | None, wait: timedelta) ->
         }
         pongs = await ops.ping_workers(within=wait, worker_id=worker_id, min_responses=len(alive) or None)
     answers = {UUID(pong.worker_id): pong for pong in pongs}
-    return [PingResult(worker_id=each, row=alive.get(each), pong=answers.get(each)) for each in alive | answers]
+    return [PingResult(worker_id=key, row=alive.get(key), pong=answers.get(key)) for key in alive | answers]

@@ -1,4 +1,4 @@
-"""Idempotency keys, also with concurrent transactions."""
+"""Idempotency keys: deduplication, conflicts, and waits for concurrent transactions."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ class RestartableServer:
 
     @contextmanager
     def up(self) -> Generator[str]:
-        with self._server.use() as lease:
-            self.url = lease.url
-            yield lease.url
+        with self._server.use() as handle:
+            self.url = handle.url
+            yield handle.url
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ async def test_outage_grace_beside_a_stopped_owner_is_a_warning(database: Databa
     await insert_owned_task(database_url, "RUNNING", owner=stopped, silent_s=1)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
-    assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
+    assert report.warnings == ("stale tasks held back by outage grace: 1 (no worker connected for a full threshold)",)
 
 
 async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, database_url: str) -> None:
@@ -65,7 +65,7 @@ async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, datab
     )
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert report.status == SweepStatus.NOTHING
-    assert report.warnings == ("1 held back by outage grace: no worker connected for a full threshold",)
+    assert report.warnings == ("stale tasks held back by outage grace: 1 (no worker connected for a full threshold)",)
 
 
 async def test_reaper_in_outage_grace_reads_no_tasks(sweeps: SweepDatabase) -> None:

@@ -1,4 +1,4 @@
-"""A worker's statements read a bounded number of rows, never the whole table, whatever the plan."""
+"""A worker's statements read a bounded number of rows with every plan, never the whole table."""
 
 from __future__ import annotations
 

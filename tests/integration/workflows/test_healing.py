@@ -1,4 +1,7 @@
-"""Stuck runs are found and healed; healing is idempotent."""
+"""Stuck runs are found and healed; healing is idempotent.
+
+`stuck_runs` in workflow_control.sql defines the cases, such as "1.7": the task has ended, its node has not.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ CLEAR_OUTBOX = "DELETE FROM horsies_workflow_outbox"
 KNOWN = FakeDefinitions({"sub": plan(node(0))})
 
 
-async def test_outcome_without_an_outbox_entry_is_taken_over(driver: WorkflowDriver, connection: Connection) -> None:
+async def test_outcome_without_an_outbox_entry_reaches_its_node(driver: WorkflowDriver, connection: Connection) -> None:
     workflow_id = await driver.start_run(node(0), node(1, 0))
     await driver.finish(await driver.claim_and_start())
     await connection.execute(CLEAR_OUTBOX)
@@ -110,7 +113,9 @@ async def test_sub_workflow_without_a_start_request_is_started(database: Databas
     assert await node_statuses(connection, workflow_id) == ["RUNNING"]
 
 
-async def test_finished_sub_workflow_is_taken_over_by_its_parent(database: Database, connection: Connection) -> None:
+async def test_finished_sub_workflow_finishes_the_node_of_its_parent(
+    database: Database, connection: Connection
+) -> None:
     driver = WorkflowDriver(database, known=KNOWN)
     workflow_id = await driver.start_run(sub_node(0, "sub"))
     await driver.outbox.process()

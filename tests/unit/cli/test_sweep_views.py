@@ -45,13 +45,15 @@ def test_locked_workflows_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = replace(make_sweep_report(status=SweepStatus.NOTHING, dry_run=False), locked_runs=(uuid4(),))
-    assert _printed(report, capsys) == ["1 workflows locked by others"]
+    assert _printed(report, capsys) == ["1 workflows locked by another transaction"]
 
 
 def test_outage_grace_shows_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    spared = [
-        make_swept_task(decision=DecisionKind.LEAVE, reason="outage_grace", held_until=NOON + timedelta(minutes=each))
-        for each in (1, 3)
+    held_back = [
+        make_swept_task(
+            decision=DecisionKind.LEAVE, reason="outage_grace", held_until=NOON + timedelta(minutes=minutes)
+        )
+        for minutes in (1, 3)
     ]
-    last = _printed(make_sweep_report(*spared, status=SweepStatus.OUTAGE_GRACE), capsys)[-1]
-    assert last.endswith("all 2 held back until 2026-11-14 12:07:31Z")
+    last = _printed(make_sweep_report(*held_back, status=SweepStatus.OUTAGE_GRACE), capsys)[-1]
+    assert last.endswith("all stale tasks (2) held back until 2026-11-14 12:07:31Z")

@@ -19,10 +19,10 @@ async def _listing(after: UUID | None, limit: int) -> TaskPage:
 
 
 async def test_search_continues_after_timed_out_page_and_shows_progress() -> None:
-    said: list[str] = []
-    page = await search_pages(_listing, after=None, limit=50, show_progress=said.append)
+    messages: list[str] = []
+    page = await search_pages(_listing, after=None, limit=50, show_progress=messages.append)
     assert (page.next, page.searched_to) == (None, None)
-    assert said == ["searched back to 2026-03-01 12:00:00Z, found 0"]
+    assert messages == ["searched back to 2026-03-01 12:00:00Z, found 0"]
 
 
 async def test_page_document_has_searched_to_and_next() -> None:

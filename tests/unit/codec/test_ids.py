@@ -1,4 +1,4 @@
-"""Generated ids increase and never repeat, also with threads, signals and forks."""
+"""Generated ids increase and never repeat, even with threads, signals and forks."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Session:
         if not isinstance(error, DatabaseUnreachable) or not self.connection.is_up:
             return
         if isinstance(error.__cause__, TimeoutError):
-            # The query was too slow; whether the database is reachable, the next measurement shows.
+            # The query was too slow. The next measurement shows whether the database is reachable.
             self._set_connection(replace(self.connection, latency=TIMED_OUT_LATENCY))
         else:
             self._mark_lost(error.message)

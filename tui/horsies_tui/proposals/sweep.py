@@ -38,7 +38,7 @@ NEAR_MARGIN: Final = timedelta(seconds=30)
 CONFIRM_ABOVE: Final = 25
 """Sweeps of more tasks than this require a typed confirmation."""
 
-_RANK: Final = {TaskStatus.RUNNING: 0, TaskStatus.CLAIMED: 1, TaskStatus.PENDING: 2}
+_STATUS_ORDER: Final = {TaskStatus.RUNNING: 0, TaskStatus.CLAIMED: 1, TaskStatus.PENDING: 2}
 _AUTO_SETTINGS: Final = {
     TaskStatus.CLAIMED: "auto_requeue_stale_claimed",
     TaskStatus.RUNNING: "auto_fail_stale_running",
@@ -70,7 +70,7 @@ _PAST_TENSE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCandidate:
-    """A task with the recovery decision and its owner, if that has not stopped."""
+    """A task with the recovery decision and its owner, which is None if that worker has stopped."""
 
     task: SweptTask
     silent_since: datetime | None
@@ -105,8 +105,8 @@ class StaleCandidate:
 
     def silence(self, now: datetime) -> timedelta | None:
         """Time since the last heartbeat; None for a task that is not claimed."""
-        is_held = self.task.heartbeat_age is not None
-        return now - self.silent_since if is_held and self.silent_since is not None else None
+        is_claimed = self.task.heartbeat_age is not None
+        return now - self.silent_since if is_claimed and self.silent_since is not None else None
 
     def over_threshold(self, now: datetime) -> timedelta | None:
         """Time past its threshold; negative for a task that is near it."""
@@ -161,7 +161,7 @@ def _sort_key(candidate: StaleCandidate) -> tuple[int, timedelta, UUID]:
     """RUNNING first, then CLAIMED and PENDING; within each, the furthest past its threshold first."""
     task = candidate.task
     over = (task.heartbeat_age or task.overdue_by or _NO_TIME) - (task.effective_threshold or _NO_TIME)
-    return _RANK[task.state], -over, task.task_id
+    return _STATUS_ORDER[task.state], -over, task.task_id
 
 
 def decision_text(candidate: StaleCandidate, now: datetime) -> str:
@@ -204,7 +204,7 @@ def owner_text(candidate: StaleCandidate, now: datetime) -> str:
 def evidence_lines(
     candidate: StaleCandidate, record: TaskRecord | None, maintenance_status: MaintenanceStatus, now: datetime
 ) -> Iterator[str]:
-    """The evidence for the decision, so that an operator can disagree."""
+    """The evidence for the decision, so that an operator can check it."""
     task, worker = candidate.task, candidate.owner
     if task.state is TaskStatus.PENDING:
         yield f"not claimed by any worker; its good_until passed at {format_time(candidate.silent_since)}"
@@ -357,8 +357,8 @@ def _sweep_report(report: SweepReport) -> ProposalReport:
             counts = Counter(task.decision for task in applied)
             parts = [f"{word} {counts[decision]:,}" for decision, word in _PAST_TENSE.items() if counts[decision]]
             parts += [f"healed {plural(len(report.workflows), 'workflow run')}"] if report.workflows else []
-            missed = sum(task.changes_state and not task.applied for task in report.tasks)
-            parts += [f"{missed:,} changed meanwhile"] if missed else []
+            changed = sum(task.changes_state and not task.applied for task in report.tasks)
+            parts += [f"{changed:,} changed meanwhile"] if changed else []
             parts += [f"{plural(len(report.locked_runs), 'workflow run')} locked"] if report.locked_runs else []
             nothing = "nothing changed" if report.was_stopped else "nothing was stale anymore"
             stopped = ("stopped before the end; the rest is unchanged",) if report.was_stopped else ()

@@ -1,4 +1,4 @@
-"""Facets: values of the newest tasks with counts, to choose a filter from. A popup, or a sidebar if there is room."""
+"""Facets: counts by value over the newest tasks, to filter by. A popup, or a sidebar if there is room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FacetKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FacetChoice:
-    """A value to select and its count; None if only the filter contains it."""
+    """A value to select and its count, which is None if only the filter contains the value."""
 
     field: str
     value: str
@@ -56,7 +56,7 @@ POPUP_COLUMNS: Final = (
 
 
 class FacetPopup(ModalScreen[TaskFilter | None]):
-    """Result: the filter with the selected values, or None if cancelled."""
+    """A dialog to select facet values; returns the filter with these values, or None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "toggle_value", "select"),

@@ -42,10 +42,10 @@ class Page(VerticalScroll, can_focus=True):
         if not hits:
             return 0, 0
         self._hit = (self._hit + step) % len(hits)
-        here, hit = hits[self._hit]
+        current, hit = hits[self._hit]
         for section in self.query(Section):
-            section.highlight_hit(hit if section is here else None)
-        line = here.virtual_region.y + here.gutter.top + here.line_of_hit(hit)
+            section.highlight_hit(hit if section is current else None)
+        line = current.virtual_region.y + current.gutter.top + current.line_of_hit(hit)
         self.scroll_to(y=max(line - self.size.height // 2, 0), animate=False)
         return self._hit + 1, len(hits)
 
@@ -126,11 +126,11 @@ MASK: Final = "••••••"
 MAX_LINES: Final = 400
 MAX_CHARACTERS: Final = 65_536
 _MAX_ESCAPE_LENGTH: Final = 6
-"""Characters that `sanitize` writes at most for one control character."""
+"""Most characters that `sanitize` writes for one control character."""
 
 
 def redact(value: Any, settings: TuiConfig) -> Any:
-    """`value` as `tui.show_args` allows: complete, with secrets masked, or nothing."""
+    """The part of a value that `tui.show_args` allows to show: all of it, all but secrets, or nothing."""
     match settings.show_args:
         case "all":
             return value

@@ -211,7 +211,7 @@ def parse_timeout(timeout_ms: float | None) -> float | None:
 
 
 def _parse_task_id(task_id: object) -> UUID:
-    """Raises ValueError for a malformed id, whatever its type."""
+    """Return the id as a UUID; raises ValueError for anything that is not one, including other types."""
     if isinstance(task_id, UUID):
         return task_id
     return UUID(parse_id(task_id if isinstance(task_id, str) else repr(task_id)))

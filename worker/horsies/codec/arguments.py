@@ -368,7 +368,7 @@ def _annotation_fault(name: str | None, error: Exception) -> SignatureFault:
 def _annotation_reason(error: Exception) -> str:
     first_line = str(error).partition("\n")[0]
     if isinstance(error, PydanticSchemaGenerationError):
-        # Keep the type only: pydantic goes on with advice about models that does not apply to tasks.
+        # Keep the type only: the rest of pydantic's message is advice about models.
         kind = first_line.partition(" schema for ")[2].partition(". ")[0]
         return f"{_strip_modules(kind)} cannot be stored as JSON"
     return first_line

@@ -73,7 +73,7 @@ class ValueCodec(Protocol):
         ...
 
     def load(self, stored: JsonValue) -> object:
-        """Convert a stored value to the annotated type; raises PayloadError if it does not match (any more)."""
+        """Convert a stored value to the annotated type; raises PayloadError if it does not match."""
         ...
 
 
@@ -112,7 +112,7 @@ class TypedCodec:
     )
 
     def __init__(self, annotation: object) -> None:
-        """Raises whatever pydantic or the annotated class raises if the adapter cannot be built."""
+        """Build the adapter; errors of pydantic and of the annotated class are not translated."""
         adapter = _build_adapter(annotation)
         schema = adapter.core_schema
         types = schema_types(schema)

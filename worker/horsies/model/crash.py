@@ -110,7 +110,7 @@ class FailAttempt:
     retry_delay_s: float | None
     failed_reason: str | None = None
     poison_error: TaskError | None = None
-    """Set for crashes only: the task's final error if this crash reaches `max_crashes`, whatever its retry policy."""
+    """Set for crashes only: the task's final error if this crash reaches `max_crashes`, regardless of retries."""
 
     @property
     def is_crash(self) -> bool:

@@ -213,7 +213,7 @@ def decide_retry(
 
 
 def retry_if_possible(state: RetryState, due_at: datetime) -> RetryDecision:
-    """Retry at `due_at` whatever the error code, if retries are left and it is before `good_until`."""
+    """Retry at `due_at` for any error code, if retries are left and it is before `good_until`."""
     if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
     if state.retry_count >= state.policy.max_retries:

@@ -337,7 +337,7 @@ class SweepPass:
         if self._healing is None or self._is_stop_requested():
             return
         if self._options.dry_run:
-            # Orphaned tasks that the sweep would fail or expire need no healing any more.
+            # The sweep would already fail or expire these orphaned tasks, so they would need no healing.
             ended = {
                 task.task_id for task in self._report.tasks if task.decision in {DecisionKind.FAIL, DecisionKind.EXPIRE}
             }
@@ -480,7 +480,9 @@ class SweepReportBuilder:
     def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
         if not self._exempt_count or status is SweepStatus.OUTAGE_GRACE:
             return []
-        return [f"{self._exempt_count} held back by outage grace: no worker connected for a full threshold"]
+        return [
+            f"stale tasks held back by outage grace: {self._exempt_count} (no worker connected for a full threshold)"
+        ]
 
 
 # Healing of workflows

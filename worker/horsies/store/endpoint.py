@@ -209,5 +209,7 @@ def _translate(error: Exception, connection: Connection, connection_spec: Connec
 def _is_closed(connection: Connection) -> bool:
     try:
         return connection.is_closed()
-    except asyncpg.InterfaceError:  # the caller released it to a pool: it may be open, but is not theirs any more
+    except (
+        asyncpg.InterfaceError
+    ):  # the caller released it to a pool: it may be open, but no longer belongs to the caller
         return False

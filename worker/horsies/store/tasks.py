@@ -284,7 +284,7 @@ class Pipeline:
             statement.close()
             raise
         self._in_progress = asyncio.create_task(statement)
-        # Yield once, so that the statement is written to the socket before the caller goes on.
+        # Yield once, so that the statement is written to the socket before the caller continues.
         await asyncio.sleep(0)
 
 

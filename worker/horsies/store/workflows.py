@@ -92,7 +92,7 @@ class NodeUpdates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """How a run finishes. Without a status only the error of the failed node is stored and the run goes on."""
+    """How a run finishes. Without a status only the error of the failed node is stored and the run continues."""
 
     workflow_id: UUID
     status: str | None = None

@@ -1,7 +1,7 @@
 """Controls runs: pause, resume, cancel, expire, retry, and advance one run with its tree.
 
 Each operation is one transaction for a run and all its sub-workflows, its *tree*. Once a pause or cancel has returned,
-no task of the tree starts any more. The `*_within` functions run inside a transaction of the caller.
+no further task of the tree starts. The `*_within` functions run inside a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | Con
     status = _status_of(runs, workflow_id)
     if status not in WORKFLOW_TERMINAL_STATES:
         return ControlRefusal.NOT_TERMINAL
-    # Tasks that were running when the run ended may have completed since: take over their outcomes, do not repeat them.
+    # Tasks that were running when the run ended may have completed since: use their outcomes, do not run them again.
     await advance(writer, runs)
     retryable = await tree.retryable_runs(workflow_id)
     if status is WorkflowStatus.COMPLETED or not sum(run.retryable_nodes for run in retryable):

@@ -106,7 +106,7 @@ class WorkflowHandle(Generic[T]):
         return await self._to_result(self._tasks())
 
     def pause(self) -> HandleResult[bool]:
-        """Pause the run and its sub-workflows: no task starts any more. Ok(False) if it is not RUNNING."""
+        """Pause the run and its sub-workflows: no further task starts. Ok(False) if it is not RUNNING."""
         return self._blocking(self.pause_async())
 
     async def pause_async(self) -> HandleResult[bool]:

@@ -83,7 +83,7 @@ class FleetMember:
         return is_silent(now - self.last_heartbeat_at, self.config)
 
     def listening_since(self, now: datetime) -> datetime | None:
-        """Return the start of its heartbeat series; None if the series is broken, also by an overdue heartbeat."""
+        """Return the start of its heartbeat series; None if it is broken or a heartbeat is overdue."""
         longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * self.config.effective_worker_heartbeat_ms)
         if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap:
             return None

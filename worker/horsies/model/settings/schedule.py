@@ -75,7 +75,7 @@ def is_cron(value: object) -> bool:
         _, _, days, months, _ = (field.parse(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
     except ValueError:
         return False
-    # With a weekday given, the expression matches on that weekday too, whatever the day of the month.
+    # With a weekday given, the expression matches on that weekday too, on any day of the month.
     return texts[-1] != "*" or min(days) <= max(_LONGEST_MONTHS[month - 1] for month in months)
 
 

@@ -179,7 +179,7 @@ class NodeState:
     status: WorkflowTaskStatus
     dependencies: Sequence[int] = ()
     context_dependencies: Sequence[int] = ()
-    """Dependencies whose results it reads; it waits for them whatever its join type."""
+    """Dependencies whose results it reads; it waits for them with any join type."""
     join: JoinType = JoinType.ALL
     min_success: int | None = None
     allow_failed_deps: bool = False

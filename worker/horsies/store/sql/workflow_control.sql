@@ -100,7 +100,7 @@ WITH runs AS (
 UPDATE horsies_tasks AS t SET no_restart = NULL, updated_at = now() FROM locked_tasks WHERE t.id = locked_tasks.id;
 
 -- name: end_runs
--- End locked runs early with the status and error given; nothing of them starts any more. Running tasks may finish,
+-- End locked runs early with the status and error given; nothing of them starts after this. Running tasks may finish,
 -- unless $6 is set: then they are cancelled and their owners are asked to kill them.
 WITH ended AS (
     UPDATE horsies_workflows AS w
@@ -291,6 +291,8 @@ WITH backing_off AS MATERIALIZED (
                         WHERE n.workflow_id = running.id AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))
      LIMIT $1
 )
+-- Cases: 0 a node is due, 1 a READY node has no task, 1.5 a sub-workflow was not started, 1.6 a sub-workflow has ended,
+-- 1.7 a task has ended or was deleted, 2 all nodes have ended, 3 the run has no nodes; 4 is an orphaned task (below).
 SELECT workflow_id, '0' AS stuck_case FROM due_nodes
  UNION ALL
 SELECT workflow_id, CASE WHEN is_subworkflow THEN '1.5' ELSE '1' END FROM unstarted_nodes

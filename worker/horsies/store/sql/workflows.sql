@@ -121,9 +121,9 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
  WHERE id = ANY($1::uuid[]);
 
 -- name: run_nodes
--- Nodes of runs, each with the outcome of its task or sub-workflow if the node has not taken it over yet. is_task_gone:
+-- Nodes of runs, each with the outcome of its task or sub-workflow if the node does not have it yet. is_task_gone:
 -- the node waits for a task or sub-workflow that no longer exists. LIMIT in the lateral joins makes the planner look up
--- each by primary key, whatever the statistics say.
+-- each by primary key, regardless of statistics.
 SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_ctx_from, n.join_type, n.min_success,
        n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id,
        CASE WHEN t.terminal_at IS NOT NULL THEN t.status END AS task_status, t.no_restart,
@@ -215,7 +215,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: finish_runs
 -- Finish runs whose nodes have all ended. With no status given only the error of the failed node is stored and the run
--- goes on. The result is that of the output node, or a map over the leaf nodes.
+-- continues. The result is that of the output node, or a map over the leaf nodes.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::integer[]), (SELECT $4::text[]),
