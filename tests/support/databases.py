@@ -58,8 +58,8 @@ class Cluster:
         # No autovacuum: it runs at random times, and tests that count transactions would be flaky.
         settings = {"max_connections": "300", "autovacuum_naptime": "1d"}
         server = EmbeddedServer(folder / "pg", durable=False, settings=settings)
-        with server.use() as lease:
-            cluster = cls(lease.url)
+        with server.use() as handle:
+            cluster = cls(handle.url)
             with (folder / "template.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 asyncio.run(cluster._make_template())
@@ -120,8 +120,8 @@ def say(**facts):
 server = EmbeddedServer(folder, durable=False)
 """
 _CLIENT = """
-with server.use() as lease:
-    say(started=lease.started, pid=server.status().pid)
+with server.use() as handle:
+    say(started=handle.started, pid=server.status().pid)
     sys.stdin.readline()
 """
 

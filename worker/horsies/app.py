@@ -79,7 +79,7 @@ class Horsies:
         self.are_sends_suppressed = self._suppression.is_on  # the bound method, because every send calls it
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_dependencies = RecoveryDependencies(
-            local=self.config.recovery,
+            local_config=self.config.recovery,
             hooks=lambda: HookCaller(self.recovery_hooks),
             definitions=self.definitions,
         )

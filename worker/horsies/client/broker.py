@@ -62,8 +62,8 @@ class PostgresBroker:
             session = self._sessions.get()
         if session is None or session.endpoint is not self._prepared_endpoint:
             return None
-        # Only an embedded server has a lease; testing the attribute first saves a property call on every send.
-        return None if session.endpoint.lease is not None and session.endpoint.is_lost else session
+        # Only an embedded server has a handle; testing the attribute first saves a property call on every send.
+        return None if session.endpoint.server_handle is not None and session.endpoint.is_lost else session
 
     async def session(self) -> BrokerSession:
         """The session of the running loop, opened if necessary."""
@@ -152,13 +152,13 @@ class PostgresBroker:
             if shared is None or shared.is_lost:  # another thread may have resolved it while this one waited
                 endpoint = resolve_database(self.settings)
                 shared = self._endpoint = SharedEndpoint(endpoint)
-                if endpoint.lease is not None:
+                if endpoint.server_handle is not None:
                     self._log_embedded_folder(endpoint)
             return shared
 
     def _log_embedded_folder(self, endpoint: Endpoint) -> None:
         folder = endpoint.connection_specs.embedded_folder
-        assert folder is not None  # noqa: S101  # only embedded servers have a lease
+        assert folder is not None  # noqa: S101  # only embedded servers have a handle
         logger.info("using embedded PostgreSQL folder=%s", folder)
         if self.settings.database_url.embedded_folder is not None:
             return
@@ -262,7 +262,7 @@ class SharedEndpoint:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self.lease = endpoint.lease
+        self.server_handle = endpoint.server_handle
         self._lock = threading.Lock()
         self._sessions = 0
         self._is_closed = False
@@ -273,8 +273,8 @@ class SharedEndpoint:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the embedded server was released while in use, as at interpreter exit; it must be resolved again."""
-        return self.lease is not None and not self.lease.is_held
+        """Whether the embedded server was released while in use, for example at exit; it must be resolved again."""
+        return self.server_handle is not None and not self.server_handle.is_held
 
     def join(self) -> bool:
         """Add a session; False if the endpoint is closed."""
@@ -404,6 +404,6 @@ class NoDefinitions:
 class RecoveryDependencies:
     """What manual recovery takes from the app: settings used if no worker is alive, hooks, workflow definitions."""
 
-    local: RecoveryConfig = field(default_factory=RecoveryConfig)
+    local_config: RecoveryConfig = field(default_factory=RecoveryConfig)
     hooks: Callable[[], HookCaller | None] = lambda: None
     definitions: WorkflowDefinitions = field(default_factory=NoDefinitions)

@@ -54,7 +54,7 @@ async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: tim
     """Run one step of a sweep; returns how many tasks changed state. Raises SWEEP_BUSY while another sweep runs."""
     options = SweepOptions(sweep_threshold=threshold, force=True)
     dependencies = broker.recovery_dependencies
-    observer = OperatorObserver(local_config=dependencies.local)
+    observer = OperatorObserver(local_config=dependencies.local_config)
     async with _recovery_store(broker) as store:
         report = await sweep(store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step})
     if report.status is SweepStatus.BUSY:

@@ -84,13 +84,13 @@ class ResultWaiters(Generic[R]):
                 return row
             raise WaitTimeout(row.status, seen_s_ago=0)
         clock = asyncio.get_running_loop().time
-        ends_at = None if timeout_s is None else clock() + timeout_s
+        deadline = None if timeout_s is None else clock() + timeout_s
         with self._subscribed(row_id) as woken:
             row = await self._read_first(row_id, timeout_s)
             while row is not None and not self._is_done(row):
                 status, seen_at = row.status, clock()
                 try:
-                    async with asyncio.timeout_at(ends_at):
+                    async with asyncio.timeout_at(deadline):
                         await woken.wait()
                         woken.clear()  # before the read: a change during the read sets it again
                         if self._is_closed:
@@ -101,7 +101,7 @@ class ResultWaiters(Generic[R]):
         return row
 
     async def close(self) -> None:
-        """Stop listening; everyone still waiting gets a `BrokerError`."""
+        """Stop listening; waits that have not ended raise `BrokerError`."""
         self._is_closed = True
         self._wake_all()
         for task in self._background:

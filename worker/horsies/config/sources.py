@@ -27,9 +27,12 @@ class Precedence(IntEnum):
 
     DEFAULT = 0
     FALLBACK = 1
+    """The variable DATABASE_URL."""
     DISCOVERED_FILE = 2
+    """A horsies.toml found in the working folder or a parent."""
     CODE = 3
     EXPLICIT_FILE = 4
+    """A file given with --config or HORSIES_CONFIG."""
     ENVIRONMENT = 5
     OPTION = 6
 
@@ -65,7 +68,7 @@ OPTION_ORIGIN = Origin(precedence=Precedence.OPTION, source="command line")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingValue:
-    """A value for the setting at `model_path`; not in the repr, because it may contain a password."""
+    """A value for the setting at `model_path`; the repr omits the value, which may contain a password."""
 
     model_path: KeyPath
     value: Any = field(repr=False)

@@ -1,4 +1,4 @@
-"""From a stale row to its recovery decision, and from the decision to the report and the stored update."""
+"""Turns rows of stale tasks into recovery decisions, and decisions into report entries and stored updates."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _crash_message(stale: StaleTask) -> str:
 
 
 def _may_overlap(stale: StaleTask) -> bool:
-    # A worker that stopped in order has ended its child processes; after a crash they may still be running.
+    # A worker that stopped cleanly has ended its child processes; after a crash they may still be running.
     return stale.task.status is TaskStatus.RUNNING and stale.reason is not RecoveryReason.OWNER_STOPPED
 
 

@@ -105,7 +105,7 @@ class SweptWorkflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailure:
-    """A step that failed; the other steps run all the same."""
+    """A step that failed; the other steps still run."""
 
     step: SweepStep
     error: HorsiesError

@@ -43,18 +43,18 @@ class Endpoint:
     """A resolved database. If it is the embedded server, it keeps running at least until `release`."""
 
     connection_specs: ConnectionSpecs
-    lease: ServerHandle | None
+    server_handle: ServerHandle | None
 
     def release(self) -> None:
-        if self.lease is not None:
-            self.lease.release()
+        if self.server_handle is not None:
+            self.server_handle.release()
 
 
 def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> Endpoint:
     """Resolve the configured database; starts or joins the embedded server if it is that one. Blocks."""
     url = settings.database_url
-    lease = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
-    return Endpoint(_make_specs(settings, lease, read_only=read_only), lease)
+    server_handle = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
+    return Endpoint(_make_specs(settings, server_handle, read_only=read_only), server_handle)
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Databas
             yield database
 
 
-def _make_specs(settings: PostgresConfig, lease: ServerHandle | None, *, read_only: bool) -> ConnectionSpecs:
+def _make_specs(settings: PostgresConfig, server_handle: ServerHandle | None, *, read_only: bool) -> ConnectionSpecs:
     keepalive = Keepalive(
         idle_s=settings.tcp_keepalives_idle,
         interval_s=settings.tcp_keepalives_interval,
@@ -100,8 +100,8 @@ def _make_specs(settings: PostgresConfig, lease: ServerHandle | None, *, read_on
         user_timeout_ms=settings.tcp_user_timeout_ms,
     )
     base = ConnectionSpec(
-        url=lease.url if lease else settings.database_url.reveal(),
-        masked_url=lease.url if lease else settings.database_url.masked,
+        url=server_handle.url if server_handle else settings.database_url.reveal(),
+        masked_url=server_handle.url if server_handle else settings.database_url.masked,
         schema=settings.schema,
         is_pooled=settings.pgbouncer_transaction_mode,
         read_only=read_only,
@@ -113,7 +113,7 @@ def _make_specs(settings: PostgresConfig, lease: ServerHandle | None, *, read_on
         session = settings.session_database_url
         direct = replace(direct, url=session.reveal(), masked_url=session.masked)
     main = replace(base, direct=direct) if base.is_pooled else base
-    return ConnectionSpecs(main=main, direct=direct, embedded_folder=lease.folder if lease else None)
+    return ConnectionSpecs(main=main, direct=direct, embedded_folder=server_handle.folder if server_handle else None)
 
 
 # Temporary databases
@@ -209,7 +209,6 @@ def _translate(error: Exception, connection: Connection, connection_spec: Connec
 def _is_closed(connection: Connection) -> bool:
     try:
         return connection.is_closed()
-    except (
-        asyncpg.InterfaceError
-    ):  # the caller released it to a pool: it may be open, but no longer belongs to the caller
+    except asyncpg.InterfaceError:
+        # The caller released it to a pool: it may be open, but no longer belongs to the caller.
         return False

@@ -56,8 +56,8 @@ def temporary_server() -> Generator[TemporaryServer]:
     folder = Path(tempfile.mkdtemp(prefix="horsies-testing-"))
     folder.chmod(0o711)  # for root the server runs as another user, who needs access
     try:
-        with EmbeddedServer(folder / "pg", durable=False).use() as lease:
-            server = TemporaryServer(ConnectionSpec(url=lease.url, masked_url=lease.url))
+        with EmbeddedServer(folder / "pg", durable=False).use() as handle:
+            server = TemporaryServer(ConnectionSpec(url=handle.url, masked_url=handle.url))
             BRIDGE.run(server.make_template())
             yield server
     finally:
