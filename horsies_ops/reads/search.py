@@ -194,12 +194,12 @@ async def count_tasks(database: Database, task_filter: TaskFilter, *, cap: int =
             return Count(number=size.counted)
         return Count(number=max(size.estimate, cap), is_estimate=True)
     found = examined = 0
-    is_over = time_limit(SEARCH_TIME_LIMIT)
+    is_out_of_time = time_limit(SEARCH_TIME_LIMIT)
     async for searched in search_ranges(database, task_filter, max_matches=cap + 1, size=MAX_CANDIDATES):
         found, examined = found + len(searched.matches), examined + searched.rows_examined
         if found > cap:
             return Count(number=cap, is_capped=True)
-        if searched.last_id is not None and (examined >= MAX_ROWS_EXAMINED or is_over()):
+        if searched.last_id is not None and (examined >= MAX_ROWS_EXAMINED or is_out_of_time()):
             return Count(number=found, is_capped=True)
     return Count(number=found)
 

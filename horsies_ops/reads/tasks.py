@@ -233,10 +233,10 @@ async def _collect_matches(
 ) -> tuple[list[Match], UUID | None]:
     """Return matches, and the last row examined if the search stopped before the end of the table."""
     found: list[Match] = []
-    is_over = time_limit(max_search_time)
+    is_out_of_time = time_limit(max_search_time)
     async for searched in ranges:
         found += searched.matches
-        if len(found) >= count or is_over():
+        if len(found) >= count or is_out_of_time():
             return found, searched.last_id
     return found, None
 

@@ -95,9 +95,9 @@ async def test_sweep_stopped_while_healing_leaves_the_other_runs(
     stop = asyncio.Event()
     stuck = [await insert_run(sweeps.url) for _ in range(runs)]
 
-    async def heal(is_over: Callable[[], bool]) -> HealingResult:
+    async def heal(must_end: Callable[[], bool]) -> HealingResult:
         stop.set()
-        return await heal_stuck(sweeps.database, is_over=is_over)
+        return await heal_stuck(sweeps.database, must_end=must_end)
 
     report = await sweep(
         sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=WorkflowHealing(heal=heal), stop=stop

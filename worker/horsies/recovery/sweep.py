@@ -495,7 +495,7 @@ Preview: TypeAlias = "Callable[[], Awaitable[Sequence[HealedRun]]]"
 class WorkflowHealing:
     """How a sweep heals workflows.
 
-    `heal` gets a function that tells whether the sweep is out of time. With `preview`, called at the start, the report
+    `heal` gets a function that returns whether the sweep must end. With `preview`, called at the start, the report
     lists only runs that were stuck then.
     """
 
@@ -506,8 +506,8 @@ class WorkflowHealing:
     def for_operator(cls, database: Database) -> Self:
         """Heal stuck runs; runs that need user code to advance are left to the workers."""
 
-        async def heal(is_over: Callable[[], bool]) -> HealingResult:
-            return await heal_stuck(database, is_over=is_over)
+        async def heal(must_end: Callable[[], bool]) -> HealingResult:
+            return await heal_stuck(database, must_end=must_end)
 
         return cls(heal=heal, preview=lambda: preview_healing(database))
 
@@ -518,9 +518,9 @@ class WorkflowHealing:
         The sweep does not advance runs itself: that runs user code, which may hang.
         """
 
-        async def heal(is_over: Callable[[], bool]) -> HealingResult:
+        async def heal(must_end: Callable[[], bool]) -> HealingResult:
             await release_quarantined(database)
-            result = await heal_stuck(database, is_over=is_over)
+            result = await heal_stuck(database, must_end=must_end)
             wake()
             return result
 

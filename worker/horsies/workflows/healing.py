@@ -76,19 +76,19 @@ async def release_quarantined(database: Database) -> None:
 
 
 async def heal_stuck(
-    database: Database, *, limit: int = ROWS_PER_CASE, is_over: Callable[[], bool] = lambda: False
+    database: Database, *, limit: int = ROWS_PER_CASE, must_end: Callable[[], bool] = lambda: False
 ) -> HealingResult:
     """Heal stuck runs without processing the outbox; workers do that.
 
-    Stops early once `is_over()`, but heals at least one run, so that every pass makes progress.
+    Stops early once `must_end()`, but heals at least one run, so that every pass makes progress.
     """
     store = WorkflowHealingStore(database)
     result = HealingResult()
     for number, stuck in enumerate(await _stuck_runs(store, limit)):
-        if number and is_over():
+        if number and must_end():
             break
         await _heal_one(database, stuck, result)
-    result.healed += await _cancel_orphans(store, limit, is_over)
+    result.healed += await _cancel_orphans(store, limit, must_end)
     for healed in result.healed:
         await EventStore(database).record(
             StoredEvent(
@@ -157,9 +157,9 @@ async def _heal_one(database: Database, stuck: HealedRun, result: HealingResult)
         await defer_run(database, workflow_id, error)
 
 
-async def _cancel_orphans(store: WorkflowHealingStore, limit: int, is_over: Callable[[], bool]) -> Sequence[HealedRun]:
+async def _cancel_orphans(store: WorkflowHealingStore, limit: int, must_end: Callable[[], bool]) -> Sequence[HealedRun]:
     orphans = await store.orphaned_tasks(limit)
-    if not orphans or is_over():
+    if not orphans or must_end():
         return []
     error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="orphaned: no workflow node waits for this task")
     document = canonical_json({"err": encode_task_error(error)})
