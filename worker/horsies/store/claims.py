@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from pydantic import JsonValue
-
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
 from horsies.model.capacity import QueueCapacity
@@ -172,12 +170,18 @@ class ClaimQueries:
 CLAIMS = load_queries(ClaimQueries, "horsies.store", "claims")
 
 
-def _cancelled_result(no_restart: str) -> JsonValue:
-    message = f"not started again: its workflow was {no_restart}"
-    return {"err": encode_task_error(TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=message))}
-
-
-NO_RESTART_RESULTS = canonical_json({reason: _cancelled_result(reason) for reason in ("paused", "cancelled")})
+NO_RESTART_RESULTS = canonical_json(
+    {
+        reason: {
+            "err": encode_task_error(
+                TaskError(
+                    error_code=OutcomeCode.TASK_CANCELLED, message=f"not started again: its workflow was {reason}"
+                )
+            )
+        }
+        for reason in ("paused", "cancelled")
+    }
+)
 """Results, as one JSON object keyed by `no_restart`, of tasks that would be retried or requeued had their workflow not
 been paused or cancelled."""
 
@@ -206,6 +210,7 @@ class ClaimStore:
             request.hostname,
             request.pids,
         )
+        # UPDATE ... RETURNING gives no order, so it is restored here.
         return sorted(rows)
 
     async def start(self, starts: Sequence[TaskStart], *, hostname: str) -> list[ClaimKeyRow]:
@@ -250,6 +255,7 @@ class FinishStore:
         """
         completed = [finish for finish in finishes if finish.outcome is TaskAttemptOutcome.COMPLETED]
         if len(completed) == len(finishes):
+            # The usual batch: one statement, which carries the events too.
             return await self._complete(completed, events)
         # Completed tasks first: if their statement fails, nothing of the batch is stored.
         stored = await self._complete(completed, ()) if completed else []

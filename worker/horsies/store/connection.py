@@ -45,7 +45,7 @@ class Keepalive:
 
     def apply_to(self, sock: socket.socket) -> None:
         if sock.family not in {socket.AF_INET, socket.AF_INET6}:
-            return
+            return  # a Unix socket fails at once when the other side is gone
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
             ("TCP_KEEPIDLE", self.idle_s),
@@ -53,6 +53,7 @@ class Keepalive:
             ("TCP_KEEPCNT", self.count),
             ("TCP_USER_TIMEOUT", self.user_timeout_ms),
         ):
+            # Not every platform has all of them: TCP_USER_TIMEOUT exists only on Linux.
             if value and hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
@@ -85,6 +86,7 @@ class Connection(_DriverConnection):
         """
         statement = self._prepared.get(sql)
         if statement is None:
+            # Only the first call needs a coroutine of our own; later ones return the driver's awaitable.
             return self._prepare_and_fetch(sql, arguments)
         if not HAS_BIND_EXECUTE:
             return statement.fetch(*arguments)
@@ -142,6 +144,7 @@ class ConnectionSpec:
         """Settings sent when a direct connection opens. Poolers reject or mix them up, so they get none."""
         if self.is_pooled:
             return {}
+        # JIT compilation would take longer than our short statements.
         settings = {"application_name": self.application_name, "jit": "off", **self._required_settings}
         if self.force_generic_plan:
             settings |= _GENERIC_PLAN_SETTINGS
@@ -155,6 +158,7 @@ class ConnectionSpec:
         opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
         if self.is_pooled:
             return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._required_settings.items())
+        # LOCAL: the session setting, off, is back in force after the transaction.
         return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.notifies_explicitly else opening
 
     @property
@@ -173,6 +177,7 @@ class ConnectionSpec:
             "server_settings": self.session_settings,
             "connection_class": Connection,
         }
+        # A cached statement lives in one server session, and a pooler changes sessions between transactions.
         return {**arguments, "statement_cache_size": 0} if self.is_pooled else arguments
 
     def configure(self, connection: Connection) -> None:
@@ -248,6 +253,7 @@ _UNAVAILABLE_STATES = {
     "57P03": "the server is starting up",
 }
 
+# Conflicts, resources, object state (lock timeouts), operator intervention and lost connections.
 _RETRYABLE_CLASSES = ("40", "53", "55", "57", "08")
 
 
@@ -279,11 +285,17 @@ def _translate_server_error(error: asyncpg.PostgresError, where: str) -> Horsies
     if login_error := _LOGIN_ERRORS.get(state):
         text = f"{login_error.message}: {message} ({where})"
         return DatabaseUnreachable(text, retryable=False, hint=login_error.hint)
+    # PgBouncer's own error, recognised by its text: by SQLSTATE it would count as a lost connection and be retried.
     if "unsupported startup parameter" in message:
         hint = "for PgBouncer, set broker.pgbouncer_transaction_mode and broker.session_database_url (a direct address)"
         return DatabaseUnreachable(f"{where}: {message}", retryable=False, hint=hint)
     if state in _UNAVAILABLE_STATES or state.startswith("08"):
-        return DatabaseUnreachable(f"{where}: {message}", hint=_unavailable_hint(state, message))
+        hint = _UNAVAILABLE_STATES.get(state, "the connection was lost")
+        # Starting up and shutting down share one SQLSTATE; only the message differs.
+        if state == "57P03" and "shutting down" in message:
+            hint = "the server is shutting down; start it again"
+        return DatabaseUnreachable(f"{where}: {message}", hint=hint)
+    # Undefined table or function: the schema was never migrated, or is older than this code.
     if state == "42P01" or (state == "42883" and "function horsies_" in message):
         return ConfigurationError(
             f"the database has no horsies tables: {message}",
@@ -292,13 +304,6 @@ def _translate_server_error(error: asyncpg.PostgresError, where: str) -> Horsies
         )
     hint = "grant the permission, or use another role in broker.database_url" if state == "42501" else None
     return StatementFailed(message, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
-
-
-def _unavailable_hint(state: str, message: str) -> str:
-    # Starting up and shutting down share one SQLSTATE; only the message differs.
-    if state == "57P03" and "shutting down" in message:
-        return "the server is shutting down; start it again"
-    return _UNAVAILABLE_STATES.get(state, "the connection was lost")
 
 
 def _first_line(error: BaseException) -> str:
@@ -350,6 +355,7 @@ def _encode_interval(duration: timedelta) -> tuple[int, int, int]:
 
 def _decode_interval(stored: tuple[int, int, int]) -> timedelta:
     months, days, microseconds = stored
+    # The same conversion as the driver's own decoder: 365 days a year, 30 days a month.
     years, months = divmod(months, 12)
     days += years * 365 + months * 30
     try:

@@ -74,6 +74,7 @@ class Database:
         """Close all connections; a later statement opens new ones. Running statements keep their timeout."""
         if not self._timeouts.active:
             self._timeouts.stop()
+        # Replaced before the await, so that a statement started meanwhile does not use the pool being closed.
         pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._pool_settings)
         await pool.close()
 
@@ -117,6 +118,7 @@ class Database:
             async with self._transaction(connection):
                 return await work(Transaction(connection, timeout_s=self.connection_spec.statement_timeout_s))
 
+        # No overall timeout: each statement of the transaction has its own.
         return await self._with_retry(in_transaction, self._no_timeouts)
 
     @asynccontextmanager
@@ -143,6 +145,7 @@ class Database:
     @asynccontextmanager
     async def _dedicated_connection(self) -> AsyncGenerator[Connection]:
         if self._pool_settings.max_size > 1:
+            # Kept in a local: `close` may replace the pool before the release.
             pool = self._pool
             connection = await pool.acquire()
             try:
@@ -167,7 +170,7 @@ class Database:
         tries, has_timed_out = 0, False
         while True:
             tries += 1
-            pool = self._pool
+            pool = self._pool  # the connection goes back to this one, even if `close` replaces it meanwhile
             try:
                 connection = pool.try_acquire() or await pool.acquire()
                 timeouts.active[connection] = time.monotonic()
@@ -317,6 +320,7 @@ class ConnectionPool:
 
     def release_clean(self, connection: Connection) -> None:
         """Like `release`, for a connection whose last statement succeeded."""
+        # `_release_slot` inlined for the usual case without waiters, because every statement takes this path.
         if self._waiters:
             self._release_slot()
         else:
@@ -324,6 +328,7 @@ class ConnectionPool:
         if self._is_closed:
             connection.terminate()
             return
+        # The waiter woken above runs only after this call, so it finds this connection.
         self._idle.append((connection, time.monotonic()))
         if self._idle_timer is None:
             self._start_idle_timer()
@@ -394,6 +399,7 @@ class ConnectionPool:
     def _drop_idle(self) -> None:
         self._idle_timer = None
         oldest_kept = time.monotonic() - self._settings.idle_s
+        # Connections are reused from the right, so those idle for longest are on the left.
         while len(self._idle) > self._settings.min_size and self._idle[0][1] <= oldest_kept:
             connection, _ = self._idle.popleft()
             connection.terminate()
@@ -451,6 +457,7 @@ class StatementTimeouts:
         self._timer, self.is_watching = None, False
         newest_overdue = time.monotonic() - limit_s
         for connection in [connection for connection, started in self.active.items() if started <= newest_overdue]:
+            # Removed first: the missing entry tells the caller why its connection was dropped.
             del self.active[connection]
             connection.terminate()
         if self.active:

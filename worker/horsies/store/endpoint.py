@@ -13,7 +13,7 @@ import asyncpg
 
 # Imported at module level so that its atexit handler runs after the program's own handlers, which may still send tasks.
 from horsies.embedded import EmbeddedServer, ServerHandle
-from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
+from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.store.connection import (
     LOST_CONNECTION,
     Connection,
@@ -60,6 +60,7 @@ def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> En
 @asynccontextmanager
 async def resolved_database(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[ConnectionSpecs]:
     """Resolve the configured database; an embedded server keeps running until the block ends."""
+    # In a thread: starting the embedded server, and stopping it as its last user, takes seconds.
     endpoint = await asyncio.to_thread(resolve_database, settings, read_only=read_only)
     try:
         yield endpoint.connection_specs
@@ -87,6 +88,7 @@ async def open_database(
 async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
     """Open the database for migrations: one direct connection without a statement timeout."""
     async with resolved_database(settings) as specs:
+        # A migration may have to build an index on a large table.
         spec = replace(specs.direct, statement_timeout_s=None)
         async with Database(spec, PoolSettings(max_size=1)) as database:
             yield database
@@ -154,8 +156,12 @@ async def savepoint(
         async with _nested_transaction(connection), _search_path(connection, connection_spec.schema):
             yield Transaction(connection, timeout_s=timeout_s)
     except Exception as error:
+        # On an open connection an InterfaceError means misuse, for example two statements at once, not an outage.
+        if isinstance(error, asyncpg.InterfaceError) and not _is_closed(connection):
+            message = f"the given connection cannot be used: {error}"
+            raise BrokerError(message, code=BrokerErrorCode.ENQUEUE_FAILED) from error
         if is_database_error(error):
-            raise _translate(error, connection, connection_spec) from error
+            raise translate_error(error, where=connection_spec.masked_url) from error
         raise
 
 
@@ -198,12 +204,6 @@ async def _search_path(connection: Any, schema: str) -> AsyncGenerator[None]:
     yield
     # Not needed after an error: rolling back to the savepoint restores the setting too.
     await connection.execute("SELECT set_config('search_path', $1, true)", previous["path"])
-
-
-def _translate(error: Exception, connection: Connection, connection_spec: ConnectionSpec) -> HorsiesError:
-    if isinstance(error, asyncpg.InterfaceError) and not _is_closed(connection):
-        return BrokerError(f"the given connection cannot be used: {error}", code=BrokerErrorCode.ENQUEUE_FAILED)
-    return translate_error(error, where=connection_spec.masked_url)
 
 
 def _is_closed(connection: Connection) -> bool:

@@ -84,6 +84,7 @@ class Listener:
     async def _listen(self, connection: Connection) -> bool:
         """Dispatch notifications until the connection ends; returns whether LISTEN succeeded."""
         self._ended, is_listening = asyncio.Event(), False
+        # The callback keeps the event of its own connection; the next connection gets a new one.
         ended = self._ended
         connection.add_termination_listener(lambda _: ended.set())
         try:
@@ -99,6 +100,7 @@ class Listener:
             self.failure = str(error) or type(error).__name__
         finally:
             self._on_change(False)  # noqa: FBT003
+            # Not close(): it would wait for a server that may no longer respond.
             connection.terminate()
         return is_listening
 
@@ -144,6 +146,7 @@ async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec,
     channel = f"horsies_probe_{uuid4().hex}"
     connection = await listener_spec.connect()
     try:
+        # Listen before sending: a notification sent earlier is not delivered.
         received = await _listen(connection, channel, listener_spec)
         await send_probe(database, channel)
         await asyncio.wait_for(received.wait(), within_s)

@@ -145,7 +145,7 @@ async def schema_state(database: Database) -> SchemaState:
     """Read the applied migrations; none if the database has no horsies tables."""
     try:
         applied = await database.fetch(SCHEMA.applied_migrations)
-    except ConfigurationError:
+    except ConfigurationError:  # SCHEMA_NOT_MIGRATED: the table of migrations does not exist
         applied = []
     return SchemaState(applied=tuple(applied), known=known_migrations())
 
@@ -178,6 +178,7 @@ async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migrati
     if not found.exists:
         await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(schema)}")
     await transaction.execute(SCHEMA.create_migrations_table)
+    # Read again under the lock: another process may have migrated while we waited for it.
     applied = await transaction.fetch(SCHEMA.applied_migrations)
     state = SchemaState(applied=tuple(applied), known=known_migrations())
     state.check_compatible()

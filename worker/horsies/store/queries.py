@@ -46,6 +46,7 @@ class Query(Generic[R]):
         """Convert driver rows to records. Named tuples are ten times as fast as dataclasses."""
         record, columns = self.row_type, self.columns
         if rows and issubclass(record, tuple):
+            # Tuples are filled by position: a column out of order would silently end up in another field.
             if tuple(rows[0].keys()) != columns:
                 raise TypeError(f"{self.name} does not return its columns in the order of {record.__name__}")
             return [record._make(row) for row in rows]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]

@@ -140,6 +140,7 @@ class RecoveryUpdate:
     events: Sequence[RecoveryEvent] = field(default=())
 
     def to_json(self) -> str:
+        # Decoded first, or it would be stored as a JSON string instead of an object.
         document = None if self.document is None else json.loads(self.document)
         return json.dumps({**asdict(self), "document": document}, default=datetime.isoformat)
 
@@ -181,7 +182,16 @@ class RecoveryStore:
     async def fleet(self) -> Fleet:
         """Live workers, and the database clock."""
         (clock,) = await self.database.fetch(RECOVERY.server_clock)
-        members = tuple(_fleet_member(row) for row in await self.database.fetch(RECOVERY.live_workers))
+        members = tuple(
+            FleetMember(
+                worker_id=row.worker_id,
+                state=row.state,
+                last_heartbeat_at=row.last_heartbeat_at,
+                stored_config=_json_object(row.recovery_config),
+                health=_json_object(row.health),
+            )
+            for row in await self.database.fetch(RECOVERY.live_workers)
+        )
         return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=members)
 
     async def stale(self, scan: StaleScan, *, after: UUID | None) -> list[StaleRow]:
@@ -214,6 +224,7 @@ class RecoveryStore:
 
         if record is not None:
             return await self.database.run(apply_and_record)
+        # Without `record` a single statement is enough; it saves the round trips of BEGIN and COMMIT.
         (answer,) = await self.database.fetch(RECOVERY.apply_decision, *arguments)
         return answer.is_applied
 
@@ -262,16 +273,6 @@ class RecoveryStore:
         async with lock_database.lock_transaction() as transaction:
             (lock,) = await transaction.fetch(RECOVERY.try_leader_lock)
             return await work() if lock.is_acquired else None
-
-
-def _fleet_member(row: LiveWorkerRow) -> FleetMember:
-    return FleetMember(
-        worker_id=row.worker_id,
-        state=row.state,
-        last_heartbeat_at=row.last_heartbeat_at,
-        stored_config=_json_object(row.recovery_config),
-        health=_json_object(row.health),
-    )
 
 
 def _json_object(text: str) -> dict[str, Any]:

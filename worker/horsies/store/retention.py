@@ -119,6 +119,7 @@ class RetentionStore:
             (lock,) = await transaction.fetch(RETENTION.try_retention_lock, lock_name)
             if not lock.is_acquired:
                 return None
+            # The lock ends with this transaction: another process may take the next batch, which does no harm.
             deleted = _by_table(await _delete(transaction, category, window, limit))
             if record is not None and (rows := deleted[category.table].rows):
                 await record(transaction, rows)
@@ -140,6 +141,7 @@ async def _delete(
 ) -> list[TableRowCount]:
     if category is not RetentionCategory.WORKFLOWS:
         return await transaction.fetch(_DELETE_QUERIES[category], window, limit)
+    # Two statements: after waiting for the locks, the delete needs a new snapshot to see runs retried meanwhile.
     runs = await transaction.fetch(RETENTION.lock_run_trees, window, limit)
     return await transaction.fetch(RETENTION.delete_run_trees, window, sorted({run.root_id for run in runs}))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MAX_CONFLICT_READS = 5
+"""How often an enqueue is repeated if the conflicting task is deleted before it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +282,7 @@ class Pipeline:
             if self._in_progress is not None:
                 await self._in_progress
         except BaseException:
-            statement.close()
+            statement.close()  # it will never run, and Python would warn about a coroutine that was not awaited
             raise
         self._in_progress = asyncio.create_task(statement)
         # Yield once, so that the statement is written to the socket before the caller continues.
@@ -330,20 +331,16 @@ def stale_task_info(row: StaleRow) -> TaskInfo:
 
 
 def _common_fields(row: TaskRow | StaleRow) -> dict[str, Any]:
+    flags = json.loads(row.flags)
     return {
         "task_id": str(row.id),
         "status": TaskStatus(row.status),
-        "flags": _flags(row.flags),
+        # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
+        "flags": cast("dict[str, bool]", flags) if isinstance(flags, dict) else {},
         "workflow_id": _id_text(row.workflow_id),
         "retry_of": _id_text(row.retry_of),
         **{name: getattr(row, name) for name in _COMMON_COLUMNS},
     }
-
-
-def _flags(text: str) -> dict[str, bool]:
-    flags = json.loads(text)
-    # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
-    return cast("dict[str, bool]", flags) if isinstance(flags, dict) else {}
 
 
 def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:

@@ -306,13 +306,16 @@ async def open_ping(
     connection = await connection_spec.connect()
     try:
         connection.add_termination_listener(replies.on_disconnect)
+        # Before the ping is sent, or the first replies could be missed.
         await connection.add_listener(reply_channel, replies.on_reply)
         await connection.fetch(WORKERS.send_ping.sql, message)
         yield replies
     except Exception as error:
+        # TimeoutError is an OSError too, but here it is the caller's own time limit.
         if is_database_error(error) and not isinstance(error, TimeoutError):
             raise translate_error(error, where=connection_spec.masked_url) from error
         raise
     finally:
+        # Removed first: our own terminate() is not a lost connection.
         connection.remove_termination_listener(replies.on_disconnect)
         connection.terminate()

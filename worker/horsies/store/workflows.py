@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from horsies.model.workflow.plan import NodePlan, SuccessRule, WorkflowPlan
+from horsies.model.workflow.plan import NodePlan, WorkflowPlan
 from horsies.store.queries import Query, load_queries
 from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
@@ -303,22 +303,19 @@ class WorkflowStore:
 
 
 def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:
+    rule = plan.success_rule
     return (
         workflow_id,
         plan.name,
         plan.on_error,
         plan.output_index,
-        None if plan.success_rule is None else _success_policy_json(plan.success_rule),
+        None if rule is None else json.dumps({"cases": rule.cases, "optional": rule.optional}),
         plan.definition_key,
         parent.workflow_id if parent else None,
         parent.task_index if parent else None,
-        parent.root_id if parent else workflow_id,
+        parent.root_id if parent else workflow_id,  # a root run is the root of its own tree
         parent.depth if parent else 0,
     )
-
-
-def _success_policy_json(rule: SuccessRule) -> str:
-    return json.dumps({"cases": rule.cases, "optional": rule.optional})
 
 
 def _node_json(node: PlannedNode) -> str:

@@ -15,6 +15,7 @@ WITH input AS (
      -- Without a cap the function is not called: no lock, no count.
      WHERE $5 IS NOT NULL OR num_nonnulls(VARIADIC $3) > 0
 ), budget AS (
+    -- least() ignores NULL: without a cap only the worker's own limit counts.
     SELECT greatest(0, least($4::integer, $5 - (SELECT coalesce(sum(tasks), 0) FROM in_flight)))::integer AS tasks
 ), open_queues AS MATERIALIZED (
     SELECT input.queue_name,
@@ -57,6 +58,7 @@ WITH input AS (
                      AND (t.good_until IS NULL OR t.good_until > now())
                    ORDER BY t.enqueued_at, t.id
                    LIMIT open_queues.capacity
+                     -- Concurrent claims take different rows instead of waiting for each other.
                      FOR UPDATE SKIP LOCKED) AS due
             -- Stops the scan, and the locking of rows, once the queue's capacity is reached.
             LIMIT open_queues.capacity) AS due_task
@@ -72,6 +74,7 @@ WITH input AS (
             LIMIT open_queues.capacity
               FOR UPDATE SKIP LOCKED) AS lease_expired
 ), ranked AS (
+    -- Due tasks and expired leases together may exceed the capacity of a queue.
     SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS queue_order
       FROM eligible
 ), chosen AS (
@@ -104,6 +107,7 @@ UPDATE horsies_tasks AS t
        worker_pid = assigned_task.pid,
        worker_process_name = 'worker-' || assigned_task.pid,
        worker_hostname = CASE WHEN assigned_task.pid IS NOT NULL THEN $8 END,
+       -- The new token fences off every write of an earlier owner.
        claim_token = t.claim_token + 1, claimed_by_worker_id = $7, claimed_at = now(),
        next_retry_at = NULL, recovery_hold_until = NULL, updated_at = now()
   -- The planner does not know the length of the arrays, so it looks up each row by primary key.
@@ -259,6 +263,7 @@ WITH input AS (
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), decided AS (
+    -- FAILED comes before CANCELLED: a task that would not be retried anyway keeps its own error.
     SELECT *, CASE WHEN outcome = 'COMPLETED' THEN 'COMPLETED'
                    WHEN due_at IS NULL OR is_poison OR NOT has_retries OR due_at >= good_until THEN 'FAILED'
                    WHEN no_restart IS NOT NULL THEN 'CANCELLED'
@@ -273,6 +278,7 @@ WITH input AS (
       FROM decided
 ), ended AS (
     UPDATE horsies_tasks AS t
+       -- Only a crash has a poison document.
        SET status = decided.status, terminal_at = now(), attempts = decided.attempt,
            crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
            completed_at = CASE WHEN decided.status = 'COMPLETED' THEN now() END,
@@ -293,6 +299,7 @@ WITH input AS (
     UPDATE horsies_tasks AS t
        SET status = 'PENDING', retry_count = t.retry_count + 1, attempts = decided.attempt,
            crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
+           -- enqueued_at too: it is in the claim index, so a claim does not read the row before it is due.
            enqueued_at = decided.due_at, next_retry_at = decided.due_at,
            failed_reason = coalesce(decided.failed_reason, t.failed_reason),
            claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL, worker_hostname = NULL, worker_pid = NULL,
@@ -310,6 +317,7 @@ WITH input AS (
               FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
              GROUP BY part
              UNION ALL
+            -- No notification for a delayed retry: workers look up when the next task is due.
             SELECT DISTINCT 'horsies_task_new', queue_name FROM retried WHERE enqueued_at <= now()
              UNION ALL
             SELECT 'horsies_events', event FROM unnest($14::text[]) AS event) AS message(channel, payload)
@@ -325,6 +333,7 @@ WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
                   (SELECT $5::integer[])) AS input(id, claim_token, worker_id, document, pid)
+     -- The UPDATE locks the rows in this order, like every multi-row write.
      ORDER BY id
 ), ended AS (
     UPDATE horsies_tasks AS t

@@ -76,7 +76,8 @@ WITH ended AS (
 SELECT ended.id FROM ended CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
 
 -- name: retry
--- The attempt keeps the worker's columns; the task's are cleared for its next attempt.
+-- The attempt keeps the worker's columns; the task's are cleared for its next attempt. With no_restart set, the
+-- workflow was paused or cancelled meanwhile and the task must not run again.
 WITH locked AS (
     SELECT *
       FROM horsies_tasks

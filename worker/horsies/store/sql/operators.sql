@@ -153,6 +153,7 @@ WITH locked AS MATERIALIZED (
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status = input.status
      WHERE NOT t.is_workflow_task
      ORDER BY t.id
+       -- Keeps retention from deleting the row meanwhile, and nothing else.
        FOR KEY SHARE OF t
 ), inserted AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, max_retries,
@@ -170,6 +171,7 @@ SELECT locked.id, locked.claim_token, locked.queue_name, locked.status AS from_s
 
 -- name: send_notifications
 -- Notify waiters of finished tasks, workers of queues with new tasks, viewers of changes, and owners of kill requests.
+-- 200 ids fit into one notification (8,000 bytes).
 SELECT count(*) AS messages
   FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
           FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM unnest($1::uuid[]) AS id) AS numbered

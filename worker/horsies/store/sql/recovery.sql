@@ -53,7 +53,8 @@ SELECT event.id
        'kind', 'worker_lost', 'queue', NULL, 'from', NULL, 'to', NULL, 'count', 1, 'ids', json_build_array())::text);
 
 -- name: overdue
--- The next PENDING tasks whose good_until has passed, ordered by good_until.
+-- The next PENDING tasks whose good_until has passed, ordered by good_until. `good_until >= $1` follows from the row
+-- comparison, but only in this form can the index on good_until use it.
 SELECT id, task_name, queue_name, priority, sent_at, enqueued_at, good_until, retry_count, max_retries, workflow_id,
        now() AS now
   FROM horsies_tasks
@@ -100,6 +101,7 @@ SELECT 'fleet_mismatch', $1::text::jsonb
                     WHERE kind = 'fleet_mismatch' AND at > now() - interval '1 hour' AND evidence = $1::text::jsonb);
 
 -- name: try_leader_lock
--- The transaction that holds the lock stays idle for the whole sweep, so its idle timeout is turned off.
+-- The transaction that holds the lock stays idle for the whole sweep, so its idle timeout is turned off: the server
+-- would end the session and with it the lock.
 SELECT pg_try_advisory_xact_lock(horsies_lock_key('sweep')) AS is_acquired
   FROM set_config('idle_in_transaction_session_timeout', '0', true);

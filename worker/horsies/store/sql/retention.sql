@@ -15,6 +15,8 @@ SELECT relation.relname::text                   AS table_name,
    AND starts_with(relation.relname::text, 'horsies_');
 
 -- name: delete_heartbeats
+-- The view leaves out the newest heartbeat of a task in flight, however old: recovery decides by it. Here and below
+-- `= ANY(ARRAY(SELECT ...))` reads the list once and looks up each row by primary key.
 WITH deleted AS (
     DELETE FROM horsies_heartbeats
      WHERE id = ANY(ARRAY(SELECT spent.id
@@ -49,6 +51,7 @@ SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at)
  WHERE snapshot_at < now() - $1::interval;
 
 -- name: delete_workers
+-- The view leaves out workers that still own tasks: recovery needs their rows as evidence.
 WITH ended AS (
     SELECT worker.id, worker.ended_at
       FROM horsies_ended_workers AS worker
@@ -69,7 +72,8 @@ SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended_at) AS oldes
  WHERE ended_at < now() - $1::interval;
 
 -- name: delete_tasks
--- A task is deleted together with its attempts.
+-- A task is deleted together with its attempts. The view leaves out tasks of a workflow run that still exists: they are
+-- deleted with its tree. A locked task is in use, for example by a resend, and is left for the next batch.
 WITH ended AS (
     SELECT task.id
       FROM horsies_ended_tasks AS task

@@ -4,6 +4,7 @@
 -- that gets the advisory lock notifies; the others return is_notified = false and the client sends one notification for
 -- them later.
 WITH notify_lock AS MATERIALIZED (
+    -- A delayed task needs no notification now. The setting turns the insert trigger off for this transaction.
     SELECT $8::double precision = 0 AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) AS is_acquired,
            set_config('horsies.announce', 'off', true)
 )
@@ -49,7 +50,8 @@ RETURNING true AS is_notified;
 SELECT count(pg_notify('horsies_task_new', queue_name)) > 0 AS is_notified FROM unnest($1::text[]) AS queue_name;
 
 -- name: conflicts
--- Rows with the id or the idempotency key of a task that `enqueue` did not insert.
+-- Rows with the id or the idempotency key of a task that `enqueue` did not insert. UNION in place of OR, so that each
+-- half uses its own unique index.
 SELECT id, enqueue_sha, command_sha, idempotency_key IS NOT DISTINCT FROM $3 AND task_name = $2 AS has_same_key
   FROM horsies_tasks
  WHERE id = $1

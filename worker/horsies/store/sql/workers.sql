@@ -114,6 +114,7 @@ WITH input AS (
            t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
                AND t.status = CASE WHEN $5 = 'claimer' THEN 'CLAIMED' ELSE 'RUNNING' END AS is_held
       FROM input
+      -- LEFT JOIN: the worker must also learn that a task was deleted.
       LEFT JOIN horsies_tasks AS t ON t.id = input.id
 ), heartbeats AS (
     INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, pid, hostname)
@@ -126,6 +127,7 @@ WITH input AS (
       JOIN horsies_tasks AS t ON t.id = current_tasks.id AND t.claim_token = current_tasks.claim_token
                              AND t.status || '' = 'CLAIMED'
      WHERE $7::double precision IS NOT NULL AND current_tasks.is_held
+       -- A claim that is too old is not renewed: this worker is too slow to start the task, so let others have it.
        AND t.claim_expires_at > now() AND t.claimed_at > now() - make_interval(secs => $8)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t

@@ -37,6 +37,7 @@ WITH paused AS (
     SELECT t.id, t.status, t.status <> 'RUNNING' AND t.good_until <= now() AS is_overdue
       FROM horsies_tasks AS t
      WHERE t.workflow_id = ANY($1) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING')
+       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
        AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE
@@ -93,6 +94,7 @@ WITH runs AS (
     SELECT t.id
       FROM horsies_tasks AS t
      WHERE t.workflow_id = ANY($1) AND t.status = 'RUNNING' AND t.no_restart IS NOT NULL
+       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
        AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE
@@ -103,6 +105,7 @@ UPDATE horsies_tasks AS t SET no_restart = NULL, updated_at = now() FROM locked_
 -- End locked runs early with the status and error given; nothing of them starts after this. Running tasks may finish,
 -- unless $6 is set: then they are cancelled and their owners are asked to kill them.
 WITH ended AS (
+    -- The error of a node that failed before is kept.
     UPDATE horsies_workflows AS w
        SET status = $2, error = coalesce(w.error, $3::text::jsonb), completed_at = now(), updated_at = now()
      WHERE w.id = ANY($1::uuid[])
@@ -118,6 +121,7 @@ WITH ended AS (
            t.status <> 'RUNNING' AND t.good_until <= now() AS is_overdue
       FROM horsies_tasks AS t
      WHERE t.workflow_id = ANY($1) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING')
+       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
        AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE
@@ -234,6 +238,7 @@ WITH backing_off AS MATERIALIZED (
       FROM horsies_workflows AS w
      WHERE w.status = 'RUNNING' AND w.id NOT IN (SELECT workflow_id FROM backing_off)
 ), recent_outbox AS (
+    -- Not stuck: the outbox processor is about to handle them.
     SELECT task_id FROM horsies_workflow_outbox WHERE created_at > now() - interval '10 seconds'
 ), due_nodes AS (
     SELECT DISTINCT n.workflow_id
@@ -249,6 +254,7 @@ WITH backing_off AS MATERIALIZED (
      WHERE CASE n.join_type
            WHEN 'all' THEN dependency.unfinished = 0
            WHEN 'any' THEN dependency.unfinished = 0 OR (dependency.completed > 0 AND dependency.unfinished_context = 0)
+           -- quorum: out of reach, or reached with the context complete
            ELSE dependency.completed + dependency.unfinished < n.min_success
                 OR (dependency.completed >= n.min_success AND dependency.unfinished_context = 0) END
      LIMIT $1

@@ -257,6 +257,7 @@ SELECT finished.id
 -- quarantined.
 UPDATE horsies_workflow_outbox
    SET tries = tries + 1, last_error = $2,
+       -- The inner least() keeps power() from overflowing.
        retry_at = now() + make_interval(secs => least(power(2, least(tries, 6)), 60)),
        quarantined_at = CASE WHEN tries + 1 >= $3 THEN now() END
  WHERE workflow_id = $1 AND needs IS NULL
@@ -272,6 +273,7 @@ SELECT n.id, n.workflow_id, n.task_index, n.sub_definition_key AS definition_key
   JOIN horsies_workflow_tasks AS n ON n.id = o.task_id
   JOIN horsies_workflows AS w ON w.id = n.workflow_id
  WHERE o.quarantined_at IS NULL AND o.needs IS NOT NULL
+   -- A start that another worker postponed for lack of the definition is due at once for one that knows it.
    AND (o.retry_at <= now() OR (o.tries > 0 AND o.needs <> ALL($1::text[])))
  ORDER BY o.created_at
  LIMIT $2;
@@ -326,6 +328,7 @@ WITH RECURSIVE ancestor AS (
 )
 SELECT n.sub_definition_key AS definition_key,
        n.sub_definition_key = own.sub_definition_key AND n.task_kwargs = own.task_kwargs
+           -- workflow_meta names the run and node itself, so it always differs.
            AND horsies_node_context(n) - 'workflow_meta' = horsies_node_context(own) - 'workflow_meta'
            AS has_same_inputs
   FROM ancestor
