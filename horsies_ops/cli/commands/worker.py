@@ -17,7 +17,7 @@ from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, raise_together
-from horsies.model.fence import connection_budget, describe_limits, describe_queue, recovery_bounds
+from horsies.model.bounds import connection_budget, describe_limits, describe_queue, recovery_bounds
 from horsies.model.settings import WorkerConfig
 from horsies.version import __version__
 from horsies_ops.cli import json_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.model.fence import (
+from horsies.model.bounds import (
     ConnectionBudget,
     RecoveryBounds,
     connection_budget,
