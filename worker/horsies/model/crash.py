@@ -127,6 +127,7 @@ def resolve_task(task: AssignedTask, death: Death, *, jitter: float) -> Resoluti
     match death:
         case Crash():
             return _fail_crashed(task, death, jitter=jitter)
+        # The next three apply only to the task that caused the kill, not to others that ran in the same child.
         case Kill(task_id=task.task_id, reason=KillReason.ROW_LOST):
             return DropTask()
         case Kill(task_id=task.task_id, reason=KillReason.REQUEUED):
@@ -159,6 +160,7 @@ def _fail_crashed(task: AssignedTask, crash: Crash, *, jitter: float) -> FailAtt
         error=TaskError(error_code=code, message=crash.message, data=data),
         retry_delay_s=delay_s,
         failed_reason=crash.message if delay_s is None else interruption_reason("CHILD_DIED"),
+        # Built for every crash: the SQL statement decides whether this one reaches `max_crashes`.
         poison_error=TaskError(
             error_code=OperationalErrorCode.POISON_TASK,
             message=f"crashed {crash_count} times, last: {crash.message}",
@@ -173,6 +175,7 @@ def _fail_timed_out(task: AssignedTask, *, jitter: float) -> FailAttempt:
     return FailAttempt(
         error=TaskError(error_code=code, message=message, data={"timeout_ms": limit_ms}),
         retry_delay_s=retry_delay_s(task.retry_policy, task.retry_count, code, jitter=jitter),
+        # No poison error: the worker killed the child on purpose, so this is not a crash.
     )
 
 

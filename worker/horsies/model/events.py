@@ -377,17 +377,17 @@ def to_record(event: Event) -> EventRecord | None:
         task_id=values.get("task_id"),
         queue_name=values.get("queue_name"),
         claim_token=values.get("claim_token"),
-        evidence={name: _json_value(value) for name, value in values.items() if name not in _COLUMNS},
+        evidence={
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in values.items()
+            if name not in _COLUMNS
+        },
     )
-
-
-def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 # Task changes, aggregated for NOTIFY
 
-MAX_PAYLOAD_BYTES: Final = 7_900
+MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL rejects payloads of 8,000 bytes or more
 MAX_IDS: Final = 16
 PUBLISH_INTERVAL_S: Final = 0.25
 
@@ -434,6 +434,7 @@ class ChangeSummary:
         due_at = self.due_at()
         if due_at is None or now < due_at:
             return []
+        # A payload that cannot be sent is lost: changes are hints, and readers also poll.
         counts, self._counts, self._published_at = self._counts, {}, now
         return [_payload(change, total) for change, total in counts.items()]
 
@@ -490,6 +491,7 @@ class AttemptTotals:
 
     def add_failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
         before = self._failures.get(task_name)
+        # Only the newest failure is kept, so that a burst of failures does not fill the log or the memory.
         count = 1 if before is None else before.count + 1
         self._failures[task_name] = FailureGroup(
             task_name=task_name, count=count, error_code=error_code, task_id=task_id, message=message

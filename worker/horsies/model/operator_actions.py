@@ -110,6 +110,7 @@ def _requeue(task: ActionTarget, options: ActionOptions) -> ActionCheck:
             return _return_to_pending(task, "back to PENDING, no retry used")
         case TaskStatus.RUNNING if not options.may_touch_running:
             return _reject_running("needs --include-running")
+        # Its running attempt may still succeed; a requeue could only expire the task.
         case TaskStatus.RUNNING if task.is_overdue:
             return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until, could not start again")
         case TaskStatus.RUNNING:
@@ -141,6 +142,7 @@ def _fail_or_cancel(task: ActionTarget, options: ActionOptions, effect: str) -> 
 
 
 def _cancel(task: ActionTarget, options: ActionOptions) -> ActionCheck:
+    # Cancelled alone, the backing task would fail its node and leave the rest of the run to go on.
     if task.is_workflow_task:
         return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: cancel its workflow")
     if task.status.is_terminal:
@@ -162,6 +164,7 @@ def _retry(task: ActionTarget) -> ActionCheck:
     if task.status is TaskStatus.COMPLETED:
         return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: completed")
     if task.status.is_terminal:
+        # A new task, because a terminal status never changes; the old row keeps the idempotency key.
         return Allowed("sent again as a new task, without its good_until and idempotency key")
     return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: not finished; use requeue for unfinished tasks")
 

@@ -19,7 +19,7 @@ class RetentionCategory(StrEnum):
     HEARTBEATS = "heartbeats"
     WORKER_STATES = "worker_states"
     WORKERS = "workers"
-    WORKFLOWS = "workflows"
+    WORKFLOWS = "workflows"  # includes the tasks of the runs; TASKS covers only tasks outside of runs
     TASKS = "tasks"
     EVENTS = "events"
 

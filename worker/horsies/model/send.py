@@ -127,6 +127,7 @@ class SendOutcome(StrEnum):
 def resolve_conflict(payload: TaskSendPayload, existing: Iterable[ConflictingTask]) -> tuple[SendOutcome, str]:
     """Return the outcome of a send that conflicts with `existing` rows, and the id of the task that represents it."""
     rows = list(existing)
+    # The id first: a resend finds its own row, which has the same idempotency key too.
     for row in rows:
         if str(row.id) == payload.task_id:
             is_same = row.enqueue_sha == payload.enqueue_sha

@@ -118,7 +118,7 @@ StateChange: TypeAlias = Requeue | Retry | Fail | Expire
 
 # Recovery hooks
 
-MAX_ATTEMPTS: Final = 2**31 - 1
+MAX_ATTEMPTS: Final = 2**31 - 1  # stored in `retry_count`, an integer column
 
 
 class RecoveryKind(StrEnum):
@@ -347,6 +347,7 @@ class RecoveryPolicy:
         return now - listening.silent_since(owner.last_heartbeat_at, owner, limit) >= limit
 
     def _longer_threshold(self, observers: timedelta, owners: timedelta | None) -> timedelta:
+        # An owner with longer thresholds may also send its heartbeats less often than the observer expects.
         return max(observers, owners) if owners is not None and self.honors_owner_thresholds else observers
 
 
@@ -362,6 +363,7 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
         return Hold(until=task.recovery_hold_until)
     if (leave := _leave_if_not_stale(task, evidence, policy, now)) is not None:
         return leave
+    # After the check above, so that only stale tasks are reported as disabled.
     if not policy.may_recover(task):
         return Leave(why="disabled")
     return _Decider(task, evidence, policy, now).decide()
@@ -397,10 +399,12 @@ class _Decider:
 
     def decide(self) -> Decision:
         is_claimed = self.task.status is TaskStatus.CLAIMED
+        # Before the hook's answer: an expired task cannot start, so there is nothing left to decide.
         if is_claimed and has_expired(self.task.good_until, self.now):
             return Expire()
         if self._answer_kind is RecoveryKind.SKIP:
-            return Hold(until=self.now + self._threshold, is_new=True)
+            threshold = self.policy.threshold(self.task, self.evidence.owner)
+            return Hold(until=self.now + threshold, is_new=True)
         change = self._decide_claimed() if is_claimed else self._decide_running()
         # Tasks of a paused or cancelled run may finish but not start again.
         if self.task.no_restart is not None and isinstance(change, (Requeue, Retry)):
@@ -413,17 +417,21 @@ class _Decider:
         if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
             return self._retry_with_backoff()
         if answer is not None and answer.run_at is not None:
+            # No check of good_until: if it passes before run_at, the task expires while it is PENDING.
             return Requeue(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
+        # enqueued_at is the due time; keeping it preserves the task's place in its queue.
         at = max(self.task.enqueued_at, self._not_before)
         return Requeue(reason=self._reason, at=at, retry_count=self.task.retry_count)
 
     def _decide_running(self) -> StateChange:
         answer = self.evidence.hook_answer
+        # Before the hook's answer: not even a hook may restart a poison task. The crash at hand is not counted yet.
         if self.task.crash_count + 1 >= self.policy.max_crashes:
             return Fail(reason=self._reason, code=POISON)
         if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
             return self._retry_with_backoff()
         if answer is not None and answer.run_at is not None:
+            # Not Expire: a task that has started can only fail.
             if has_expired(self.task.good_until, answer.run_at):
                 return Fail(reason=self._reason, code=CRASHED)
             return Retry(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
@@ -456,10 +464,6 @@ class _Decider:
     def _reason(self) -> RecoveryReason:
         owner, listening = self.evidence.owner, self.evidence.listening
         return self.evidence.reason(is_lost=owner is not None and self.policy.is_lost(owner, listening, self.now))
-
-    @property
-    def _threshold(self) -> timedelta:
-        return self.policy.threshold(self.task, self.evidence.owner)
 
     @property
     def _not_before(self) -> datetime:

@@ -124,16 +124,15 @@ def longest_thresholds(live: Iterable[FleetMember]) -> RecoveryConfig | None:
 def mismatched_settings(live: Iterable[FleetMember]) -> dict[str, list[object]]:
     """Return the compared settings that differ among live workers, with their values."""
     configs = [member.config for member in live]
-    found = {name: _distinct(getattr(config, name) for config in configs) for name in COMPARED_SETTINGS}
-    return {name: values for name, values in found.items() if len(values) > 1}
-
-
-def _distinct(values: Iterable[object]) -> list[object]:
-    distinct: list[object] = []  # not a set: lists are not hashable
-    for value in values:
-        if value not in distinct:
-            distinct.append(value)
-    return sorted(distinct, key=str)
+    mismatched: dict[str, list[object]] = {}
+    for name in COMPARED_SETTINGS:
+        values: list[object] = []  # not a set: resilient_flags is a list, which is not hashable
+        for config in configs:
+            if (value := getattr(config, name)) not in values:
+                values.append(value)
+        if len(values) > 1:
+            mismatched[name] = sorted(values, key=str)
+    return mismatched
 
 
 def _duration(stored: Mapping[str, object], name: str) -> timedelta | None:
@@ -246,6 +245,7 @@ def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) ->
     """Build the policy of one sweep; raises `UsageError` for a threshold that healthy workers could not meet."""
     match observer:
         case WorkerObserver():
+            # Before its first heartbeat it has seen no others either, so no silence counts yet.
             since = (observer.listening_since or fleet.now) if observer.config.outage_grace else None
             return EffectivePolicy(
                 policy=RecoveryPolicy.from_config(observer.config, honors_auto_switches=True),
@@ -260,16 +260,21 @@ def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) ->
 
 def _policy_of_operator(observer: OperatorObserver, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
     fleet_config = longest_thresholds(fleet.live)
+    # The fleet's settings before the local ones: a sweep must decide as the workers' reapers would.
     config = options.recovery_config or fleet_config or observer.local_config
     _reject_short_threshold(options, fleet)
     policy = replace(RecoveryPolicy.from_config(config), honors_owner_thresholds=options.recovery_config is None)
+    # The caller's own settings apply to all tasks, so it does not matter that the workers disagree.
+    mismatches = mismatched_settings(fleet.live) if options.recovery_config is None else {}
     return EffectivePolicy(
         policy=_with_options(policy, options),
         listening=ListeningWindow()
         if options.skips_outage_grace or not config.outage_grace
         else _listening_window(fleet),
         source=_source(options, has_fleet=fleet_config is not None),
-        warnings=tuple(_mismatch_warnings(fleet)) if options.recovery_config is None else (),
+        warnings=tuple(
+            f"workers disagree on recovery.{name}: {', '.join(map(str, values))}" for name, values in mismatches.items()
+        ),
     )
 
 
@@ -318,11 +323,6 @@ def _reject_short_threshold(options: SweepOptions, fleet: Fleet) -> None:
         )
 
 
-def _mismatch_warnings(fleet: Fleet) -> list[str]:
-    found = mismatched_settings(fleet.live)
-    return [f"workers disagree on recovery.{name}: {', '.join(map(str, values))}" for name, values in found.items()]
-
-
 # Which worker runs the next reaper pass
 
 
@@ -340,29 +340,20 @@ def should_run_pass(candidate: PassCandidate, fleet: Fleet) -> bool:
 
     This only saves work: concurrent passes would make the same decisions.
     """
+    now, config, own_start = fleet.now, candidate.config, candidate.listening_since
     others = [member for member in fleet.live if member.worker_id != candidate.worker_id]
-    return not _has_recent_pass(candidate.config, others, fleet.now) and not (
-        _is_in_outage_grace(candidate, fleet.now) and _has_longer_series(candidate, others, fleet.now)
-    )
-
-
-def _has_recent_pass(config: RecoveryConfig, others: list[FleetMember], now: datetime) -> bool:
-    half = timedelta(milliseconds=config.check_interval_ms / 2)
+    half_interval = timedelta(milliseconds=config.check_interval_ms / 2)
     passes = (member.health_instant("last_pass_at") for member in others)
-    return any(timedelta(0) <= now - at < half for at in passes if at is not None)
-
-
-def _is_in_outage_grace(candidate: PassCandidate, now: datetime) -> bool:
-    if not candidate.config.outage_grace:
+    # A pass in the future is ignored: the database clock was set back since.
+    if any(timedelta(0) <= now - at < half_interval for at in passes if at is not None):
         return False
-    threshold = timedelta(milliseconds=candidate.config.running_stale_threshold_ms)
-    return candidate.listening_since is None or now - candidate.listening_since < threshold
-
-
-def _has_longer_series(candidate: PassCandidate, others: list[FleetMember], now: datetime) -> bool:
-    """Whether another worker has been connected longer than the candidate."""
-    own_start = candidate.listening_since or now
-    return any(since < own_start for member in others if (since := member.listening_since(now)) is not None)
+    threshold = timedelta(milliseconds=config.running_stale_threshold_ms)
+    is_in_outage_grace = config.outage_grace and (own_start is None or now - own_start < threshold)
+    if not is_in_outage_grace:
+        return True
+    # Leave the pass to a worker that has been connected longer: silence counts from an earlier time for it.
+    starts = (member.listening_since(now) for member in others)
+    return not any(start < (own_start or now) for start in starts if start is not None)
 
 
 # Options of a sweep

@@ -58,7 +58,7 @@ _VALUE = ErrorCode.CLI_INVALID_ARGS
 
 def _upper_snake(code: str) -> str:
     if not is_upper_snake(code):
-        raise ValueError(code)
+        raise ValueError(code)  # users see the field's RuleText instead
     return code
 
 
@@ -123,11 +123,13 @@ class AppConfig(Settings):
     def _check_claim_lease(self) -> Iterator[Fault]:
         if self.claim_lease_ms is None:
             return
+        # The claimer's heartbeat renews leases: with a shorter lease, one late heartbeat would give the claim away.
         interval = "recovery.claimer_heartbeat_interval_ms"
         shortest_ms = 2 * self.recovery.claimer_heartbeat_interval_ms
         if self.claim_lease_ms < shortest_ms:
             text = f"must be at least twice {interval}, that is {shortest_ms} or more, got {self.claim_lease_ms}"
             yield Fault.between("claim_lease_ms", interval, text=text, code=_PREFETCH)
+        # Otherwise renewals would stop before even the first lease ends.
         if self.max_claim_renew_age_ms < self.claim_lease_ms:
             text = f"must not be less than claim_lease_ms ({self.claim_lease_ms}), got {self.max_claim_renew_age_ms}"
             yield Fault.between("max_claim_renew_age_ms", "claim_lease_ms", text=text, code=_PREFETCH)
@@ -149,6 +151,7 @@ def _validate_locator(locator: str) -> str:
         if locator.isidentifier():
             hint = f"use {locator}:app for the app in a module, {locator}.py for a file"
         raise _locator_error(f"must be {_FORMS}{format_given(locator)}", hint=hint)
+    # my.tasks.py may be a file, or the module my.tasks with a stray suffix.
     if file and "/" not in file["path"] and file["path"].count(".") > 1:
         hint = f"use {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
         raise _locator_error(f"{file['path']!r} is ambiguous: it may be a module or a file", hint=hint)

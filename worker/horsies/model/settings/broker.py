@@ -71,7 +71,13 @@ class DatabaseUrl:
         userinfo, at, hosts = authority.rpartition("@")
         user, colon, _ = userinfo.partition(":")
         secret = "***" if colon else ""
-        return f"postgresql://{user}{colon}{secret}{at}{hosts}{slash}{database}{question_mark}{_masked_query(query)}"
+        pairs = [pair.partition("=") for pair in query.split("&")]
+        masked_query = "&".join(
+            # libpq also takes secrets as options: password, sslpassword.
+            f"{name}=***" if "password" in unquote(name).lower() else name + equals + value
+            for name, equals, value in pairs
+        )
+        return f"postgresql://{user}{colon}{secret}{at}{hosts}{slash}{database}{question_mark}{masked_query}"
 
     def reveal(self) -> str:
         """The URL including its password, for the driver."""
@@ -130,13 +136,6 @@ def _check_query(query: str) -> None:
         choices = _CHOICES.get(unquote(name))
         if choices and unquote(value) not in choices:
             raise _invalid(f"the database URL's {unquote(name)} must be one of {', '.join(choices)}")
-
-
-def _masked_query(query: str) -> str:
-    pairs = [pair.partition("=") for pair in query.split("&")]
-    return "&".join(
-        f"{name}=***" if "password" in unquote(name).lower() else name + equals + value for name, equals, value in pairs
-    )
 
 
 def _scheme_hint(scheme: str) -> str:
@@ -209,7 +208,11 @@ class PostgresConfig(_SchemaConfig):
 
     def contradictions(self) -> Iterator[Fault]:
         yield from self._check_session_url()
-        yield from self._check_keepalives()
+        for name in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
+            # Linux rejects 0 for these socket options.
+            if self.tcp_keepalives and getattr(self, name) < 1:
+                text = "must be at least 1 while tcp_keepalives is on, got 0"
+                yield Fault.between(name, "tcp_keepalives", text=text, code=_KEEPALIVE)
         if self.worker_child_pool_min_size > self.worker_child_pool_max_size:
             text = f"must not be more than worker_child_pool_max_size ({self.worker_child_pool_max_size})"
             yield Fault.between("worker_child_pool_min_size", "worker_child_pool_max_size", text=text, code=_POOL)
@@ -232,11 +235,3 @@ class PostgresConfig(_SchemaConfig):
             text = "must differ from database_url with pgbouncer_transaction_mode"
             involved = ("session_database_url", "database_url", "pgbouncer_transaction_mode")
             yield Fault.between(*involved, text=text, hint=hint)
-
-    def _check_keepalives(self) -> Iterator[Fault]:
-        if not self.tcp_keepalives:
-            return
-        for name in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
-            if getattr(self, name) < 1:
-                text = "must be at least 1 while tcp_keepalives is on, got 0"
-                yield Fault.between(name, "tcp_keepalives", text=text, code=_KEEPALIVE)

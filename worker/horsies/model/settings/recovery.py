@@ -45,27 +45,19 @@ class RecoveryConfig(Settings):
         return self.worker_heartbeat_interval_ms or shortest
 
     def contradictions(self) -> Iterator[Fault]:
-        yield from self._check_thresholds()
-        yield from self._check_worker_heartbeat()
-
-    def _check_thresholds(self) -> Iterator[Fault]:
         claimer, runner = "claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms"
-        if self.claimed_stale_threshold_ms < 2 * self.claimer_heartbeat_interval_ms:
-            yield _too_short("claimed_stale_threshold_ms", claimer, interval_ms=self.claimer_heartbeat_interval_ms)
-        if self.running_stale_threshold_ms < 2 * self.runner_heartbeat_interval_ms:
-            yield _too_short("running_stale_threshold_ms", runner, interval_ms=self.runner_heartbeat_interval_ms)
-        if self.worker_stale_threshold_ms < 2 * self.effective_worker_heartbeat_ms:
+        claimer_ms, runner_ms = self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms
+        worker_ms = self.effective_worker_heartbeat_ms
+        if self.claimed_stale_threshold_ms < 2 * claimer_ms:
+            yield _too_short("claimed_stale_threshold_ms", claimer, interval_ms=claimer_ms)
+        if self.running_stale_threshold_ms < 2 * runner_ms:
+            yield _too_short("running_stale_threshold_ms", runner, interval_ms=runner_ms)
+        if self.worker_stale_threshold_ms < 2 * worker_ms:
             intervals = ("worker_heartbeat_interval_ms",) if self.worker_heartbeat_interval_ms else (claimer, runner)
-            yield _too_short("worker_stale_threshold_ms", *intervals, interval_ms=self.effective_worker_heartbeat_ms)
-
-    def _check_worker_heartbeat(self) -> Iterator[Fault]:
-        claimer, runner = self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms
-        if self.effective_worker_heartbeat_ms > min(claimer, runner):
-            text = f"must not be longer than the interval of the claimer ({claimer}) or the runner ({runner})"
-            intervals = ("claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms")
-            yield Fault.between(
-                "worker_heartbeat_interval_ms", *intervals, text=f"{text}, got {self.effective_worker_heartbeat_ms}"
-            )
+            yield _too_short("worker_stale_threshold_ms", *intervals, interval_ms=worker_ms)
+        if worker_ms > min(claimer_ms, runner_ms):
+            text = f"must not be longer than the interval of the claimer ({claimer_ms}) or the runner ({runner_ms})"
+            yield Fault.between("worker_heartbeat_interval_ms", claimer, runner, text=f"{text}, got {worker_ms}")
 
 
 def _too_short(threshold: str, *intervals: str, interval_ms: int) -> Fault:

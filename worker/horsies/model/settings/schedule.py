@@ -92,22 +92,18 @@ def validate_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
         raise _invalid(f"pattern.type must be one of {', '.join(_PATTERN_FIELDS)}")
     given = {name: value for name, value in pattern.items() if name != "type"}
     for name, value in given.items():
-        _check_field(name, value, fields)
+        if name not in fields:
+            text, hint = describe_unknown_key(name, fields)
+            raise _invalid(f"pattern.{name}: {text}", hint=hint)
+        is_valid, expected = fields[name]
+        if not is_valid(value):
+            raise _invalid(f"pattern.{name} must be {expected}")
     required = fields.keys() - _OPTIONAL_FIELDS.get(str(kind), frozenset())
     if missing := sorted(required - given.keys()):
         raise _invalid(f"a pattern of type {kind} needs {', '.join(missing)}")
     if not given:
         raise _invalid(f"a pattern of type {kind} needs at least one of {', '.join(fields)}")
     return pattern
-
-
-def _check_field(name: str, value: object, fields: Mapping[str, _Rule]) -> None:
-    if name not in fields:
-        text, hint = describe_unknown_key(name, fields)
-        raise _invalid(f"pattern.{name}: {text}", hint=hint)
-    is_valid, expected = fields[name]
-    if not is_valid(value):
-        raise _invalid(f"pattern.{name} must be {expected}")
 
 
 def _int_between(low: int, high: int) -> _Rule:

@@ -150,6 +150,7 @@ def run_outcome(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None
 
 
 def _outcome_by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> RunOutcome:
+    # One satisfied case is enough: failures of all other nodes are ignored.
     if any(all(statuses[index] is WorkflowTaskStatus.COMPLETED for index in case) for case in rule.cases):
         return _RUN_COMPLETED
     failed = first_failed(statuses, (index for case in rule.cases for index in case))
@@ -270,8 +271,10 @@ def next_steps(run: RunState) -> Iterator[Step]:
             statuses[index] = _status_after(step)
             has_failed = has_failed or statuses[index] is FAILED
             yield step
+    # A paused or finished run still stores the outcomes of tasks that were running, but starts nothing.
     if run.status is not WorkflowStatus.RUNNING:
         return
+    # Only a new failure counts: a run resumed after a failure must not pause again because of it.
     failed = first_failed(statuses, range(len(statuses))) if has_failed else None
     if failed is not None and run.on_error is OnError.PAUSE:
         yield PauseRun(failed)
@@ -341,6 +344,7 @@ def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterato
         ready = statuses[index] is READY or (statuses[index] is PENDING and readiness(node, statuses))
         if isinstance(ready, NeverReady):
             statuses[index] = SKIPPED
+            # They may have been checked before this skip; it may decide that they start or are skipped, too.
             waiting.extend(dependents[index])
             yield Skip(index, ready.cause)
         elif ready:
