@@ -40,6 +40,7 @@ class TemporaryServer:
             BRIDGE.run(drop_database(self.connection_spec, name))
 
     async def make_template(self) -> None:
+        # template0 never has open connections, which would block the copy.
         await create_database(self.connection_spec, TEMPLATE, template="template0")
         async with Database(self._spec_for(TEMPLATE)) as database:
             await migrate(database)
@@ -56,6 +57,7 @@ def temporary_server() -> Generator[TemporaryServer]:
     folder = Path(tempfile.mkdtemp(prefix="horsies-testing-"))
     folder.chmod(0o711)  # for root the server runs as another user, who needs access
     try:
+        # Not durable (no fsync): the data is thrown away, and tests run much faster.
         with EmbeddedServer(folder / "pg", durable=False).use() as handle:
             server = TemporaryServer(ConnectionSpec(url=handle.url, masked_url=handle.url))
             BRIDGE.run(server.make_template())
@@ -74,6 +76,7 @@ def temporary_database() -> Generator[str]:
 @asynccontextmanager
 async def temporary_database_async() -> AsyncGenerator[str]:
     """Like `temporary_database`, inside a running event loop."""
+    # In a thread: it blocks for seconds, and `BRIDGE.run` must not be called on an event loop.
     manager = temporary_database()
     url = await asyncio.to_thread(manager.__enter__)
     try:

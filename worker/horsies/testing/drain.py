@@ -60,6 +60,7 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     outbox = OutboxProcessor(session.database, app.definitions)
     count = 0
     while limit is None or count < limit:
+        # Before each claim: advancing a run may enqueue the task to run next.
         await outbox.process()
         if await drainer.run_next(queues):
             count += 1
@@ -78,6 +79,7 @@ class Drainer:
 
     async def run_next(self, queues: Sequence[str] | None) -> bool:
         """Run one task and store its outcome; False if none was due."""
+        # A queue with max_concurrency 0 is never served.
         excluded = [queue.name for queue in self.app.config.custom_queues or () if queue.max_concurrency == 0]
         task = await self.store.claim(queues=queues, excluded=excluded)
         if task is None:
@@ -137,6 +139,7 @@ class Drainer:
             message=outcome.error_message,
             failed_reason=outcome.failed_reason,
         )
+        # The policy sent with the task applies, not the one in the code, which may have changed since.
         retry_state = RetryState(policy=_retry_policy(task), retry_count=task.retry_count, good_until=task.good_until)
         match decide_retry(retry_state, failure.error_code, now=now, jitter=SystemRandom().random()):
             case RetryAt(due_at):

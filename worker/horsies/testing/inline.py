@@ -100,10 +100,17 @@ class InlineDelivery:
         key = (payload.task_name, payload.idempotency_key or "")
         same_id, same_key = self._by_id.get(payload.task_id), self._by_key.get(key)
         rows = (
-            _conflicting_task(sent, has_same_key=sent is same_key) for sent in (same_id, same_key) if sent is not None
+            ConflictingTask(
+                id=UUID(sent.task_id),
+                enqueue_sha=sent.enqueue_sha,
+                command_sha=sent.command_sha,
+                has_same_key=sent is same_key,
+            )
+            for sent in (same_id, same_key)
+            if sent is not None
         )
         outcome, task_id = resolve_conflict(payload, rows)
-        if outcome is SendOutcome.CONFLICT_GONE:
+        if outcome is SendOutcome.CONFLICT_GONE:  # no row conflicts: the task is new
             return None
         error = send_error_for(outcome, payload, task_id)
         return Ok(self._handle(self._tasks[task_id])) if error is None else Err(error)
@@ -122,15 +129,6 @@ class InlineDelivery:
     def _handle(self, inline_task: InlineTask) -> AnyHandle:
         # A running task may send its own key again and gets a handle to itself, without a result.
         return TaskHandle(inline_task.task_id, self.reader, known=inline_task.result if inline_task.has_ended else None)
-
-
-def _conflicting_task(sent: TaskSendPayload, *, has_same_key: bool) -> ConflictingTask:
-    return ConflictingTask(
-        id=UUID(sent.task_id),
-        enqueue_sha=sent.enqueue_sha,
-        command_sha=sent.command_sha,
-        has_same_key=has_same_key,
-    )
 
 
 class InlineTask:
@@ -235,6 +233,7 @@ class InlineTask:
             retry_count=self._retry_count,
             good_until=self._payload.good_until,
         )
+        # No jitter, so that tests are repeatable.
         decision = decide_retry(retry_state, code, now=self._due_at, jitter=0.0)
         return decision.due_at if isinstance(decision, RetryAt) else None
 
