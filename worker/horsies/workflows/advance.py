@@ -42,7 +42,6 @@ from horsies.model.workflow.progress import (
     PauseRun,
     ResultKind,
     ReturnToReady,
-    RunOutcome,
     RunState,
     SetRunError,
     Skip,
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
 ADVANCE_BATCH = 500
 """Outbox entries processed in one transaction."""
 
+# Dicts, because calling an enum class takes several times as long, and every pass converts all nodes of its runs.
 _TASK_STATUSES = {status.value: status for status in TaskStatus}
 _NODE_STATUSES = {status.value: status for status in WorkflowTaskStatus}
 _JOINS = {join.value: join for join in JoinType}
@@ -81,7 +81,7 @@ async def advance_due(database: Database, *, limit: int = ADVANCE_BATCH) -> Adva
     async def work(transaction: Transaction) -> AdvanceResult:
         writer = WorkflowWriter(transaction)
         due = await writer.lock_due_runs(limit)
-        runs = [run for run in due if run.status is not None]
+        runs = [run for run in due if run.status is not None]  # the others are locked by another transaction
         to_pause = await advance(writer, runs) if runs else ()
         return AdvanceResult(runs=len(runs), locked=len(due) - len(runs), to_pause=to_pause)
 
@@ -129,7 +129,15 @@ class StepBatch:
                 case SetRunError():
                     self.completions.append(RunCompletion(workflow_id=run.id, failed_index=step.index))
                 case FinishRun():
-                    self.completions.append(_completion(run, nodes, step.outcome))
+                    outcome, has_output = step.outcome, run.output_task_index is not None
+                    completion = RunCompletion(
+                        workflow_id=run.id,
+                        status=outcome.status,
+                        failed_index=outcome.error_node,
+                        error=None if outcome.code is None else error_for_code(outcome.code),
+                        leaf_indexes=() if has_output else leaf_nodes([node.dependencies for node in nodes]),
+                    )
+                    self.completions.append(completion)
                 case PauseRun():
                     pass  # not in a batch: `advance` returns such runs, and `control.advance_tree` pauses their tree
                 case ReturnToReady() if step.index in started:
@@ -142,6 +150,7 @@ class StepBatch:
                     self._update_node(nodes[step.index], step, start_errors)
 
     async def write(self, writer: WorkflowWriter) -> None:
+        # In this order: the later statements read the task ids and results that the first one stores in the nodes.
         if self.updates.ids or self.outbox_ids:
             await writer.update_nodes(self.updates, outbox_ids=self.outbox_ids)
         if self.enqueued:
@@ -170,22 +179,12 @@ class StepBatch:
         error = None
         if node.id in start_errors:
             error = encode_error(start_errors[node.id])
-            self.outbox_ids.append(node.id)
+            self.outbox_ids.append(node.id)  # the entry that asks to start a sub-workflow has the id of its node
         elif step.outcome.code is OutcomeCode.SUBWORKFLOW_FAILED:
             error = sub_workflow_error(node.sub_workflow_id)
         elif step.outcome.code is not None:
             error = error_for_code(step.outcome.code)
         self.updates.add(node.id, step.outcome.status, error=error)
-
-
-def _completion(run: RunRow, nodes: Sequence[RunNodeRow], outcome: RunOutcome) -> RunCompletion:
-    return RunCompletion(
-        workflow_id=run.id,
-        status=outcome.status,
-        failed_index=outcome.error_node,
-        error=None if outcome.code is None else error_for_code(outcome.code),
-        leaf_indexes=() if run.output_task_index is not None else leaf_nodes([node.dependencies for node in nodes]),
-    )
 
 
 def is_transient(error: BaseException) -> bool:
@@ -198,6 +197,7 @@ def is_transient(error: BaseException) -> bool:
 
 def group_by_run(rows: Iterable[RunNodeRow]) -> dict[UUID, list[RunNodeRow]]:
     """The nodes of each run, ordered by index."""
+    # `groupby` needs the rows of a run next to each other: the query sorts them by run and index.
     return {workflow_id: list(nodes) for workflow_id, nodes in groupby(rows, key=attrgetter("workflow_id"))}
 
 

@@ -18,7 +18,7 @@ from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from horsies.model.workflow.progress import PauseRun, next_steps
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import StoredEvent, record_event
-from horsies.store.workflow_control import ResetNode, RunTreeWriter, WithdrawnTaskResults, long_paused
+from horsies.store.workflow_control import RunTreeWriter, WithdrawnTaskResults, long_paused
 from horsies.store.workflows import RunRow, WorkflowWriter
 from horsies.workflows.advance import StepBatch, advance, error_for_code, group_by_run, run_state
 
@@ -73,7 +73,7 @@ async def advance_tree_within(
     batch = StepBatch()
     batch.add(run, nodes, steps, start_errors or {})
     await batch.write(writer)
-    if steps and isinstance(last := steps[-1], PauseRun):
+    if steps and isinstance(last := steps[-1], PauseRun):  # a pause ends the steps
         running = _with_status(runs, WorkflowStatus.RUNNING)
         await tree.pause(running, _WITHDRAWN_BY_PAUSE, failed_node=(run.id, last.index))
     return bool(steps)
@@ -110,6 +110,7 @@ async def cancel_within(transaction: Transaction, workflow_id: UUID, *, kill: bo
 async def expire_paused(database: Database, *, longer_than_s: float, limit: int = EXPIRE_BATCH) -> list[UUID]:
     """Expire runs paused for longer than this; returns their ids."""
     expired = await long_paused(database, longer_than_s=longer_than_s, limit=limit)
+    # One transaction per run, which checks the status again: it may have been resumed meanwhile.
     for workflow_id in expired:
 
         async def work(transaction: Transaction, workflow_id: UUID = workflow_id) -> None:
@@ -143,7 +144,11 @@ async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | Con
     run_ids = [run.id for run in retryable]
     reset = await tree.reset_nodes(run_ids)
     await _resume_runs(tree, writer, run_ids, is_new_generation=True)
-    await record_event(transaction, _retried_event(workflow_id, reset))
+    nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for node in reset:
+        nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
+    event = StoredEvent(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
+    await record_event(transaction, event)
     return len(reset)
 
 
@@ -151,7 +156,7 @@ async def _resume_runs(
     tree: RunTreeWriter, writer: WorkflowWriter, runs: list[UUID], *, is_new_generation: bool = False
 ) -> None:
     await tree.resume(runs, is_new_generation=is_new_generation)
-    await advance(writer, await writer.lock_runs(runs))
+    await advance(writer, await writer.lock_runs(runs))  # locked already; reads them again with the new status
 
 
 async def _end_tree(
@@ -186,13 +191,6 @@ def _status_of(runs: list[RunRow], workflow_id: UUID) -> WorkflowStatus:
 
 def _with_status(runs: list[RunRow], status: WorkflowStatus) -> list[UUID]:
     return [run.id for run in runs if run.status == status]
-
-
-def _retried_event(workflow_id: UUID, reset: list[ResetNode]) -> StoredEvent:
-    nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
-    for node in reset:
-        nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
-    return StoredEvent(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
 
 
 def _withdrawn_results(status: str) -> WithdrawnTaskResults:

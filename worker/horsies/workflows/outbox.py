@@ -58,6 +58,7 @@ class OutboxProcessor:
         except Exception as error:
             if is_transient(error):
                 raise
+            # One damaged run fails the whole batch; alone, it fails and is deferred without the others.
             logger.exception("advancing a batch of runs failed, advancing them one by one")
             due = await self._store.due_runs(ADVANCE_BATCH)
             for workflow_id in due:

@@ -66,7 +66,7 @@ async def store_run(
             )
             for node in plan.nodes
         ],
-        on_error=OnError.FAIL,
+        on_error=OnError.FAIL,  # of no effect: no node has failed yet
         success_rule=plan.success_rule,
     )
     steps = list(next_steps(initial))
@@ -107,7 +107,7 @@ class SubWorkflowStarter:
 
         The others continue in the background: a later call counts them, and `abandon` cancels them.
         """
-        limit = START_BATCH + len(self._starting)
+        limit = START_BATCH + len(self._starting)  # those being started are still pending and returned too
         for pending in await self._store.pending_sub_workflows(unknown=self._unknown, limit=limit):
             if pending.id not in self._starting and len(self._starting) < START_BATCH:
                 self._starting[pending.id] = asyncio.create_task(self._start(pending))
@@ -116,7 +116,7 @@ class SubWorkflowStarter:
         done, _ = await asyncio.wait(self._starting.values(), timeout=wait_s)
         self._starting = {node_id: task for node_id, task in self._starting.items() if task not in done}
         failures = [error for task in done if (error := task.exception()) is not None]
-        if failures:
+        if failures:  # transient, so the next pass tries again: `_start` handles all others
             raise failures[0]
         return len(done)
 
@@ -187,6 +187,7 @@ class SubWorkflowStarter:
 
         async def work(transaction: Transaction) -> None:
             writer = WorkflowWriter(transaction)
+            # Checked under the run's lock: another worker may have started it, or the run may be paused or ended.
             if await writer.lock_sub_workflow_start(pending):
                 await store_run(writer, plan, workflow_id, parent)
                 if not await writer.link_sub_workflow(pending, workflow_id):
