@@ -70,7 +70,7 @@ class TaskCodec:
     @classmethod
     def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
         """Build the codec of a function, or return every fault of its signature."""
-        unwrapped = inspect.unwrap(function)
+        unwrapped = inspect.unwrap(function)  # a decorator's wrapper often takes (*args, **kwargs) only
         signature = inspect.signature(unwrapped)
         parameters = {name: parameter_codec(unwrapped, p) for name, p in signature.parameters.items()}
         returned = return_codec(unwrapped, signature.return_annotation)
@@ -90,8 +90,13 @@ class TaskCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Encode arguments; raises PayloadError for the first missing, unknown, duplicate or invalid one."""
-        if not kwargs and (text := self._encode_plain_call(args)) is not None:
-            return EncodedArguments(text, "{}")
+        if not kwargs:
+            try:
+                text = encode_short_scalars(args) if tuple(map(type, args)) in self.plain_call_types else None
+            except TypeError:  # a type with an unhashable metaclass
+                text = None
+            if text is not None:
+                return EncodedArguments(text, "{}")
         names = self.signature.bind_names(len(args), kwargs)
         by_position = list(map(self._dump, names, args))
         return EncodedArguments(
@@ -128,14 +133,9 @@ class TaskCodec:
             kwargs={**by_name, **injected} if injected else by_name,
         )
 
-    def _encode_plain_call(self, args: Sequence[object]) -> str | None:
-        try:
-            return encode_short_scalars(args) if tuple(map(type, args)) in self.plain_call_types else None
-        except TypeError:  # a type with an unhashable metaclass
-            return None
-
     def _dump(self, name: str, value: Any) -> JsonValue:
         codec = self.parameter_codecs[name]
+        # The exact type: a subclass, such as bool of int or an enum of str, has to be converted.
         if type(value) is codec.passthrough_type:
             return value
         try:
@@ -242,7 +242,7 @@ class CallSignature:
             return names
         self.check_call(count, keywords)
         names = self.positional_names(count)
-        if not keywords and count <= len(self.positional):
+        if not keywords and count <= len(self.positional):  # calls with *args would let the cache grow without limit
             self._names_by_count[count] = names
         return names
 
@@ -354,24 +354,20 @@ def _annotation_fault(name: str | None, error: Exception) -> SignatureFault:
         may_resolve_later = error.code == "class-not-fully-defined"
     else:
         may_resolve_later = isinstance(error, NameError)
+    reason = str(error).partition("\n")[0]
+    if isinstance(error, PydanticSchemaGenerationError):
+        # Keep the type only: the rest of pydantic's message is advice about models.
+        kind = reason.partition(" schema for ")[2].partition(". ")[0]
+        reason = f"{_strip_modules(kind)} cannot be stored as JSON"
     return SignatureFault(
         code=ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
         parameter=None if name == RETURN else name,
-        reason=_annotation_reason(error),
+        reason=reason,
         may_resolve_later=may_resolve_later,
         hint="define the class above the task"
         if may_resolve_later
         else "use plain types, dataclasses or pydantic models",
     )
-
-
-def _annotation_reason(error: Exception) -> str:
-    first_line = str(error).partition("\n")[0]
-    if isinstance(error, PydanticSchemaGenerationError):
-        # Keep the type only: the rest of pydantic's message is advice about models.
-        kind = first_line.partition(" schema for ")[2].partition(". ")[0]
-        return f"{_strip_modules(kind)} cannot be stored as JSON"
-    return first_line
 
 
 def _strip_modules(annotation: str) -> str:

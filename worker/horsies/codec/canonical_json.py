@@ -158,6 +158,7 @@ def find_json_fault(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
 
 def replace_unstorable(text: str) -> str:
     """Replace each NUL and each lone surrogate with U+FFFD, so that the text can be stored."""
+    # Through UTF-16, which joins a surrogate pair into its character: what cannot be decoded then is a lone one.
     return text.replace("\0", REPLACEMENT).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

@@ -82,6 +82,7 @@ def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
         return EncodedResult(document=encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)]), error=None)
     except PayloadError as error:
         message = f"the ok value cannot be stored: {error}"
+        # Recurses once: an error can always be encoded.
         return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
 
 

@@ -238,13 +238,14 @@ def find_round_trip_loss(given: object, decoded: object, *, has_untyped_parts: b
     is_object = not isinstance(given, Mapping | list | tuple)
     if not is_object and before.keys() != after.keys():
         return "has a key that would change when read back"
-    shown = _field_names(given) if is_object else ()
+    # An error may show the names of declared fields; keys and the names of extra fields are user data.
+    declared = type(given).model_fields if isinstance(given, BaseModel) else before
     # For objects, compare decoded fields only: fields added by a subclass are not part of the declared type.
     for name in after:
         if name in before and (
             lost := find_round_trip_loss(before[name], after[name], has_untyped_parts=has_untyped_parts)
         ):
-            return f"{name}: {lost}" if name in shown else lost
+            return f"{name}: {lost}" if is_object and name in declared else lost
     return None
 
 
@@ -254,11 +255,6 @@ def _scalar_loss(given: object, decoded: object, *, is_untyped: bool) -> str | N
     before, after = type(given).__qualname__, type(decoded).__qualname__
     change = "a different value" if before == after else after
     return f"contains a value of type {before} that would be read back as {change}"
-
-
-def _field_names(given: object) -> Collection[str]:
-    """Return the names that an error may show; names of extra fields are user data."""
-    return type(given).model_fields if isinstance(given, BaseModel) else nested_values(given) or ()
 
 
 def _is_equal(given: object, decoded: object) -> bool:
