@@ -224,7 +224,7 @@ class SettingKey:
     def env_format(self) -> EnvFormat:
         member = union_members(self.field.annotation)[0]
         origin = get_origin(member) or member
-        if origin is bool:
+        if origin is bool:  # before int, of which bool is a subclass
             return EnvFormat.BOOLEAN
         is_json = isinstance(origin, type) and issubclass(origin, int | float | list | tuple | Mapping)
         return EnvFormat.JSON if is_json else EnvFormat.TEXT

@@ -90,7 +90,12 @@ def load_settings(
     Precedence: defaults < discovered file < code < explicit file < environment < options. A file is explicit if
     `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the folder or a parent.
     """
-    file, precedence = _read_file(config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder())
+    explicit, folder = config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder()
+    if explicit:
+        path, precedence = folder / Path(explicit).expanduser(), Precedence.EXPLICIT_FILE
+    else:
+        path, precedence = find_config_file(folder), Precedence.DISCOVERED_FILE
+    file = None if path is None else read_config_file(path)
     layers = _layers(file, file_precedence=precedence, code=app_config, options=options or {}, environ=environ)
     merged = MergedSettings.merge(layers, app_config=app_config)
     models, errors = merged.build_models()
@@ -101,13 +106,6 @@ def load_settings(
         origins={path: value.origin for path, value in merged.values.items()},
         overridden=merged.overridden_keys(models["app"]),
     )
-
-
-def _read_file(explicit: str | os.PathLike[str] | None, folder: Path) -> tuple[ConfigFile | None, Precedence]:
-    if explicit:
-        return read_config_file(folder / Path(explicit).expanduser()), Precedence.EXPLICIT_FILE
-    discovered = find_config_file(folder)
-    return (read_config_file(discovered) if discovered else None), Precedence.DISCOVERED_FILE
 
 
 def _layers(
@@ -177,9 +175,13 @@ class MergedSettings:
         table: dict[str, Any] = {}
         for path, given in self.values.items():
             if path[0] == root:
-                _set_nested(table, path[1:], given.value)
+                inner = table
+                for part in path[1:-1]:
+                    inner = inner.setdefault(part, {})
+                inner[path[-1]] = given.value
         if root == "app":
             table.update(self._groups_set_only_in_code())
+        # Layers address queues by name, so that each can override single fields; the model has a list of them.
         if queues := table.pop("custom_queues", None):
             table["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
         return table
@@ -219,12 +221,6 @@ def _is_ignored_queue(value: SettingValue, code: AppConfig) -> bool:
     return is_queue and value.origin.precedence < Precedence.CODE and value.model_path[2] not in names
 
 
-def _set_nested(table: dict[str, Any], path: KeyPath, value: Any) -> None:
-    for part in path[:-1]:
-        table = table.setdefault(part, {})
-    table[path[-1]] = value
-
-
 def value_at(settings: Any, path: KeyPath) -> Any:
     """Return the value of a setting; queues are found by name, and a missing schedule has the defaults."""
     for part in path:
@@ -239,7 +235,7 @@ def toml_name(path: SettingPath) -> str:
     """Return the name of a setting in horsies.toml, or in code if the file has no such key."""
     if path[:2] == ("app", "custom_queues"):
         return format_path(("queues", *map(_quote_key, path[2:])))
-    for length in range(len(path), 1, -1):
+    for length in range(len(path), 1, -1):  # the longest known key; the rest is a path inside its value
         if name := _TOML_NAMES.get(path[:length]):
             return format_path((name, *path[length:]))
     return format_path(path[1:])

@@ -27,7 +27,7 @@ class Precedence(IntEnum):
 
     DEFAULT = 0
     FALLBACK = 1
-    """The variable DATABASE_URL."""
+    """The variable DATABASE_URL: not specific to horsies, so every other source overrides it."""
     DISCOVERED_FILE = 2
     """A horsies.toml found in the working folder or a parent."""
     CODE = 3
@@ -91,9 +91,11 @@ class Layer:
         key = look_up(path)
         if isinstance(key, Fault):
             error = key.as_error(source=origin.source, location=origin.location)
+            # An unknown section is one error, however many keys it has.
             if error.message not in {known.message for known in self.errors}:
                 self.errors.append(error)
             return
+        # Variables and options are always text; a string in a file or in code is meant as a string.
         if isinstance(value, str) and origin.precedence >= Precedence.ENVIRONMENT:
             value = parse_env_text(key, value)
         model_path = tuple(path[1] if part == "NAME" else part for part in key.model_path)
@@ -127,6 +129,7 @@ def layer_from_file(file: ConfigFile, *, precedence: Precedence) -> Layer:
 def layer_from_environment(environ: Mapping[str, str], *, queue_names: Iterable[str]) -> Layer:
     """Read every `HORSIES_SECTION__KEY`; names without a double underscore are not settings."""
     layer = Layer()
+    # The name of a variable has only letters, digits and underscores, so other characters match an underscore.
     known = {re.sub(r"[^a-z0-9]", "_", name.lower()): name for name in queue_names}
     for variable in sorted(name for name in environ if name.startswith("HORSIES_") and "__" in name):
         path = tuple(variable.removeprefix("HORSIES_").lower().split("__"))
