@@ -92,6 +92,7 @@ def define_task(
     """Validate and build a task definition; raises all faults together. `queues` is None in queue mode default."""
     known = TaskOptions.names()
     given = TaskOptions(**{key: value for key, value in options.items() if key in known})
+    # The signature of something that is not a function would only add faults that follow from the first one.
     not_a_function = list(function_faults(function))
     codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if not_a_function else TaskCodec.of(function)
     faults = [
