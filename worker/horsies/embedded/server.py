@@ -232,7 +232,7 @@ class ServerHandle:
 # Registered at import, so it runs after the handlers a program registers later; those may still use the server.
 @atexit.register
 def _release_all() -> None:
-    with ExitStack() as releases:
+    with ExitStack() as releases:  # releases all of them, even if one raises
         for handle in list(_OPEN_HANDLES):
             releases.callback(handle.release)
 
