@@ -134,7 +134,7 @@ class NotifyCoalescer:
         if queue is None:
             queue = self._queues[queue_name] = _QueueState()
         queue.burst_length = queue.burst_length + 1 if send_started_at - queue.last_send_at < BURST_GAP_S else 1
-        queue.last_send_at = self._clock()
+        queue.last_send_at = self._clock()  # its end: a burst is measured by the gaps between sends
         return queue
 
     def _schedule_flush(self, seconds: float) -> None:
@@ -152,6 +152,7 @@ class NotifyCoalescer:
             self._flush_task.add_done_callback(self._on_flushed)
         waiting = [queue.deferred_since for queue in self._queues.values() if queue.deferred_since is not None]
         if waiting:
+            # At least 1 ms: while a flush is running, queues that are overdue have to wait for it.
             self._schedule_flush(max(min(waiting) + MAX_DEFER_S - self._clock(), 0.001))
 
     def _on_flushed(self, _: asyncio.Task[None]) -> None:

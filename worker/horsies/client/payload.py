@@ -76,7 +76,7 @@ class PayloadBuilder:
         self._max_unchecked_characters = min(limits, default=inf) / MAX_UTF8_BYTES
         """Arguments of up to this many characters are below every size limit."""
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
-        self._options_json = task.options_json
+        self._options_json = task.options_json  # kept, because the property encodes it at every access
         self._default_template = self._template(DEFAULT_OPTIONS)
         self.try_build_compact: Callable[[tuple[Any, ...]], CompactPayload | None] = (
             self._default_template.compact_builder(task.codec)
@@ -231,6 +231,7 @@ class SendTemplate:
             flags=self.flags,
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
+            # Needed only to compare two sends with the same key.
             command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded, self.signature),
             enqueue_sha=self.fingerprint.sha(encoded, format_utc(sent_at)),
         )
@@ -347,7 +348,7 @@ def check_options(options: SendOptions) -> None:
         raise ValueError(fault.message)
     if options.priority is not None and not is_priority(options.priority):
         raise ValueError("priority must be an integer from 1 to 100")
-    delay_seconds(options.delay)
+    delay_seconds(options.delay)  # called for its validation only
     key = options.idempotency_key
     if key is not None and not (is_storable_text(key) and len(key.encode()) <= MAX_KEY_BYTES):
         raise ValueError(f"idempotency_key must be a string of 1 to {MAX_KEY_BYTES} bytes")

@@ -52,6 +52,7 @@ async def expired_tasks(broker: PostgresBroker) -> list[dict[str, Any]]:
 
 async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: timedelta | None = None) -> int:
     """Run one step of a sweep; returns how many tasks changed state. Raises SWEEP_BUSY while another sweep runs."""
+    # Forced: the caller's threshold may be shorter than the heartbeat interval, which a sweep would refuse.
     options = SweepOptions(sweep_threshold=threshold, force=True)
     dependencies = broker.recovery_dependencies
     observer = OperatorObserver(local_config=dependencies.local_config)

@@ -67,6 +67,7 @@ class TaskFunction(Generic[P, T]):
         self.definition = definition
         self.app = app
         self.payload_builder = PayloadBuilder(definition, app.config)
+        # What `functools.wraps` sets, so that help() and inspect show the function.
         self.__name__ = getattr(definition.function, "__name__", definition.name)
         self.__doc__ = definition.function.__doc__
         self.__wrapped__ = definition.function
@@ -80,7 +81,7 @@ class TaskFunction(Generic[P, T]):
     def task_queue_name(self) -> str:
         return self.definition.queue_name
 
-    @cached_property
+    @cached_property  # resolving annotations is slow
     def task_ok_type(self) -> object:
         """The T in the declared return type `TaskResult[T, TaskError]`."""
         return self.definition.ok_type
@@ -194,6 +195,7 @@ class TaskFunction(Generic[P, T]):
     def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+        # Not `async def`: the arguments are encoded now, so the caller may change them before awaiting the result.
         payload = self._build(options, args, kwargs)
         if isinstance(payload, Err):
             return _completed(payload)
@@ -261,6 +263,7 @@ class TaskFunction(Generic[P, T]):
         return self.payload_builder.build_many(options, items)
 
     def _deliver(self, send: AnyPayload) -> TaskSendResult[TaskHandle[T]]:
+        # Checked only now, because the error carries the finished payload, which `retry_send_async` can send.
         if is_inside_event_loop():
             payload = to_full_payload(send)
             advice = f"await the _async method, or pass this error to {retry_method_name(payload)}"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="HasStatus")
 
-POLL_S = 5.0
-POLL_NOT_LISTENING_S = 1.0
+POLL_S = 5.0  # covers lost notifications
+POLL_NOT_LISTENING_S = 1.0  # the only way to notice a result until the listener is connected again
 FIRST_READ_TIMEOUT_S = 1.0
 """Minimum time for the first read, even if the caller's timeout is shorter."""
 MAX_READ_IDS = 1000
@@ -188,7 +188,7 @@ class BatchReader(Generic[R]):
             return
         for row_id, answers in batch.items():
             for answer in answers:
-                if not answer.done():
+                if not answer.done():  # its waiter may have been cancelled
                     answer.set_result(found.get(row_id))
 
 

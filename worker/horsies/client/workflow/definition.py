@@ -84,6 +84,7 @@ class WorkflowDefinition(Generic[T]):
 
 def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:
     """The T of `class Report(WorkflowDefinition[T])`; without one, that of its base class."""
+    # Not getattr: a class without type arguments would find the bases of its base class.
     for base in vars(definition).get("__orig_bases__", ()):
         if typing.get_origin(base) is WorkflowDefinition:
             declared = typing.get_args(base)[0]

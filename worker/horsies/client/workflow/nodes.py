@@ -298,6 +298,7 @@ def result_codec_of(definition: type[WorkflowDefinition[Any]]) -> ValueLoader | 
 
 def is_assignable(source: object, target: object) -> bool:
     """Whether type `source` is assignable to `target`, as far as that can be determined at runtime."""
+    # An unknown source type is checked when the value is decoded; every stored value is a JsonValue.
     if source == target or source is Any or target in (Any, object, JsonValue):
         return True
     if typing.get_origin(target) is Annotated or typing.get_origin(source) is Annotated:

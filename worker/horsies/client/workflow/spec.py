@@ -60,6 +60,7 @@ class WorkflowSpec(Generic[T]):
         nodes = list(tasks)
         location = location or SourceLocation.of_caller()
         _raise_faults(name, node_id_faults(nodes), location)
+        # Copies, so that a later change of the author's nodes cannot change a validated workflow.
         draft = WorkflowDraft(
             name=name,
             definition_key=definition_key,
@@ -95,7 +96,7 @@ class WorkflowSpec(Generic[T]):
 
     def start(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Store a run; `Ok` means that it is committed. If a run with this id exists, returns its handle."""
-        from horsies.client.workflow.handle import start_blocking
+        from horsies.client.workflow.handle import start_blocking  # here, because it imports this module
 
         return start_blocking(self.start_async(workflow_id), self._plan)
 
