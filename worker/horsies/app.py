@@ -85,6 +85,7 @@ class Horsies:
         )
         self._broker.result_codec_for = self._result_codec_for
         self._results = BrokerTaskReader(self.get_broker, self._result_codec_for)
+        # `task_reader` and `delivery` are public, because `horsies.testing` replaces them to run tasks inline.
         self.task_reader: TaskReader = self._results
         self._monitoring = WorkerMonitor(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
@@ -116,7 +117,7 @@ class Horsies:
     ) -> TaskDecorator:
         """Register a function as a task; raises all faults of its definition together."""
         location = SourceLocation.of_caller()
-        if task_name is None or callable(task_name):
+        if task_name is None or callable(task_name):  # `@app.task` without parentheses passes the function
             return cast("TaskDecorator", record_or_raise(_missing_name_error(location)))
         options = {
             "queue_name": queue_name,
@@ -172,6 +173,7 @@ class Horsies:
         definition_key: str | None = None,
     ) -> WorkflowSpec[Any]:
         """Build a workflow from nodes; raises all its faults together."""
+        # A node of an invalid task, whose error is recorded already: checking the graph would only repeat it.
         if any(isinstance(node, DefinitionPlaceholder) for node in tasks):
             return cast("Any", DefinitionPlaceholder())
         try:
@@ -396,10 +398,15 @@ def _hook_fault(hook: object) -> str | None:
         return f"a child hook must be a function, got {type(hook).__qualname__}"
     if inspect.iscoroutinefunction(hook):
         return "a child hook must not be async"
-    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    parameters = inspect.signature(hook).parameters.values()
-    required = [p for p in parameters if p.default is p.empty and p.kind not in optional]
-    return "a child hook must not have required parameters" if required else None
+    if any(map(is_required, inspect.signature(hook).parameters.values())):
+        return "a child hook must not have required parameters"
+    return None
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Whether a call must pass an argument for this parameter."""
+    optional_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in optional_kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

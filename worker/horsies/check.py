@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Final
 
-from horsies.app import Horsies, WorkflowBuilder
+from horsies.app import Horsies, WorkflowBuilder, is_required
 from horsies.client.broker import BrokerSession, PostgresBroker
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.spec import WorkflowSpec
@@ -106,7 +106,7 @@ def undecorated_builder_faults(app: Horsies) -> Iterator[HorsiesError]:
 
 def _check_builder(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
     signature = inspect.signature(builder.function)
-    if not builder.cases and any(_is_required(parameter) for parameter in signature.parameters.values()):
+    if not builder.cases and any(map(is_required, signature.parameters.values())):
         text = f"builder {builder.name} has required parameters but no cases"
         hint = "give arguments to check it with: @app.workflow_builder(cases=[{...}])"
         yield _builder_error(builder, text, ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, hint=hint)
@@ -146,13 +146,6 @@ def _bind_case(signature: inspect.Signature, case: object) -> inspect.BoundArgum
     return signature.bind(**case)
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind not in (
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    )
-
-
 def _task_module_functions(app: Horsies) -> Iterable[FunctionType]:
     """Yield the functions of the app's task modules and of all modules that define one of its tasks."""
     names = {module.__name__ for module in app.import_task_modules()}
@@ -165,7 +158,7 @@ def _task_module_functions(app: Horsies) -> Iterable[FunctionType]:
 
 def _returns_spec(function: FunctionType) -> bool:
     declared = function.__annotations__.get("return")
-    if isinstance(declared, str):
+    if isinstance(declared, str):  # not resolved: its names may be imported for type checkers only
         return declared.partition("[")[0].rpartition(".")[2] == WorkflowSpec.__name__
     return declared is WorkflowSpec or typing.get_origin(declared) is WorkflowSpec
 

@@ -54,18 +54,12 @@ def import_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     text = locator or settings.locator
     if text is None:
         raise _invalid_locator("no app given", hint="use package.module:app, or set app.locator in horsies.toml")
-    parsed, folder = Locator.parse(text), _base_folder(text, settings)
+    parsed, origin = Locator.parse(text), settings.origin_of(("project", "locator"))
+    # Compared by text, because a worker passes the locator of its settings to its children as an argument.
+    is_discovered = origin.precedence is Precedence.DISCOVERED_FILE and text == settings.locator
+    folder = settings.file.parent if is_discovered and settings.file else working_folder()
     add_to_sys_path(folder)
     return _find_app(_import_app_module(parsed, folder), parsed)
-
-
-def _base_folder(text: str, settings: LoadedSettings) -> Path:
-    """Return the folder that the locator is relative to."""
-    # By text, because a worker passes the locator of its settings to its children as an argument.
-    is_discovered = (
-        settings.origin_of(("project", "locator")).precedence is Precedence.DISCOVERED_FILE and text == settings.locator
-    )
-    return settings.file.parent if is_discovered and settings.file else working_folder()
 
 
 def _import_app_module(locator: Locator, folder: Path) -> ModuleType:

@@ -146,6 +146,7 @@ class SourceLocation:
     @classmethod
     def of_caller(cls) -> SourceLocation | None:
         """Return the first frame outside horsies; None if it is not in a file (a console script, `-c`)."""
+        # Not `inspect.stack`, which reads the source file of every frame and takes milliseconds.
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
             frame = frame.f_back
@@ -165,6 +166,7 @@ class SourceLocation:
 
 
 _MAY_CONTAIN_SECRET = re.compile("://|url|dsn|passw|secret|token", re.IGNORECASE)
+# Both layouts: separate folders in a checkout, side by side in site-packages.
 _OUR_FOLDERS = tuple(
     str(folder) + "/"
     for folder in (
@@ -317,6 +319,7 @@ class MultipleValidationErrors(HorsiesError, ValueError):
         return f"{self.message}\n\n{self.report}"
 
 
+# So that `except ConfigurationError` and the like also catch several errors raised together.
 class _MultipleConfigurationErrors(ConfigurationError, MultipleValidationErrors):
     pass
 

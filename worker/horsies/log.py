@@ -14,6 +14,7 @@ from horsies.model.text import sanitize_text
 LogFormat = Literal["text", "json"]
 STATEMENT_LOGGER = "horsies.statements"
 
+# Python 3.12 adds taskName to every record, and uvicorn adds color_message.
 _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -24,9 +25,9 @@ def configure_logging(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logger = logging.getLogger("horsies")
-    logger.handlers[:] = [handler]
+    logger.handlers[:] = [handler]  # replaced: a second call must not print every line twice
     logger.setLevel(level.upper())
-    logger.propagate = False
+    logger.propagate = False  # nor may a handler that the program has set on the root logger
     logging.getLogger(STATEMENT_LOGGER).setLevel(logging.DEBUG if statements else logging.NOTSET)
 
 

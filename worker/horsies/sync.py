@@ -52,7 +52,7 @@ class Bridge:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` on the background loop and wait for it; cancels it if the caller is interrupted."""
         if is_inside_event_loop():
-            coroutine.close()
+            coroutine.close()  # or Python warns that it was never awaited
             raise InsideEventLoop
         try:
             loop = self._running_loop()
@@ -64,6 +64,7 @@ class Bridge:
         try:
             return call.result()
         except BaseException:
+            # After a KeyboardInterrupt the coroutine is still running; if it has ended, this has no effect.
             loop.call_soon_threadsafe(call.abandon)
             raise
 
@@ -128,7 +129,7 @@ class _BridgeCall(Generic[T]):
         self._finished.acquire()
 
     def begin(self) -> None:
-        if self._is_abandoned:
+        if self._is_abandoned:  # interrupted before the loop got to it
             self._coroutine.close()
         else:
             self._task = asyncio.get_running_loop().create_task(self._run())
