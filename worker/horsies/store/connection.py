@@ -324,7 +324,7 @@ _INFINITY: Final = 2**63
 async def set_datetime_codec(connection: Connection) -> None:
     """Clamp times that Python cannot represent to the nearest one it can.
 
-    For read-only connections: one odd row must not make a whole page unreadable. Workers see such rows unchanged.
+    For read-only connections: one such row must not make a whole page unreadable. Workers see the stored values.
     """
     for name, encoder, decoder in (
         ("timestamptz", _encode_timestamp, _decode_timestamp),

@@ -276,6 +276,6 @@ class RecoveryStore:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; anything else counts as empty, so that one odd row does not stop recovery."""
+    """Parse a JSON object; anything else counts as empty, so that one invalid row does not stop recovery."""
     value = json.loads(text)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

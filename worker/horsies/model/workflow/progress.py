@@ -29,7 +29,7 @@ class ResultKind(StrEnum):
     OK = "ok"
     ERR = "err"
     MISSING = "none"
-    INVALID = "odd"
+    INVALID = "invalid"
 
 
 class NoRestartReason(StrEnum):

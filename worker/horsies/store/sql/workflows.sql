@@ -130,7 +130,7 @@ SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_
        CASE WHEN t.result IS NULL THEN 'none'
             WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok' THEN 'ok'
             WHEN jsonb_typeof(t.result -> 'err') = 'object' THEN 'err'
-            ELSE 'odd' END AS result_kind,
+            ELSE 'invalid' END AS result_kind,
        CASE WHEN sub_run.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED') THEN sub_run.status END
            AS sub_workflow_status,
        n.status IN ('ENQUEUED', 'RUNNING') AND t.id IS NULL AND sub_run.id IS NULL AS is_task_gone,
