@@ -64,6 +64,7 @@ def find_alerts(inputs: AlertInputs) -> tuple[Alert, ...]:
         *_worker_alerts(inputs.workers),
         *_failure_alerts(inputs.errors),
     ]
+    # Sorting is stable: within a severity the order above remains.
     return tuple(sorted(alerts, key=lambda alert: alert.severity))
 
 
@@ -87,6 +88,7 @@ def _worst_task_text(silent: Sequence[SweptTask]) -> str:
     if all(task.decision is DecisionKind.REQUEUE for task in silent):
         return "safe to requeue"
     worst = max(silent, key=lambda task: task.heartbeat_age or timedelta(0))
+    # A running owner is the normal case and not worth the space.
     where = "" if worst.owner_state in (None, "running") else f"  worker {worst.owner_state}"
     return f"worst {worst.task_name} {short_id(worst.task_id)} {format_age(worst.heartbeat_age)}{where}"
 

@@ -102,10 +102,13 @@ class MainScreen(Screen[None]):
         self.context.queries.set_queries([*self.live_queries(), overview], self.post_message)
 
     def on_mount(self) -> None:
+        # Textual calls the on_mount of every class in the hierarchy, so subclasses do not call super().
+        # The timer also runs while another tab or a dialog is on top.
         self.set_interval(1.0, lambda: self.tick() if self.is_current else None)
 
     def on_screen_resume(self) -> None:
         self.start_queries()
+        # The app reports connection changes only to the screens of the visible tab.
         self.show_connection(self.context.session.connection)
 
     @property
@@ -123,6 +126,7 @@ class MainScreen(Screen[None]):
 
     def on_fetch_failed(self, message: FetchFailed) -> None:
         self.context.session.report_error(message.error)
+        # If the connection is down, the notice explains it and the status line stays.
         if self.context.session.connection.is_up and self.is_drawn:
             self.set_status(f"{message.name}: {message.error.message}", "r retries")
 
@@ -136,6 +140,7 @@ class MainScreen(Screen[None]):
         self.query_one("#notice", Static).update(
             _connection_notice(connection, self.context.clock.now()) if is_offline else ""
         )
+        # Most new states leave the keys as they are, so the key line need not be redrawn.
         if self.context.can_act != self._could_act:
             self._could_act = self.context.can_act
             self.refresh_bindings()
@@ -149,24 +154,21 @@ class MainScreen(Screen[None]):
             # None greys the key out in the key line; False would hide it.
             return None
         if known is not None and known.opens_text_input and isinstance(self.focused, Input):
+            # Its key has priority over the input, where it must be a character like any other.
             return False
         return super().check_action(action, parameters)
 
 
 def _connection_notice(connection: ConnectionStatus, now: datetime) -> Content:
     """Describe the failure, what to do about it and when the next attempt is."""
-    if connection.state is ConnectionState.REFUSED:
-        lines = [connection.reason, *filter(None, [connection.hint]), "r checks again, q quits"]
-    else:
-        lines = _lost_lines(connection, now)
-    return Content("\n").join([safe(f" {line}") for line in lines])
-
-
-def _lost_lines(connection: ConnectionStatus, now: datetime) -> list[str]:
     retrying = f"retrying in {format_seconds(connection.retry_in)}" if connection.retry_in else "retrying"
     attempts = f"{retrying}, {plural(connection.failed_tries, 'attempt')} failed; r retries now"
-    if not connection.has_been_up:
-        return [f"Cannot connect: {connection.reason}", attempts]
-    age = format_age(now - connection.lost_since) if connection.lost_since else "some time"
-    lost = f"Connection lost {format_time(connection.lost_since)}, {age} ago: {connection.reason}"
-    return [lost, f"Rows may be out of date, actions are disabled; {attempts}"]
+    if connection.state is ConnectionState.REFUSED:
+        lines = [connection.reason, *filter(None, [connection.hint]), "r checks again, q quits"]
+    elif not connection.has_been_up:
+        lines = [f"Cannot connect: {connection.reason}", attempts]
+    else:
+        age = format_age(now - connection.lost_since) if connection.lost_since else "some time"
+        lost = f"Connection lost {format_time(connection.lost_since)}, {age} ago: {connection.reason}"
+        lines = [lost, f"Rows may be out of date, actions are disabled; {attempts}"]
+    return Content("\n").join([safe(f" {line}") for line in lines])

@@ -61,6 +61,7 @@ class TaskCounts(Static):
 
     def show(self, overview: Overview, *, now: datetime, glyphs: Glyphs) -> None:
         self.border_title = " Tasks "
+        # Added to the ages that were read, so that they tick between two reads.
         elapsed = now - overview.at
         counts = overview.counts
         completed = counts[TaskStatus.COMPLETED]
@@ -127,7 +128,11 @@ class QueueThroughputPane(Static):
         for bucket in buckets:
             by_queue.setdefault(bucket.queue, []).append(bucket)
         busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
-        lines = [_queue_line(name, found, now, glyphs) for name, found in busiest[:MAX_QUEUES]]
+        lines: list[Content] = []
+        for name, found in busiest[:MAX_QUEUES]:
+            done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(found, now)]
+            # The last bucket is still filling; the one before is the last full minute.
+            lines.append(Content.assemble(safe(fit(name, 10)), f" {sparkline(done[-20:], glyphs)} {done[-2]:>6,.0f}"))
         self.update(Content("\n").join(lines))
 
 
@@ -144,18 +149,13 @@ def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
     return "" if age is None else f"{label} {format_age(age + elapsed)}"
 
 
-def _queue_line(name: str, buckets: Sequence[QueueBucket], now: datetime, glyphs: Glyphs) -> Content:
-    done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(buckets, now)]
-    # The last bucket is still filling; the one before is the last full minute.
-    return Content.assemble(safe(fit(name, 10)), f" {sparkline(done[-20:], glyphs)} {done[-2]:>6,.0f}")
-
-
 class DashboardScreen(MainScreen):
     """Summary panes at the top, alerts in the middle, recent operator actions at the bottom."""
 
     place = Place.DASHBOARD
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.DASHBOARD)]
     HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # declared like this by Textual
+    # The counts are the point of this screen; elsewhere only the tab with the stale tasks needs them.
     overview_min_interval_s = 1.0
 
     def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
@@ -229,7 +229,10 @@ class DashboardScreen(MainScreen):
             case "queue throughput":
                 self._queue_throughput = cast("tuple[QueueBucket, ...]", value)
             case "audit":
-                self._show_log(cast("tuple[AuditRow, ...]", value))
+                actions = [safe(log_line(row)) for row in reversed(cast("tuple[AuditRow, ...]", value))]
+                self.query_one("#operator-actions", Static).update(
+                    Content("\n").join(actions or [safe("no actions yet")])
+                )
             case _ if name in ALERT_QUERIES:
                 field: dict[str, Any] = {name: value}
                 self._alert_inputs = replace(self._alert_inputs, **field)
@@ -248,10 +251,6 @@ class DashboardScreen(MainScreen):
             self.query_one(TaskCounts).show(self._overview, now=now, glyphs=glyphs)
         self.query_one(ThroughputPane).show(self._overview, self._throughput, self._alert_inputs.workers, glyphs=glyphs)
         self.query_one(QueueThroughputPane).show(self._queue_throughput, now=now, glyphs=glyphs)
-
-    def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
-        lines = [safe(log_line(row)) for row in reversed(rows)]
-        self.query_one("#operator-actions", Static).update(Content("\n").join(lines or [safe("no actions yet")]))
 
     def _update_status(self) -> None:
         if (overview := self._overview) is None:

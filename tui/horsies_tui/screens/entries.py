@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -143,13 +143,15 @@ def _entry_from_task_change(
     code = tasks[0].error_code if change.count == 1 and tasks and change.to_status == TaskStatus.FAILED else None
     to_status = change.to_status or TaskStatus.PENDING
     who = short_id(change.ids[0]) if change.count == 1 and change.ids else f"×{change.count:,}"
+    # A change need not carry a worker; with a single known task, that task's worker is shown.
+    worker_id = change.worker_id or (tasks[0].worker_id if len(tasks) == 1 else None)
     return StreamEntry(
         key=key,
         at=at,
         kind=EntryKind.TASK,
         subject=f"{who} {name or change.queue or ''}".rstrip(),
         summary=f"{change.from_status or 'new'} → {to_status}",
-        note=code or _worker_text(change, tasks),
+        note=code or ("" if worker_id is None else f"worker {short_id(worker_id)}"),
         tone=_tone(change),
         count=change.count,
         ids=change.ids,
@@ -159,11 +161,6 @@ def _entry_from_task_change(
         error_code=code,
         worker_id=change.worker_id,
     )
-
-
-def _worker_text(change: Change, tasks: Sequence[TaskSummary]) -> str:
-    worker_id = change.worker_id or (tasks[0].worker_id if len(tasks) == 1 else None)
-    return f"worker {short_id(worker_id)}" if worker_id is not None else ""
 
 
 def _tone(change: Change) -> Tone:

@@ -41,16 +41,15 @@ MAX_TASK_LOOKUPS: Final = 500
 """How many tasks are looked up by id to show their names; newest first."""
 
 EVENT_COLUMNS: Final[tuple[Column[StreamEntry], ...]] = (
-    Column(title="TIME", width=12, cell=lambda entry, _: Cell(_time_with_milliseconds(entry.at), Tone.DIM)),
+    # Milliseconds: the last three digits of %f are cut off.
+    Column(
+        title="TIME", width=12, cell=lambda entry, _: Cell(f"{entry.at.astimezone(UTC):%H:%M:%S.%f}"[:-3], Tone.DIM)
+    ),
     Column(title="KIND", width=6, cell=lambda entry, _: Cell(entry.kind)),
     Column(title="SUBJECT", width=20, grows=2, cell=lambda entry, _: Cell(entry.subject)),
     Column(title="EVENT", width=20, grows=1, cell=lambda entry, _: Cell(entry.summary, entry.tone)),
     Column(title="DETAILS", width=15, grows=3, drop_rank=1, cell=lambda entry, _: Cell(entry.note, Tone.DIM)),
 )
-
-
-def _time_with_milliseconds(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
 # Folding, so that a burst does not push rare events off the screen
@@ -133,6 +132,7 @@ async def load_event_stream(
         *map(entry_from_audit, reversed(actions)),
     ]
     entries.sort(key=lambda entry: entry.at, reverse=True)
+    # Changes are logged with the time of the local clock.
     local_now = clock.now() - clock.offset
     return EventStream(
         entries=tuple(entries[:MAX_CHANGES]), known_tasks=tasks, per_minute=change_log.per_minute(local_now)
@@ -169,11 +169,17 @@ class EventsScreen(MainScreen):
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.EVENT, Topic.WORKFLOW}
-        return (LiveQuery(name="events", fetch=self._fetch, invalidated_by=topics, min_interval_s=0.5, poll_s=5.0),)
-
-    async def _fetch(self, source: DataSource) -> EventStream:
-        return await load_event_stream(
-            source, self.context.queries.change_log, self.context.clock, self.stream.known_tasks
+        context = self.context
+        return (
+            LiveQuery(
+                name="events",
+                fetch=lambda source: load_event_stream(
+                    source, context.queries.change_log, context.clock, self.stream.known_tasks
+                ),
+                invalidated_by=topics,
+                min_interval_s=0.5,
+                poll_s=5.0,
+            ),
         )
 
     def show_result(self, name: str, value: object) -> None:
@@ -188,6 +194,7 @@ class EventsScreen(MainScreen):
         shown = [entry for entry in matching if self._frozen_at is None or entry.at <= self._frozen_at]
         self.list.show(fold_entries(shown) if self._is_folded else shown)
         if self.is_following:
+            # The list keeps the cursor on its row, which new entries have pushed down.
             self.list.move_to(0)
         self._update_status(new_count=sum(entry.count for entry in matching) - sum(entry.count for entry in shown))
 
@@ -204,6 +211,7 @@ class EventsScreen(MainScreen):
     def on_row_list_cursor_moved(self) -> None:
         """Stop following when the cursor leaves the top row; follow again when it returns."""
         is_on_top = self.list.selection.cursor_index == 0
+        # `_show` posts this message too: redrawing without a change of state would never end.
         if is_on_top == self.is_following or not self.list.rows:
             return
         self._frozen_at = None if is_on_top else self.list.rows[0].at

@@ -108,6 +108,7 @@ class ProposingScreen(MainScreen):
                 )
                 self.app.push_screen(dialog, self._on_dialog_closed)
         finally:
+            # An open dialog needs no flag: this screen is not current below it.
             self._is_previewing = False
 
     async def _make_proposal(self, make_proposal: ProposalFactory) -> Proposal | None:
@@ -161,6 +162,7 @@ class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
         raise NotImplementedError
 
     def on_row_list_cursor_moved(self) -> None:
+        # Also posted when the cursor's row changed; its topics refresh the detail query then.
         if self.list.selection.cursor != self._cursor:
             self._cursor = self.list.selection.cursor
             self.context.queries.refresh("detail")

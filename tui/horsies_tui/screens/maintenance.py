@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 import humanize
 from textual import work
@@ -171,10 +171,6 @@ def _matches_cell(item: MaintenanceItem) -> Cell:
     return Cell(format_count(item.matches), Tone.WARN if is_overdue else Tone.PLAIN)
 
 
-def _last_run_cell(item: MaintenanceItem, now: datetime) -> Cell:
-    return Cell("-" if item.last_at is None else f"{format_short_age(now - item.last_at)} ago", Tone.DIM)
-
-
 def _policy_cell(item: MaintenanceItem) -> Cell:
     if item.is_automatic is None:
         return Cell("")
@@ -185,7 +181,15 @@ MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
     Column(title="SWEEP (same as: horsies sweep)", width=38, grows=1, cell=lambda item, _: Cell(item.description)),
     Column(title="MATCHES", width=9, right=True, cell=lambda item, _: _matches_cell(item)),
     Column(title="OLDEST", width=7, right=True, cell=lambda item, _: Cell(format_age(item.oldest))),
-    Column(title="LAST RUN", width=8, right=True, ticks=True, cell=_last_run_cell),
+    Column(
+        title="LAST RUN",
+        width=8,
+        right=True,
+        ticks=True,
+        cell=lambda item, now: Cell(
+            "-" if item.last_at is None else f"{format_short_age(now - item.last_at)} ago", Tone.DIM
+        ),
+    ),
     Column(title="POLICY", width=8, cell=lambda item, _: _policy_cell(item)),
 )
 
@@ -201,19 +205,16 @@ class StoragePane(Static):
 
     def show(self, storage: Storage, now: datetime) -> None:
         tables = "   ".join(_table_text(table, now) for table in storage.tables[:MAX_TABLES])
-        self.update(Content("\n").join([safe(tables), safe(_server_text(storage))]))
+        oldest = storage.longest_transaction
+        longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
+        server = f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"
+        self.update(Content("\n").join([safe(tables), safe(server)]))
 
 
 def _table_text(table: TableStorage, now: datetime) -> str:
     name = table.name.removeprefix("horsies_")
     vacuum = "" if table.last_vacuum_at is None else f", vacuumed {format_short_age(now - table.last_vacuum_at)}"
     return f"{name} {humanize.naturalsize(table.bytes, gnu=True)}, {table.dead_share:.0%} dead{vacuum}"
-
-
-def _server_text(storage: Storage) -> str:
-    oldest = storage.longest_transaction
-    longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
-    return f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"
 
 
 # Operator log dialog
@@ -331,21 +332,16 @@ class MaintenanceScreen(ProposingScreen):
             case Storage():
                 self.query_one(StoragePane).show(value, now)
             case tuple() if name == "log":
-                self._show_log(value)  # pyright: ignore[reportUnknownArgumentType]
+                lines = [safe(log_line(row)) for row in reversed(cast("tuple[AuditRow, ...]", value))]
+                self.query_one("#operator-log", Static).update(Content("\n").join(lines) if lines else "no actions yet")
             case _:
                 return
         self.list.show(maintenance_items(self.data, now))
         counted = "" if self._counted_at is None else f"retention counted at {format_time(self._counted_at)}"
-        self.set_status("dry-run numbers", counted, *self._warnings())
-
-    def _warnings(self) -> tuple[str, ...]:
         status, sweep = self.data.maintenance_status, self.data.sweep
-        no_worker = ("no live worker runs maintenance",) if status is not None and status.config is None else ()
-        return (*no_worker, *(sweep.warnings if sweep is not None else ()))
-
-    def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
-        lines = [safe(log_line(row)) for row in reversed(rows)]
-        self.query_one("#operator-log", Static).update(Content("\n").join(lines) if lines else "no actions yet")
+        # `config` is that of a live worker.
+        no_worker = "no live worker runs maintenance" if status is not None and status.config is None else ""
+        self.set_status("dry-run numbers", counted, no_worker, *(sweep.warnings if sweep is not None else ()))
 
     def tick(self) -> None:
         self.list.tick()
@@ -364,6 +360,7 @@ class MaintenanceScreen(ProposingScreen):
         if item.task_filter is not None:
             self.post_message(ShowTasks(item.task_filter))
         elif item.key == "sweep workflows":
+            # `call_later` also awaits: `run_action` is a coroutine function, this handler is not.
             self.app.call_later(self.app.run_action, f"go('{Place.WORKFLOWS}')")
         elif item.command is MaintenanceCommand.SWEEP:
             self.app.call_later(self.app.run_action, f"go('{Place.STALE}')")

@@ -171,6 +171,7 @@ class QueueView(Static):
 
     def show(self, queue: QueueRow | None, detail: QueueDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
         self.border_title = safe("" if queue is None else f" {queue.name} ", cells=60)
+        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if queue is None or detail is None or detail.name != queue.name:
             self.update("")
             return
@@ -187,6 +188,7 @@ class QueueView(Static):
 def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
     waits = [bucket and bucket.longest_wait for bucket in align_buckets(detail.buckets, now)]
     chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH), glyphs)
+    # None, so no text, if the queue is paused, unserved, or finished nothing in the last minute.
     drains_in = drain_time(queue)
     drain = f"  drains in ~{format_short_age(drains_in)}" if queue.pending and drains_in else ""
     return f"wait       {chart}  oldest {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)}){drain}"

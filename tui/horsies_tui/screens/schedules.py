@@ -58,10 +58,6 @@ def _next_run_cell(schedule: ScheduleRow, now: datetime) -> Cell:
     return Cell(f"late {format_age(-due_in)}", Tone.WARN) if is_late else Cell(f"in {format_age(due_in)}")
 
 
-def _last_run_cell(schedule: ScheduleRow, now: datetime) -> Cell:
-    return Cell("never" if schedule.last_run_at is None else f"{format_short_age(now - schedule.last_run_at)} ago")
-
-
 def _result_cell(schedule: ScheduleRow) -> Cell:
     if schedule.last_status is None:
         return Cell("-", Tone.DIM)
@@ -84,7 +80,15 @@ SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
     Column(title="SCHEDULE", width=14, grows=2, cell=lambda row, _: Cell(row.name)),
     Column(title="WHEN", width=20, grows=2, drop_rank=1, cell=lambda row, _: Cell(schedule_text(row))),
     Column(title="NEXT RUN", width=11, ticks=True, cell=_next_run_cell),
-    Column(title="LAST RUN", width=8, drop_rank=2, ticks=True, cell=_last_run_cell),
+    Column(
+        title="LAST RUN",
+        width=8,
+        drop_rank=2,
+        ticks=True,
+        cell=lambda row, now: Cell(
+            "never" if row.last_run_at is None else f"{format_short_age(now - row.last_run_at)} ago"
+        ),
+    ),
     Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result_cell(row)),
     Column(title="RUNS", width=6, right=True, drop_rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
 )
@@ -142,6 +146,7 @@ class SchedulesScreen(FilteredListScreen):
             self._show()
 
     def _show(self) -> None:
+        # `is_enabled` is None for a schedule that is not in the local settings: it stays visible.
         listed = [row for row in self._schedules if not (self._hides_disabled and row.is_enabled is False)]
         shown = self.matching_rows(listed)
         self.list.show(shown)

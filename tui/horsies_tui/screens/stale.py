@@ -116,12 +116,16 @@ class StaleScreen(MarkableTaskScreen):
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            LiveQuery(name="stale", fetch=self._fetch, invalidated_by=topics, min_interval_s=1.0, poll_s=5.0),
+            # Polled as well: a task going stale sends no notification.
+            LiveQuery(
+                name="stale",
+                fetch=lambda source: load_stale_candidates(source, self.options),
+                invalidated_by=topics,
+                min_interval_s=1.0,
+                poll_s=5.0,
+            ),
             LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=1.0),
         )
-
-    async def _fetch(self, source: DataSource) -> StaleCandidates:
-        return await load_stale_candidates(source, self.options)
 
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
@@ -162,6 +166,7 @@ class StaleScreen(MarkableTaskScreen):
             pane.border_title = ""
             pane.update("" if candidates is None else " no stale tasks, none near its limit")
             return
+        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         record = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
         lines = evidence_lines(current, record, candidates.maintenance_status, self.context.clock.now())
         pane.border_title = safe(f" Why {short_id(current.id)} {current.task.task_name} ", cells=60)

@@ -99,7 +99,15 @@ def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
         Column(title="CLM", width=3, right=True, drop_rank=2, cell=lambda worker, _: Cell(str(worker.tasks_claimed))),
         Column(title="CPU", width=4, right=True, drop_rank=1, cell=lambda worker, _: _percent(worker.cpu_percent)),
         Column(title="MEM", width=4, right=True, drop_rank=1, cell=lambda worker, _: _percent(worker.memory_percent)),
-        Column(title="BEAT", width=6, right=True, ticks=True, cell=_heartbeat_cell),
+        Column(
+            title="BEAT",
+            width=6,
+            right=True,
+            ticks=True,
+            cell=lambda worker, now: Cell(
+                format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD
+            ),
+        ),
         Column(
             title="UP",
             width=4,
@@ -116,10 +124,6 @@ def _percent(value: float | None) -> Cell:
     if value is None:
         return Cell("-", Tone.DIM)
     return Cell(f"{value:.0f}%", Tone.WARN if value >= HOT_PERCENT else Tone.PLAIN)
-
-
-def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
-    return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)
 
 
 # Detail pane
@@ -149,6 +153,7 @@ class WorkerView(Static):
     def show(self, worker: WorkerRow | None, detail: WorkerDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
         title = "" if worker is None else _pane_title(worker)
         self.border_title = safe(title, cells=max(self.size.width - 4, 20))
+        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if worker is None or detail is None or detail.worker_id != worker.worker_id:
             self.update("")
             return
@@ -163,7 +168,11 @@ class WorkerView(Static):
         """List the held tasks, as many side by side as fit."""
         count = worker.tasks_running + worker.tasks_claimed
         per_line = max((self.size.width - 2) // TASK_WIDTH, 1)
-        texts = [_task_text(task, now) for task in tasks]
+        texts = [
+            f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} "
+            f"{fit(format_age(silence(task, now)), 6, right=True)}"
+            for task in tasks
+        ]
         lines = ["  ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
         return [f"holds {plural(count, 'task')}:" if count else "holds no tasks", *lines]
 
@@ -198,11 +207,6 @@ def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
         f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), glyphs, top=100.0)}  {cpu[-1]:.0f}%",
         f"mem      {sparkline(downsample(memory, CHART_WIDTH), glyphs, top=100.0)}  {memory[-1]:.0f}%{megabytes}",
     ]
-
-
-def _task_text(task: TaskSummary, now: datetime) -> str:
-    silent = format_age(silence(task, now))
-    return f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} {fit(silent, 6, right=True)}"
 
 
 class WorkersScreen(SortedListScreen[WorkerRow]):
@@ -251,6 +255,7 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
 
     def show_worker(self, worker_id: UUID) -> None:
         """Move the cursor to this worker, as soon as it is loaded."""
+        # The worker may be lost: those must not be hidden now.
         self._pending_worker_id, self._hides_dead = worker_id, False
         self.show_rows(self._rows)
         self._move_to_pending()

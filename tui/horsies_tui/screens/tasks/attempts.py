@@ -135,6 +135,7 @@ def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_widt
     """Choose the cell duration so that all spans fit into `max_width` cells."""
     begins, ends = min(span.begins_at for span in spans), max(span.ends_at for span in spans)
     gaps = [following - previous for span in spans for previous, following in pairwise(span.heartbeats)]
+    # The median: a few long silences do not change it.
     interval = max(median_low(gaps), MIN_INTERVAL) if gaps else DEFAULT_INTERVAL
     cell_duration = max(interval, (ends - begins) / max_width)
     is_truncated = len(detail.heartbeats) >= MAX_DETAIL_ROWS
@@ -143,13 +144,17 @@ def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_widt
         cell_duration=cell_duration,
         width=min(int((ends - begins) / cell_duration) + 1, max_width),
         heartbeat_interval=interval,
+        # Newest first, so the last one is the oldest that was read.
         known_since=detail.heartbeats[-1].at if is_truncated else None,
     )
 
 
 def draw_span(span: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> str:
     """Return one glyph per cell of the time scale."""
-    silences = _silences(span, scale)
+    known_since = scale.known_since or span.begins_at
+    points = (max(span.started_at or span.begins_at, known_since), *span.heartbeats, span.ends_at)
+    max_gap = SILENT_INTERVALS * scale.heartbeat_interval
+    silences = [(since, until) for since, until in pairwise(points) if until - since > max_gap]
     edges = [scale.begins_at + scale.cell_duration * index for index in range(scale.width + 1)]
     # An instant on the last edge belongs to the last cell; rounding may leave that edge before the end.
     edges[-1] = max(edges[-1], span.ends_at) + timedelta.resolution
@@ -164,6 +169,7 @@ def _cell_glyph(
     end: datetime,
     glyphs: Glyphs,
 ) -> str:
+    # A cell may cover several of these; the most important comes first.
     if end <= span.begins_at or begin > span.ends_at:
         return " "
     if begin <= span.ends_at < end:
@@ -172,6 +178,7 @@ def _cell_glyph(
         return glyphs.start
     if span.is_stale and span.stale_at is not None and begin <= span.stale_at < end:
         return glyphs.limit
+    # No silence either if a finished attempt has no heartbeats at all: it was too short, or they were deleted.
     if (scale.known_since is not None and end <= scale.known_since) or not (span.is_live or span.heartbeats):
         return glyphs.rule
     if any(min(until, end) - max(since, begin) > scale.cell_duration / 2 for since, until in silences):
@@ -183,14 +190,6 @@ def _end_glyph(span: AttemptSpan, glyphs: Glyphs) -> str:
     if span.is_live:
         return glyphs.unknown if span.is_stale else glyphs.running
     return glyphs.done if span.status == TaskStatus.COMPLETED else glyphs.bad
-
-
-def _silences(span: AttemptSpan, scale: TimeScale) -> list[tuple[datetime, datetime]]:
-    """Return the gaps between heartbeats that are too long."""
-    known_since = scale.known_since or span.begins_at
-    points = (max(span.started_at or span.begins_at, known_since), *span.heartbeats, span.ends_at)
-    max_gap = SILENT_INTERVALS * scale.heartbeat_interval
-    return [(since, until) for since, until in pairwise(points) if until - since > max_gap]
 
 
 # Attempts of a task
@@ -229,6 +228,7 @@ def _live_span(detail: TaskDetail, now: datetime) -> AttemptSpan | None:
         worker_id=task.worker_id,
         begins_at=began,
         started_at=task.started_at if is_running else None,
+        # The clock offset is measured: `now` may lie slightly before the claim.
         ends_at=max(now, began),
         heartbeats=_heartbeats(detail, task.claim_token, "runner" if is_running else "claimer"),
         status=task.status,

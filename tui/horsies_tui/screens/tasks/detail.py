@@ -125,18 +125,13 @@ def wrap_parts(parts: Sequence[str], width: int) -> list[str]:
 
 def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int, glyphs: Glyphs) -> Content:
     """Return the title line: the list it came from, full id and name on the left, status on the right."""
-    name = "" if detail is None else detail.task.name
-    status = _status_content(detail, glyphs)
+    name, status = "", Content("")
+    if detail is not None:
+        name, status = detail.task.name, safe(detail.task.status, "bold")
+        if is_stale(detail):
+            status = safe(f"{glyphs.bad} STALE", "bold $text-error")
     left = truncate(sanitize(f" {glyphs.back} {back}   {task_id}   {name}"), max(width - status.cell_length - 2, 0))
     return safe(left, "bold").pad_right(max(width - len(left) - status.cell_length - 1, 1)) + status
-
-
-def _status_content(detail: TaskDetail | None, glyphs: Glyphs) -> Content:
-    if detail is None:
-        return Content("")
-    if is_stale(detail):
-        return safe(f"{glyphs.bad} STALE", "bold $text-error")
-    return safe(detail.task.status, "bold")
 
 
 def is_stale(detail: TaskDetail) -> bool:
@@ -278,8 +273,10 @@ class TaskDetailScreen(TaskActionScreen):
         return (LiveQuery(name="task", fetch=self._fetch, invalidated_by=topics, poll_s=5.0),)
 
     async def _fetch(self, source: DataSource) -> RenderedTask:
+        # Copied: `[` and `]` may change it during the read.
         task_id = self.task_id
         detail = await source.task(task_id)
+        # In a thread: formatting a large payload would block the event loop.
         return RenderedTask(task_id=task_id) if detail is None else await asyncio.to_thread(self._render_task, detail)
 
     def _render_task(self, detail: TaskDetail) -> RenderedTask:
@@ -291,6 +288,7 @@ class TaskDetailScreen(TaskActionScreen):
 
     def show_result(self, name: str, value: object) -> None:
         del name
+        # A read of the previous task may end after `[` or `]`.
         if isinstance(value, RenderedTask) and value.task_id == self.task_id:
             self._rendered = value
             self._draw(value)
@@ -346,6 +344,7 @@ class TaskDetailScreen(TaskActionScreen):
 
     def tick(self) -> None:
         if self.detail is not None:
+            # The other sections show no ages and may be long.
             self._draw_live_sections(self.detail)
 
     def on_resize(self, _: events.Resize) -> None:

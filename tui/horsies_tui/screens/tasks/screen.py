@@ -226,7 +226,10 @@ class TasksScreen(TaskListScreen):
 
     async def _fetch_page(self, source: DataSource) -> TaskWindow:
         """Load the requested page; paging and refreshing share this query so that they cannot race."""
-        page_request, self._page_request = self._next_page_request(), PageRequest.RELOAD
+        page_request, self._page_request = self._page_request, PageRequest.RELOAD
+        # The query after a filter change may have failed; a window of the old filter cannot be continued.
+        if self.window.filter != self.filter and page_request is not PageRequest.OLDEST:
+            page_request = PageRequest.NEWEST
         window, max_rows = self.window, self.context.settings.max_rows
         match page_request:
             case PageRequest.NEWEST:
@@ -242,19 +245,13 @@ class TasksScreen(TaskListScreen):
             case PageRequest.RELOAD:
                 return await pages.reload(source, window, cursor=self.list.selection.cursor)
 
-    def _next_page_request(self) -> PageRequest:
-        # The query after a filter change may have failed; a window of the old filter cannot be continued.
-        is_outdated = self.window.filter != self.filter
-        if is_outdated and self._page_request is not PageRequest.OLDEST:
-            return PageRequest.NEWEST
-        return self._page_request
-
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
         return None if current is None else await source.task(current.id)
 
     def show_result(self, name: str, value: object) -> None:
         match value:
+            # A read with the previous filter may end after the filter changed.
             case TaskWindow() if value.filter == self.filter:
                 self._show(value)
             case Count():
@@ -264,6 +261,7 @@ class TasksScreen(TaskListScreen):
             case Facets():
                 self._show_facets(value)
             case None if name == PAYLOADS_QUERY:
+                # The rows are the same; this repaints the cells whose preview has arrived.
                 self.list.show(self.list.rows)
             case TaskDetail() | None if name == "detail":
                 self.query_one(TaskPreview).show(value, now=self.context.clock.now(), settings=self.context.settings)
@@ -277,6 +275,7 @@ class TasksScreen(TaskListScreen):
             self.list.selection.unmark(tuple(deleted))
             self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
         self.show_rows(window.rows)
+        # An empty list has no edge to scroll to, so the search for newer rows continues without a key.
         if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
             self._request_page(PageRequest.NEWER)
 
@@ -285,6 +284,7 @@ class TasksScreen(TaskListScreen):
         self.query_one(FacetSidebar).show(facets, self.filter)
         by_key = {"status": facets.statuses, "queue": facets.queues, "name": facets.names, "err": facets.error_codes}
         values = {key: [facet.value for facet in key_facets] for key, key_facets in by_key.items()}
+        # Filters are written in lower case, and completion starts from what was typed.
         values["status"] = [value.lower() for value in values["status"]]
         self.query_one(TaskFilterBar).suggester.values = values
 
@@ -326,6 +326,7 @@ class TasksScreen(TaskListScreen):
         self._is_all_matching = False
         self._update_status()
         if not self.list.selection.marks:
+            # The list stood still while rows were marked.
             self.context.queries.refresh("tasks")
 
     def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
@@ -352,6 +353,7 @@ class TasksScreen(TaskListScreen):
         self.context.queries.refresh("facets")
         self.context.state_file.save_filter(self.context.database_name, format_filter(self.filter))
         if self._facets is not None:
+            # Without waiting for the new counts: the chosen values are ticked at once.
             self.query_one(FacetSidebar).show(self._facets, self.filter)
 
     def on_facet_sidebar_picked(self, message: FacetSidebar.Picked) -> None:

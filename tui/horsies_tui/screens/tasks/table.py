@@ -126,6 +126,7 @@ _NEVER: Final = timedelta(-1)
 def sort_keys(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
     """Return the sort key of each column; missing values sort lowest."""
     return {
+        # Ids are UUIDv7, so their order is that of sending.
         "AGE": lambda task: -task.id.int,
         "TASK": lambda task: task.name,
         "QUEUE": lambda task: task.queue,
@@ -150,7 +151,13 @@ class ArgumentPreviews:
 
     @property
     def column(self) -> Column[TaskSummary]:
-        return Column(title=ARGUMENTS_TITLE, width=16, grows=6, drop_rank=8, cell=self._cell)
+        return Column(
+            title=ARGUMENTS_TITLE,
+            width=16,
+            grows=6,
+            drop_rank=8,
+            cell=lambda task, _: Cell(self._previews.get(task.id, ""), Tone.DIM),
+        )
 
     def missing(self, tasks: Iterable[TaskSummary]) -> list[UUID]:
         """Return the ids of the tasks without a cached preview."""
@@ -163,12 +170,10 @@ class ArgumentPreviews:
 
     def _preview(self, payload: PayloadPreview) -> str:
         document = payload.combined_arguments
+        # Too long to be read for a preview: only the size is known.
         if document is None:
             return f"{payload.size / 1000:.0f} kB"
         return compact_json(document, self._settings)[:MAX_PREVIEW_CHARACTERS]
-
-    def _cell(self, task: TaskSummary, _: datetime) -> Cell:
-        return Cell(self._previews.get(task.id, ""), Tone.DIM)
 
 
 # Export

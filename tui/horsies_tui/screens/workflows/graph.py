@@ -76,6 +76,7 @@ class RunGraph:
     def layers(self) -> list[list[NodeRow]]:
         """Return the nodes by depth: each is one layer below its deepest dependency."""
         depth: dict[int, int] = {}
+        # Kahn's algorithm: a node is ready when all its dependencies have a depth.
         unresolved = {node.index: len(node.dependencies) for node in self.nodes.values()}
         ready = deque(node.index for node in self.roots)
         while ready:
@@ -98,6 +99,7 @@ class RunGraph:
             while node.status in FAILED_OR_SKIPPED and index not in kept:
                 kept.add(index)
                 dependencies = self.nodes[index].dependencies
+                # A root leads to itself, which is kept by now and ends the loop.
                 index = dependencies[0] if dependencies else index
         return RunGraph({index: node for index, node in self.nodes.items() if index in kept})
 
@@ -313,10 +315,12 @@ class _GraphDrawing:
 
     def _with_branches(self, items: Sequence[_TreeItem], indent: str) -> list[tuple[_TreeItem, str, str]]:
         """Return sibling items in reverse order, each with its indent and branch glyph."""
+        # Not strict: without items there is still the last branch.
         branches = [self.glyphs.branch] * (len(items) - 1) + [self.glyphs.last_branch]
         return [(item, indent, branch) for item, branch in zip(items, branches, strict=False)][::-1]
 
     def _child_items(self, item: _TreeItem) -> list[_TreeItem]:
+        # Of all members: a group of similar nodes is drawn as one.
         children = [node for member in item.nodes for node in self.shown.children.get(member.index, ())]
         referenced = self.shown.other_dependents(item.nodes)
         children.sort(key=lambda node: node.index)

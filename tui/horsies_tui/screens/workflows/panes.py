@@ -114,15 +114,6 @@ def run_tone(status: str) -> Tone:
     return RUN_TONES.get(WorkflowStatus(status), Tone.PLAIN)
 
 
-def _failed_cell(run: WorkflowRow) -> Cell:
-    return Cell(f"{run.failed:,}" if run.failed else "", Tone.BAD)
-
-
-def _node_cell(line: NodeLine) -> Cell:
-    tone = Tone.DIM if line.is_pointer else NODE_TONES[line.status]
-    return Cell(f"{line.indent}{line.text}", tone)
-
-
 def _note_cell(line: NodeLine, now: datetime) -> Cell:
     started_at = line.nodes[0].started_at
     if line.status == WorkflowTaskStatus.RUNNING and started_at is not None and not line.is_pointer:
@@ -135,7 +126,13 @@ RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
     Column(title="ID", width=8, cell=lambda run, _: Cell(short_id(run.id), Tone.DIM)),
     Column(title="STATUS", width=9, cell=lambda run, _: Cell(run.status, run_tone(run.status))),
     Column(title="DONE", width=8, right=True, drop_rank=1, cell=lambda run, _: Cell(f"{run.done}/{run.total}")),
-    Column(title="FAIL", width=5, right=True, drop_rank=2, cell=lambda run, _: _failed_cell(run)),
+    Column(
+        title="FAIL",
+        width=5,
+        right=True,
+        drop_rank=2,
+        cell=lambda run, _: Cell(f"{run.failed:,}" if run.failed else "", Tone.BAD),
+    ),
     Column(
         title="AGE", width=4, right=True, ticks=True, cell=lambda run, now: Cell(format_short_age(now - run.created_at))
     ),
@@ -143,6 +140,13 @@ RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
 )
 
 NODE_COLUMNS: Final[tuple[Column[NodeLine], ...]] = (
-    Column(title="NODE", width=30, grows=3, cell=lambda line, _: _node_cell(line)),
+    Column(
+        title="NODE",
+        width=30,
+        grows=3,
+        cell=lambda line, _: Cell(
+            f"{line.indent}{line.text}", Tone.DIM if line.is_pointer else NODE_TONES[line.status]
+        ),
+    ),
     Column(title="", width=19, grows=1, ticks=True, cell=_note_cell),
 )

@@ -96,6 +96,7 @@ class WorkflowsScreen(ProposingScreen):
         )
 
     async def _fetch_run(self, source: DataSource) -> LoadedRun:
+        # Copied: the cursor may move to another run during the read.
         run_id = self.run_id
         return LoadedRun(run_id=run_id, detail=None if run_id is None else await source.workflow(run_id))
 
@@ -109,6 +110,7 @@ class WorkflowsScreen(ProposingScreen):
         """The run to show, and the target of actions."""
         if self._entered_run_ids:
             return self._entered_run_ids[-1]
+        # While the list has the focus, the tree beside it follows the list's cursor.
         if self._pinned_run_id is not None and not self.run_list.has_focus:
             return self._pinned_run_id
         return self.run_list.current.id if self.run_list.current is not None else None
@@ -185,6 +187,7 @@ class WorkflowsScreen(ProposingScreen):
 
     def on_row_list_cursor_moved(self) -> None:
         self._show_node()
+        # Both lists post this message; moving in the tree needs no query.
         if self._loaded_run.run_id != self.run_id:
             self.context.queries.refresh("run")
 
