@@ -27,7 +27,6 @@ from horsies.model.recovery.decision import (
     Requeue,
     Retry,
     TaskOwner,
-    asks_hooks,
     decide,
 )
 from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
@@ -53,8 +52,8 @@ class StaleTask:
 
     @classmethod
     def from_row(cls, row: StaleRow, policy: EffectivePolicy) -> StaleTask:
-        task = _task(row)
-        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_owner(row), listening=policy.listening)
+        task = _live_task(row)
+        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_task_owner(row), listening=policy.listening)
         decision = decide(task, evidence, policy.policy, row.now)
         return cls(row=row, task=task, evidence=evidence, effective_policy=policy, decision=decision)
 
@@ -67,10 +66,6 @@ class StaleTask:
     @property
     def is_fresh(self) -> bool:
         return isinstance(self.decision, Leave) and self.decision.why == "fresh"
-
-    @property
-    def asks_hooks(self) -> bool:
-        return asks_hooks(self.decision)
 
     @property
     def changes_state(self) -> bool:
@@ -108,6 +103,7 @@ class StaleTask:
             task=stale_task_info(self.row),
             recovering_worker_id=None if recovering_worker_id is None else str(recovering_worker_id),
             previous_worker_id=None if self.row.owner_id is None else str(self.row.owner_id),
+            # Hooks are called only for decisions with a reason; the fallback satisfies the type.
             reason=self.reason or RecoveryReason.HEARTBEAT_LOST,
             dry_run=dry_run,
         )
@@ -148,10 +144,11 @@ class StaleTask:
         if owner is None:
             return MISSING_STATE
         policy = self.effective_policy
+        # Shown as lost as soon as it counts as lost, even if no sweep has stored that yet.
         return "lost" if policy.policy.is_lost(owner, policy.listening, self.row.now) else owner.state
 
 
-def _task(row: StaleRow) -> LiveTask:
+def _live_task(row: StaleRow) -> LiveTask:
     return LiveTask(
         task_id=row.id,
         status=TaskStatus(row.status),
@@ -159,7 +156,7 @@ def _task(row: StaleRow) -> LiveTask:
         enqueued_at=row.enqueued_at,
         retry_count=row.retry_count,
         crash_count=row.crash_count,
-        retry_policy=_policy(row.task_options),
+        retry_policy=_retry_policy(row.task_options),
         good_until=row.good_until,
         flags=_parse_object(row.flags),
         recovery_hold_until=row.recovery_hold_until,
@@ -167,19 +164,20 @@ def _task(row: StaleRow) -> LiveTask:
     )
 
 
-def _owner(row: StaleRow) -> TaskOwner | None:
+def _task_owner(row: StaleRow) -> TaskOwner | None:
     if row.owner_state is None or row.owner_seen_at is None:
-        return None
+        return None  # the worker's row was deleted
     published = WorkerThresholds.from_stored(_parse_object(row.owner_config or "{}"))
     return TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
 
 
-def _policy(task_options: str) -> RetryPolicy | None:
+def _retry_policy(task_options: str) -> RetryPolicy | None:
     """Parse the retry policy stored with the task; None if it is invalid in this version."""
     stored = _parse_object(task_options).get("retry_policy")
     try:
         return None if stored is None else RetryPolicy.model_validate(stored)
     except ValueError:
+        # One unreadable row must not stop the sweep. Without a policy the task is not retried.
         return None
 
 
@@ -193,6 +191,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Sequence[str] = ()) -> RecoveryUpdate:
     """Build the update for a task that `needs_write`; `earlier_crashes` are listed in the error of a poison task."""
+    # The SQL statement stores the crash message only if the task was RUNNING.
     decision, crash_message = stale.decision, _crash_message(stale)
     events = tuple(_events(stale, sweeper, (*earlier_crashes, crash_message)))
     match decision:
@@ -208,6 +207,7 @@ def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Seq
             )
         case Fail(code=code):
             return RecoveryUpdate(
+                # A task of a paused or cancelled run: it may not start again, but it did not fail either.
                 status=TaskStatus.CANCELLED if code is OutcomeCode.TASK_CANCELLED else TaskStatus.FAILED,
                 error_code=code,
                 document=error_document(_error(stale, decision, (*earlier_crashes, crash_message))),
@@ -253,7 +253,7 @@ def _error(stale: StaleTask, decision: Fail, crashes: Sequence[str]) -> TaskErro
     if code is OutcomeCode.TASK_CANCELLED:
         return TaskError(error_code=code, message=f"not started again: its workflow was {row.no_restart}", data=data)
     if code is OperationalErrorCode.POISON_TASK:
-        crash_count = row.crash_count + 1
+        crash_count = row.crash_count + 1  # the row does not count this crash yet
         data |= {"crash_count": crash_count, "causes": list(crashes)}
         return TaskError(error_code=code, message=f"crashed {crash_count} times, last: {crashes[-1]}", data=data)
     return TaskError(error_code=code, message=crashes[-1], data=data)
@@ -287,6 +287,7 @@ def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> I
             **owner,
         },
     )
+    # Only a retry can overlap: no other decision lets a started task run again.
     if isinstance(stale.decision, Retry) and _may_overlap(stale):
         yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=owner)
     if swept.code == OperationalErrorCode.POISON_TASK:

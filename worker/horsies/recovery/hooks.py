@@ -207,32 +207,30 @@ class _Hook:
         self._suspended_until = 0.0
 
     async def call(self, argument: object) -> _CallResult:
+        # A thread cannot be stopped: without this limit, a hook that hangs would leave a thread behind for every task.
         if len(self._pending) >= MAX_LATE_CALLS or time.monotonic() < self._suspended_until:
             return _CallResult(failure=f"suspended after {MAX_LATE_CALLS} timeouts in a row")
-        result = await self._call(argument)
+        future = self._threads.submit(self._invoke, argument)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        try:
+            result = await asyncio.wait_for(asyncio.wrap_future(future), self._limit_s)
+        except TimeoutError:
+            result = self._timed_out()
         self._late_in_a_row = self._late_in_a_row + 1 if result.is_late else 0
         if self._late_in_a_row >= MAX_LATE_CALLS:
             self._suspended_until = time.monotonic() + SUSPEND_S
             self._late_in_a_row = 0
         return result
 
-    async def _call(self, argument: object) -> _CallResult:
-        future = self._threads.submit(self._invoke, argument)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._limit_s)
-        except TimeoutError:
-            return self._timed_out()
-
     def _invoke(self, argument: object) -> _CallResult:
         try:
             value = self._function(argument)
-            return self._loop.run(self._await(value)) if inspect.isawaitable(value) else _CallResult(value)
+            return self._loop.run(self._await_in_time(value)) if inspect.isawaitable(value) else _CallResult(value)
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
             return _failed_result(error)
 
-    async def _await(self, value: Awaitable[object]) -> _CallResult:
+    async def _await_in_time(self, value: Awaitable[object]) -> _CallResult:
         task = asyncio.create_task(_await_result(value))
         done, _ = await asyncio.wait([task], timeout=self._limit_s)
         if done:
@@ -263,6 +261,7 @@ class _Batch:
         error = result.failure or check(result.value)
         if error is None:
             return result
+        # The error is stored in an event and its text comes from user code.
         error = replace_unstorable(error)[:MAX_FAILURE_CHARS]
         if (hook.name, error) not in self._reported:
             self._reported.add((hook.name, error))

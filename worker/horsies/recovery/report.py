@@ -171,6 +171,7 @@ class AuditTrail:
         if record is None:
             return None
 
+        # In the transaction of the change, so that the audit entry never disagrees with the rows.
         async def record_tasks(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
             await record.add(
                 transaction, AuditProgress(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids)
@@ -180,6 +181,7 @@ class AuditTrail:
 
     async def record_skipped(self, count: int) -> None:
         """Record tasks or runs that changed in the meantime, were locked, or whose update was rejected."""
+        # In a transaction of its own: the update it reports has changed nothing.
         await self._add(count, AuditProgress(matched=count, skipped=count))
 
     async def record_healed(self, count: int) -> None:

@@ -61,7 +61,7 @@ async def clean(
         try:
             await cleanup.clean_category(category)
         except DatabaseUnreachable:
-            raise
+            raise  # the other categories would fail as well
         except BrokerError as error:
             errors.append(error)
     summary = cleanup.summary(sizes)
@@ -77,6 +77,7 @@ async def clean(
 
 async def clean_heartbeats(database: Database, windows: RetentionWindows, *, budget_s: float) -> int:
     """Delete old heartbeats only and return how many; part of every reaper pass. Records no event."""
+    # A lock of its own, so that this and a long retention pass do not keep each other from running.
     cleanup = _CleanupPass(database, windows, budget_s=budget_s, lock_name=HEARTBEAT_RETENTION_LOCK)
     await cleanup.clean_category(RetentionCategory.HEARTBEATS)
     return cleanup.totals[RetentionCategory.HEARTBEATS].tables[RetentionCategory.HEARTBEATS.table]
@@ -160,9 +161,11 @@ class _CleanupPass:
             self.totals[category].add(category, deleted)
             if self._progress is not None:
                 self._progress(category, rows)
+            # Checked after a batch, so that every category makes progress even if the first ones use up the time.
             if self._is_over():
                 self._is_cut_short = True
                 return
+        # The loop ended because another process holds the lock.
         self._is_busy = True
 
     async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
@@ -174,6 +177,7 @@ class _CleanupPass:
             )
             if deleted is not None or self._lock_wait_s <= 0 or self._is_over():
                 return deleted
+            # One wait budget for the whole pass: a busy lock must not cost `lock_wait_s` per category.
             self._lock_wait_s -= LOCK_POLL_S
             await asyncio.sleep(LOCK_POLL_S)
 

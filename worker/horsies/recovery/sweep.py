@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,14 @@ from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
-from horsies.model.recovery.decision import DecisionKind, Fail, RecoveredWorkers, RecoveryContext, TaskOwner
+from horsies.model.recovery.decision import (
+    DecisionKind,
+    Fail,
+    RecoveredWorkers,
+    RecoveryContext,
+    TaskOwner,
+    asks_hooks,
+)
 from horsies.model.recovery.fleet import (
     EffectivePolicy,
     Fleet,
@@ -53,7 +60,7 @@ from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueR
 from horsies.store.tasks import TaskStore
 from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck, preview_healing, release_quarantined
 
-MAX_EXPIRY_BATCHES: Final = 200
+MAX_EXPIRY_BATCHES: Final = 200  # bounds a manual sweep, which has no time limit; the next sweep goes on
 
 logger = logging.getLogger("horsies.recovery")
 
@@ -162,7 +169,7 @@ class SweepPass:
         self._options = options
         self._fleet = fleet
         self._hooks = hooks
-        self._healing = healing if options.worker_id is None else None
+        self._healing = healing if options.worker_id is None else None  # workflows belong to no single worker
         self._stuck_at_start: Sequence[SweptWorkflow] = ()
         self._effective_policy = effective_policy(observer, options, fleet)
         self._sweeper = observer.worker_id if isinstance(observer, WorkerObserver) else None
@@ -176,6 +183,7 @@ class SweepPass:
 
     async def run(self, steps: Collection[SweepStep]) -> SweepReport:
         await self._audit.begin()
+        # Before the other steps: tasks that they recover make runs due, which does not count as stuck.
         if SweepStep.WORKFLOWS in steps:
             await self._run_step(SweepStep.WORKFLOWS, self._preview_healing)
         for step in SweepStep:
@@ -244,6 +252,7 @@ class SweepPass:
             rows = await self._store.stale(scan, after=after)
             if rows and self._has_clock_jumped(rows[0].now):
                 return
+            # The scan filters by the observer's threshold; that of the owner or of a resilient task may be longer.
             tasks = [task for row in rows if not (task := StaleTask.from_row(row, self._effective_policy)).is_fresh]
             # In small batches, so that a pass recovers some tasks even if hooks are slow for every task.
             for first in range(0, len(tasks), HOOK_CONCURRENCY):
@@ -251,11 +260,12 @@ class SweepPass:
                     await self._recover_batch(await self._ask_hooks(tasks[first : first + HOOK_CONCURRENCY]))
             if len(rows) < PAGE_SIZE:
                 return
+            # Continue by id: rows that were held back or rejected still match the scan.
             after = rows[-1].id
 
     async def _ask_hooks(self, tasks: list[StaleTask]) -> list[StaleTask]:
         """Decide again with the hooks' answers where hooks may change the decision."""
-        asked = [task for task in tasks if task.asks_hooks]
+        asked = [task for task in tasks if asks_hooks(task.decision)]
         if self._hooks is None or not asked:
             return tasks
         answers = await self._hooks.ask([self._context(task) for task in asked])
@@ -263,6 +273,7 @@ class SweepPass:
         return [answered.get(task.row.id, task) for task in tasks]
 
     async def _recover_batch(self, tasks: list[StaleTask]) -> None:
+        # Notified after the loop, so that a slow hook does not delay the recovery of the batch.
         interrupted: list[RecoveryContext] = []
         for task in tasks:
             swept = await self._apply(task)
@@ -285,7 +296,7 @@ class SweepPass:
             )
         except StatementFailed as error:
             if error.retryable:
-                raise
+                raise  # the database, not this row, is the problem
             await self._record_refusal(task, error.message)
             return replace(task.to_swept_task(applied=False), refusal=error.message)
         if is_applied:
@@ -315,19 +326,15 @@ class SweepPass:
             if self._must_end():
                 return
             rows = await self._store.overdue(after=last)
-            documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
-            expired = frozenset(await self._expire_batch(documents))
+            expired: frozenset[UUID] = frozenset()
+            if rows and not self._options.dry_run:
+                documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
+                expired = frozenset(await self._store.expire(documents, record=self._audit.task_recorder))
+                await self._audit.record_skipped(len(documents) - len(expired))
             self._report.tasks += [_expired_task(row, applied=row.id in expired) for row in rows]
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]
-
-    async def _expire_batch(self, documents: Mapping[UUID, str]) -> list[UUID]:
-        if self._options.dry_run or not documents:
-            return []
-        expired = await self._store.expire(documents, record=self._audit.task_recorder)
-        await self._audit.record_skipped(len(documents) - len(expired))
-        return expired
 
     async def _preview_healing(self) -> None:
         if self._healing is not None and self._healing.preview is not None:
@@ -437,6 +444,15 @@ class SweepReportBuilder:
         recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
         owners = {task.owner_id for task in recovered if task.owner_id is not None}
         status = self._status
+        warnings = [*self.effective_policy.warnings, *self.warnings]
+        # With status OUTAGE_GRACE every task is held back, so the status says it already.
+        if (held_back := self._exempt_count) and status is not SweepStatus.OUTAGE_GRACE:
+            warnings.append(
+                f"stale tasks held back by outage grace: {held_back} (no worker connected for a full threshold)"
+            )
+        warnings += [
+            f"run {run_id} is locked by another transaction, left to the next sweep" for run_id in self.locked_runs
+        ]
         return SweepReport(
             status=status,
             dry_run=self.dry_run,
@@ -446,15 +462,7 @@ class SweepReportBuilder:
             worker_ids=tuple(sorted(owners | set(self.lost_workers))),
             tasks=tuple(self.tasks),
             workflows=tuple(self.workflows),
-            warnings=(
-                *self.effective_policy.warnings,
-                *self.warnings,
-                *self._outage_grace_warning(status),
-                *(
-                    f"run {run_id} is locked by another transaction, left to the next sweep"
-                    for run_id in self.locked_runs
-                ),
-            ),
+            warnings=tuple(warnings),
             failures=tuple(self.failures),
             locked_runs=tuple(self.locked_runs),
             was_stopped=self.was_stopped,
@@ -476,13 +484,6 @@ class SweepReportBuilder:
         if self.tasks and self._exempt_count == len(self.tasks):
             return SweepStatus.OUTAGE_GRACE
         return SweepStatus.NOTHING
-
-    def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
-        if not self._exempt_count or status is SweepStatus.OUTAGE_GRACE:
-            return []
-        return [
-            f"stale tasks held back by outage grace: {self._exempt_count} (no worker connected for a full threshold)"
-        ]
 
 
 # Healing of workflows
