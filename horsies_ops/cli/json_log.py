@@ -90,6 +90,7 @@ def redirect_streams() -> None:
     (handler,) = logger.handlers
     logging.captureWarnings(capture=True)
     warnings = logging.getLogger("py.warnings")
+    # Not propagated: a handler of the root logger could print the warning again as text.
     warnings.handlers[:], warnings.propagate = [handler], False
     sys.stdout = LogStream("stdout", logging.INFO, handler, 1).as_text()
     sys.stderr = LogStream("stderr", logging.WARNING, handler, 2).as_text()

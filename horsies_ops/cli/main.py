@@ -87,10 +87,12 @@ def _run(arguments: list[str]) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # open until the process exits
+    # Read from the raw arguments, because parsing them may already print an error.
     Colour.is_disabled = "--no-color" in arguments
     try:
+        # Not standalone: typer would print errors in its own form and exit with its own codes.
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
-        sys.stdout.flush()
+        sys.stdout.flush()  # here, where a broken pipe is still handled
     except HorsiesError as error:
         return handle_error(error, arguments)
     except typer.TyperException as error:

@@ -155,6 +155,7 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
         given = {field.name: values.pop(field.name) for field in option_fields}
+        # Given before the command's name, the options are in the context; given after it, in `values`.
         inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.merged_over(_context.obj)
         try:
@@ -163,6 +164,7 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
             complete_hint(error, options)
             raise
 
+    # Typer reads the parameters and their types from these two attributes.
     every = [*own, *shared, context]
     wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in every}

@@ -19,6 +19,7 @@ from horsies.errors import HorsiesError
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.report import ActionProgress
 
+# C1 controls, and characters that hide text or change its direction.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BOLD, _RED, _YELLOW, _CYAN, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
 _AGE_UNITS = (
@@ -46,6 +47,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
     from rich.cells import cell_len
 
     table = [tuple(columns), *(tuple(sanitize_text(cell) for cell in row) for row in rows)]
+    # cell_len, not len: East Asian characters and emoji take two columns.
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     coloured = Colour.is_enabled_on(sys.stdout)
     for number, row in enumerate(table):

@@ -39,7 +39,7 @@ from horsies_ops.cli.output import (
     print_warning,
     progress_bar,
 )
-from horsies_ops.ops import Ops, open_ops
+from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
 
 PAST_TENSE: Final = {
@@ -74,29 +74,24 @@ async def run_action(
 ) -> ExitCode:
     """Plan an action, ask for confirmation if needed, apply it and print the report."""
     async with open_ops(settings, actor=invocation.actor, via="cli") as ops:
-        plan = await ops.plan(action, await _selector(ops, selection), options)
+        if isinstance(selection, TaskFilter):
+            selector = Selector.matching(selection)
+        else:
+            selector = Selector.of_ids([await resolve_task_id(ops, id_text) for id_text in selection])
+        plan = await ops.plan(action, selector, options)
         needs_confirmation = plan.selector.filter is not None or plan.options.may_touch_running
         if plan.targets and needs_confirmation and not (invocation.is_dry_run or invocation.is_confirmed):
             _confirm(plan)
-        report = await _apply_plan(ops, plan, invocation)
+        if invocation.is_dry_run:
+            report = await ops.record_dry_run(plan)
+        else:
+            with progress_bar(plan.action, enabled=not (invocation.is_json or invocation.is_quiet)) as progress:
+                report = await ops.apply(plan, progress=progress)
     if invocation.is_json:
         print_json(action_document(plan, report))
     else:
         _print_report(plan, report, invocation)
     return _exit_code(plan, report, invocation)
-
-
-async def _selector(ops: Ops, selection: Sequence[str] | TaskFilter) -> Selector:
-    if isinstance(selection, TaskFilter):
-        return Selector.matching(selection)
-    return Selector.of_ids([await resolve_task_id(ops, id_text) for id_text in selection])
-
-
-async def _apply_plan(ops: Ops, plan: Plan, invocation: InvocationOptions) -> ActionReport:
-    if invocation.is_dry_run:
-        return await ops.record_dry_run(plan)
-    with progress_bar(plan.action, enabled=not (invocation.is_json or invocation.is_quiet)) as progress:
-        return await ops.apply(plan, progress=progress)
 
 
 def _confirm(plan: Plan) -> None:
@@ -232,6 +227,7 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         selection = FilterOptions(**{name: values.pop(name) for name in options})
         return command(*arguments, selection=selection, **values)
 
+    # Typer reads the options from the signature, so the one parameter is replaced by its fields.
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         parameters += options.values() if name == "selection" else (parameter,)

@@ -65,6 +65,7 @@ async def _read(options: GlobalOptions, actions: Sequence[str], limit: int) -> S
 
 
 def _document(row: AuditRow) -> dict[str, Any]:
+    # `filter_json` is the same value as text.
     plain = {name: value for name, value in to_json(row).items() if name != "filter_json"}
     return {**plain, "filter": row.filter}
 

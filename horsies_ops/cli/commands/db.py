@@ -68,6 +68,7 @@ def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
         _print_status(found, options, is_stopped=isinstance(unreachable, EmbeddedServerStopped))
     if unreachable is None:
         return ExitCode.DONE if found.is_current else ExitCode.FAILED
+    # A stopped embedded server is normal, and the facts above say so.
     if not isinstance(unreachable, EmbeddedServerStopped):
         print_error(unreachable)
     return unreachable.exit_code
@@ -131,7 +132,7 @@ async def _require_unused(broker: PostgresConfig, server: EmbeddedServer) -> Non
     """Raise Busy if the server has other sessions. Programs such as psql do not hold our file lock."""
     async with open_database(broker, read_only=True) as database:
         found = await database_status(database, embedded=True)
-    others = found.connections.used - 1 if found.connections else 0
+    others = found.connections.used - 1 if found.connections else 0  # without the session that counts
     if others:
         raise Busy(
             f"the embedded server in {server.folder} has {others} other session{'s' if others > 1 else ''}",
@@ -148,6 +149,7 @@ async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
     server = _embedded_server(broker)
     if server and not server.status().data_exists:
         return known_migrations()  # a dry run must not create a cluster
+    # Past any pooler, like the migration itself.
     async with open_database(broker, read_only=True, direct=True) as database:
         state = await schema_state(database)
         state.check_compatible()

@@ -65,7 +65,7 @@ async def _follow(
     ):
         async for event in events:
             print_line(format_event(event))
-            sys.stdout.flush()
+            sys.stdout.flush()  # a pipe is buffered, and a reader of --follow must not wait for more events
 
 
 def _json_line(event: EventRow) -> str:

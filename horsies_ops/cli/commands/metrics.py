@@ -41,6 +41,7 @@ def metrics(
 async def _serve(options: GlobalOptions, settings: AppConfig, host: str, port: int) -> None:
     from horsies_ops.metrics import Exporter, serve_metrics
 
+    # A signal then ends the blocks below normally, without a KeyboardInterrupt inside them.
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

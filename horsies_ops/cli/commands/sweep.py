@@ -73,6 +73,7 @@ def sweep(
     settings = load_and_export_settings(options)
     with redirect_stdout(sys.stderr):  # keep what the app and its hooks print out of our data
         user_app = _load_app(locator, settings)
+        # The app's own configuration counts: its code may set the database.
         config = user_app.config if user_app else settings.app
         report, silent = asyncio.run(_sweep(config, sweep_options, user_app, worker=worker, actor=actor, reason=reason))
     print_json(sweep_document(report, silent)) if json else print_sweep(report, silent)

@@ -235,7 +235,7 @@ def task_to_send(
     if not has_app:
         options.print_message("no app given or configured: name, arguments and queue are stored without validation")
     with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
-        app = load_app(options, locator) if has_app else Horsies()
+        app = load_app(options, locator) if has_app else Horsies()  # without tasks; it has the settings to send with
     try:
         if not has_app:
             queue_name = app.validate_queue_name(None) if queue is None else queue

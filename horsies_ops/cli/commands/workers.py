@@ -188,6 +188,7 @@ async def _ping(options: GlobalOptions, id_text: str | None, wait: timedelta) ->
             for worker in await ops.list_active_workers(_stale_threshold(ops.settings, None))
             if not worker.is_presumed_dead and worker_id in {None, worker.worker_id}
         }
+        # With as many answers as live workers there is nothing left to wait for.
         pongs = await ops.ping_workers(within=wait, worker_id=worker_id, min_responses=len(alive) or None)
     answers = {UUID(pong.worker_id): pong for pong in pongs}
     return [PingResult(worker_id=key, row=alive.get(key), pong=answers.get(key)) for key in alive | answers]

@@ -249,6 +249,7 @@ async def _change_run(
         if report.affected:
             return report, None
         (skipped,) = report.skipped
+        # Read after the refusal: the run may have changed since, and the error must describe its current state.
         detail = await ops.workflow(skipped.id)
         return report, refusal_error(report.action, skipped.id, None if detail is None else detail.run)
 
@@ -372,11 +373,13 @@ def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
     while stack:
         node, indent, is_last, parent = stack.pop()
         branch = "└─ " if is_last else "├─ "
+        # Each node is shown in full only once, or a graph with many joins would grow exponentially.
         if parent is not None and parent != node.dependencies[0]:
             yield f"{indent}{branch}see [{node.index}]"
             continue
         yield f"{indent}{branch}{_node_text(node, detail)}"
         below = successors.get(node.index, [])
+        # From MAX_TREE_DEPTH on, lines are no longer indented further, so that they fit the terminal.
         inner = indent if len(indent) >= 3 * MAX_TREE_DEPTH else indent + ("   " if is_last else "│  ")
         stack += [(successor, inner, successor is below[-1], node.index) for successor in reversed(below)]
 
