@@ -64,6 +64,7 @@ async def cleanup(
     )
     audit = _CleanupAudit(entry, progress)
     cleaned = due if dry_run else await _clean(session, windows, audit, stop)
+    # No batch deleted anything, so the audit entry is still missing.
     if audit.audit_id is None and not session.database.connection_spec.read_only:
         await session.run(lambda transaction: audit.add(transaction, 0))
     return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=audit.audit_id)
@@ -81,6 +82,7 @@ async def _clean(
         stop=stop,
         lock_wait_s=LOCK_WAIT_S,
     )
+    # Busy after the first batch is not an error: the rows deleted until then are reported.
     if cleaned.is_busy and not cleaned.rows:
         raise Busy("another process is cleaning up", hint="it deletes the same rows; try again in a minute")
     return cleaned

@@ -106,7 +106,7 @@ async def _wait_for_workers(ops: Ops, *, count: int) -> None:
 
 async def _kill(victim: subprocess.Popen[bytes], *, after_s: float, on_message: Callable[[str], None]) -> None:
     await asyncio.sleep(after_s)
-    victim.kill()
+    victim.kill()  # not terminate(): a worker that shuts down releases its tasks, and nothing would need recovery
     on_message(f"killed the second worker (kill -9, pid {victim.pid}); the first one will recover its tasks")
 
 

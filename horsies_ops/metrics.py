@@ -120,6 +120,7 @@ class _ThreadCollector:
         except (HorsiesError, TimeoutError) as error:
             future.cancel()
             log.warning("scrape failed: %s", format_one_line(error) or "database timeout")
+            # An answer all the same, so that alerts can tell a database outage from an exporter that is down.
             return [_up(0)]
 
 

@@ -176,6 +176,7 @@ async def open_ops(
         async with Database(spec, pool_settings) as database, Database(read_spec, pool_settings) as reader:
             yield Ops(
                 reader=reader,
+                # With `read_only` even a write by mistake goes to the pool whose transactions are READ ONLY.
                 database=reader if read_only else database,
                 direct_spec=replace(specs.direct, **spec_overrides),
                 is_embedded=app.broker.database_url.is_embedded,

@@ -89,6 +89,7 @@ class Sweeper:
                 stop=stop,
             )
         finally:
+            # In `finally`, so that failed hooks are reported even if the sweep itself fails.
             for failure in failures:
                 log_failure(failure)
                 if not options.dry_run:

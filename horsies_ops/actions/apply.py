@@ -35,6 +35,7 @@ from horsies_ops.actions.plan import Plan, Selector, SelectorLike, build_plan
 from horsies_ops.actions.report import MAX_SKIPPED_LISTED, ActionProgress, ActionReport, Skipped
 
 BATCH_SIZE: Final = 500
+"""Tasks per transaction: few, because workers that want to write the same rows wait for it."""
 STOP_TIMEOUT_S: Final = 5.0
 """How long workers have to stop a task that is requeued. Afterwards it is requeued anyway, flagged as overlapping."""
 POLL_INTERVAL_S: Final = 0.1
@@ -155,6 +156,7 @@ class _PlanExecution:
             self.database, [target for target in batch if must_stop and target.status == TaskStatus.RUNNING]
         )
         if stopper.targets:
+            # A transaction of its own: workers see the kill request only after its commit.
             self.audit_id = await self.database.run(lambda transaction: self._request_stops(transaction, stopper))
             await stopper.wait()
         changed, self.audit_id = await self.database.run(
@@ -175,6 +177,7 @@ class _PlanExecution:
     ) -> tuple[list[TransitionRow], int]:
         requeued = await stopper.requeued_by_owners(transaction)
         requeued_ids = {row.id for row in requeued}
+        # Their owners have requeued these already: they count as changed, although their status is not as planned.
         stopper.not_stopped -= requeued_ids
         remaining = [target for target in batch if target.id not in requeued_ids]
         changed = [*requeued, *await self._run_action(transaction, remaining)]
@@ -188,6 +191,7 @@ class _PlanExecution:
             return []
         match self.plan.action:
             case Action.REQUEUE:
+                # Tasks that are still running were not stopped in time, so their processes may be alive.
                 return await requeue(transaction, targets, reason=self._message("requeued"), may_overlap=True)
             case Action.RETRY:
                 return await resend(transaction, targets, [ID_GENERATOR.next_uuid() for _ in targets])

@@ -83,6 +83,7 @@ class Plan:
     @property
     def confirmation_tier(self) -> int:
         """How the action is confirmed: 1 = one key, 2 = type the number of tasks."""
+        # A filter always needs tier 2: the operator has not seen every task it matches.
         is_small = len(self.targets) <= SINGLE_KEY_LIMIT and self.selector.filter is None and not self.has_running_tasks
         return 1 if is_small else 2
 
@@ -229,7 +230,14 @@ class _PlanBuilder:
 
     def add(self, rows: Iterable[TargetRow]) -> None:
         for row in rows:
-            check = check_action(self.action, _action_target(row), self.options)
+            target = ActionTarget(
+                status=TaskStatus(row.status),
+                is_workflow_task=row.is_workflow_task,
+                is_delayed=row.is_delayed,
+                is_overdue=row.is_overdue,
+                no_restart=row.no_restart,
+            )
+            check = check_action(self.action, target, self.options)
             self._count(row.id, row.status, row.error_code, check)
             self._seen.add(row.id)
             if len(self._samples) < MAX_SAMPLES:
@@ -297,16 +305,6 @@ class _RunningCounts:
         if action in (Action.CANCEL, Action.FAIL) and running and not options.kill:
             warnings.append(f"{running:,} running tasks are not interrupted; their results will be discarded")
         return tuple(warnings)
-
-
-def _action_target(row: TargetRow) -> ActionTarget:
-    return ActionTarget(
-        status=TaskStatus(row.status),
-        is_workflow_task=row.is_workflow_task,
-        is_delayed=row.is_delayed,
-        is_overdue=row.is_overdue,
-        no_restart=row.no_restart,
-    )
 
 
 def _sample(row: TargetRow, check: ActionCheck) -> PlanSample:

@@ -52,6 +52,7 @@ async def _record_and_report(
     (known,) = await transaction.fetch(TASKS.is_queue_known, queue)
     entry = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
     audit_id = await record_audit(transaction, entry, AuditProgress(affected=affected, skipped=1 - affected))
+    # A warning, not an error: the queue may get its first worker or task later.
     unknown = f"no live worker serves {queue} and no task is waiting in it"
     if action == PAUSE_QUEUE:
         unknown += f"; if the name is wrong, undo this with: horsies queue resume {queue}"

@@ -66,6 +66,10 @@ async def _run_audited(
         is_changed = not isinstance(count_or_refusal, control.ControlRefusal) and count_or_refusal > 0
         progress = AuditProgress(affected=int(is_changed), skipped=int(not is_changed))
         matched = int(count_or_refusal is not control.ControlRefusal.NOT_FOUND)
+        # A change of no node means that the run was not in a state that the action allows.
+        skip_reason = SkipReason.WORKFLOW_STATE_NOT_ALLOWED
+        if isinstance(count_or_refusal, control.ControlRefusal):
+            skip_reason = SkipReason(count_or_refusal)
         entry = AuditEntry(
             operator=session.operator,
             action=action,
@@ -77,15 +81,10 @@ async def _run_audited(
             action=action,
             matched=matched,
             affected=progress.affected,
-            skipped=() if is_changed else (Skipped(run_id, _skip_reason(count_or_refusal)),),
+            skipped=() if is_changed else (Skipped(run_id, skip_reason),),
             skipped_count=progress.skipped,
             audit_id=await record_audit(transaction, entry, progress),
             retried_nodes=count_or_refusal if action == RETRY_WORKFLOW and isinstance(count_or_refusal, int) else 0,
         )
 
     return await session.run(work)
-
-
-def _skip_reason(refusal: int | control.ControlRefusal) -> SkipReason:
-    # A change of no node means that the run was not in a state that the action allows.
-    return SkipReason(refusal) if isinstance(refusal, control.ControlRefusal) else SkipReason.WORKFLOW_STATE_NOT_ALLOWED

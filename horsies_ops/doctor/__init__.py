@@ -100,8 +100,10 @@ async def _collect_findings(
             await _run_checks(findings, target, SERVER_CHECKS)
             if findings["schema"].status is CheckStatus.OK:
                 await _run_checks(findings, target, TABLE_CHECKS)
+            # Every other check has a finding by now.
             return "the schema is not up to date"
     except HorsiesError as error:
+        # Keeps the finding if the database was reached and the connection lost later.
         findings.setdefault("database", _failed(error))
         return "database unreachable"
 

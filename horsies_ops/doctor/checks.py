@@ -130,6 +130,7 @@ async def check_clock(target: CheckTarget) -> Finding:
     sent_at, started = datetime.now(UTC), time.monotonic()
     database_time = await target.reads.database_time()
     took = timedelta(seconds=time.monotonic() - started)
+    # The server read its clock about halfway through the round trip.
     return clock_finding(database_time - (sent_at + took / 2), took)
 
 
@@ -165,6 +166,7 @@ async def check_bloat(target: CheckTarget) -> Finding:
 
 
 def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
+    # Both limits: a small table often has a large share of dead rows, which does no harm.
     bloated = [table for table in tables if table.dead_share > DEAD_SHARE and table.dead_rows > DEAD_ROWS]
     if not bloated:
         size = humanize.naturalsize(sum(table.bytes for table in tables), binary=True)

@@ -78,8 +78,11 @@ def parse_event(payload: str, at: datetime) -> Change | None:
         ids, worker = _ids(message.get("ids") or ()), _ids([message.get("worker_id")])
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    topic = Topic.STATUS_CHANGE if message.get("to") else Topic.EVENT
+    if kind == "heartbeats":
+        topic = Topic.HEARTBEATS
     return Change(
-        topic=_topic(kind, message),
+        topic=topic,
         kind=kind,
         at=at,
         queue=_text(message.get("queue")),
@@ -89,12 +92,6 @@ def parse_event(payload: str, at: datetime) -> Change | None:
         ids=ids,
         worker_id=worker[0] if worker else None,
     )
-
-
-def _topic(kind: str, message: dict[str, Any]) -> Topic:
-    if kind == "heartbeats":
-        return Topic.HEARTBEATS
-    return Topic.STATUS_CHANGE if message.get("to") else Topic.EVENT
 
 
 def _text(value: object) -> str | None:

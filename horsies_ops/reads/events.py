@@ -139,6 +139,7 @@ async def _read_unseen(
     except HorsiesError:
         pass  # read again when the feed is restored
     seen.update(dict.fromkeys(row.id for row in found))
+    # Ids further back than OVERLAP are never read again.
     while len(seen) > 4 * OVERLAP:
         seen.popitem(last=False)
     return found

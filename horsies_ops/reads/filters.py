@@ -146,7 +146,7 @@ def parse_filter(text: str) -> TaskFilter | FilterFault:
 
 def format_filter(task_filter: TaskFilter) -> str:
     """Return the text that `parse_filter` turns into this filter; durations are rounded down to milliseconds."""
-    excluded = (list(_format_conditions(each)) for each in task_filter.excluded)
+    excluded = (list(_format_conditions(excluded_filter)) for excluded_filter in task_filter.excluded)
     negated = (f"-{terms[0]}" if len(terms) == 1 else f"-({' '.join(terms)})" for terms in excluded)
     return " ".join([*_format_conditions(task_filter), *negated])
 
@@ -174,6 +174,7 @@ def _build_filter(terms: Sequence[FilterTerm | NegatedGroup]) -> TaskFilter:
             excluded.append(_build_group(term))
             continue
         condition = _build_condition(term)
+        # Two negations cancel out: `-att<2` is `att>=2`.
         if condition.is_negated != term.is_negated:
             excluded.append(TaskFilter(**{condition.field: condition.value}))
         elif condition.field in conditions:
@@ -278,6 +279,7 @@ def _duration(value: FilterValue) -> timedelta:
 
 
 def _attempts(value: FilterValue) -> int:
+    # Nine digits always fit into a PostgreSQL integer; isdigit() alone accepts digits such as ².
     if not (value.text.isascii() and value.text.isdigit() and len(value.text) < 10):
         raise FilterSyntaxError(
             value.position, f"invalid number of attempts {value.text!r}", "write a whole number, such as 2"

@@ -131,6 +131,7 @@ class _ChangeFeed:
         except (TimeoutError, HorsiesError) as error:
             self._put_status(FeedStatus.LOST, error.message if isinstance(error, HorsiesError) else "database timeout")
         else:
+            # The listener may have connected during the round trip.
             if not self._is_listening:
                 self._put_status(FeedStatus.POLLING, self.listener.failure)
 
@@ -138,7 +139,7 @@ class _ChangeFeed:
         if is_listening:
             self._put_status(FeedStatus.RESTORED if self._has_listened else FeedStatus.LIVE)
             self._has_listened = True
-        elif self._is_listening:
+        elif self._is_listening:  # only the first failure: every failed attempt to reconnect calls this again
             self._put_status(FeedStatus.LOST, self.listener.failure)
         self._is_listening = is_listening
         self._listener_changed.set()

@@ -17,6 +17,7 @@ from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.stale import StaleCounts, count_stale
 
+# Rows that one statement counts: the overview must stay fast on tables with millions of rows.
 MAX_STATUS_COUNTED: Final = 20_000
 MAX_RUNS_COUNTED: Final = 10_000
 MAX_PER_BUCKET: Final = 2_000
@@ -209,6 +210,7 @@ async def overview(database: Database, *, local_config: RecoveryConfig | None = 
 
     Stale tasks are counted with `local_config` if there is no live worker.
     """
+    # Outside the transaction: it yields numbers but no ages.
     stale = await count_stale(database, local_config=local_config or RecoveryConfig())
     return await database.run(lambda transaction: _read_overview(transaction, stale))
 
@@ -217,6 +219,7 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
     (live,) = await transaction.fetch(OVERVIEW.live_counts)
     errors = await transaction.fetch(OVERVIEW.error_counts, DAY, MAX_PER_ERROR_CODE)
     queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    # One more than the limit, to see whether there are more.
     status_counts = await transaction.fetch(OVERVIEW.status_counts, MAX_STATUS_COUNTED + 1)
     runs = await transaction.fetch(OVERVIEW.run_statuses, MAX_RUNS_COUNTED + 1)
     finished = sum(queue.finished_last_minute for queue in queues)
@@ -322,6 +325,7 @@ async def read_increments(
 
     async def read(transaction: Transaction) -> CounterIncrements:
         (cutoff,) = await transaction.fetch(OVERVIEW.counter_cutoff)
+        # An open transaction may hold the cutoff back; `until` never decreases.
         if since is None or since >= cutoff.until:
             return CounterIncrements(until=since or cutoff.until)
         interval = (since, cutoff.until)

@@ -192,6 +192,7 @@ async def count_tasks(database: Database, task_filter: TaskFilter, *, cap: int =
         (size,) = await database.fetch(SEARCH.table_size, cap + 1)
         if size.counted <= cap:
             return Count(number=size.counted)
+        # The planner's statistics lag, but more than `cap` rows were seen.
         return Count(number=max(size.estimate, cap), is_estimate=True)
     found = examined = 0
     is_out_of_time = time_limit(SEARCH_TIME_LIMIT)
@@ -274,6 +275,7 @@ async def _candidates(database: Database, task_filter: TaskFilter) -> list[UUID]
     index, run_id = _index_for(task_filter)
     if index is None:
         return None
+    # One more than the limit, to see whether there are more.
     found = await database.fetch(SEARCH.candidates, index, run_id, MAX_CANDIDATES + 1)
     return None if len(found) > MAX_CANDIDATES else [row.id for row in found]
 
@@ -297,6 +299,8 @@ async def _oldest_id(database: Database, task_filter: TaskFilter) -> UUID:
     """Return a lower bound for the ids of tasks that `newer_than` allows."""
     if task_filter.newer_than is None:
         return MIN_ID
+    # At most 100 years, because a datetime cannot go below the year 1.
     since = await database_time(database) - min(task_filter.newer_than, timedelta(days=36_500)) - _MAX_CLOCK_SKEW
     milliseconds = max(0, int(since.timestamp() * 1000))
+    # The first 48 bits of a UUIDv7 are its milliseconds.
     return UUID(int=milliseconds << 80)

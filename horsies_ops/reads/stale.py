@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -148,7 +148,12 @@ async def silent_tasks(
     store = RecoveryStore(database)
     fleet = await store.fleet()
     effective = effective_policy(OperatorObserver(local_config=local_config), options, fleet)
-    threshold = _silence_threshold([member.config for member in fleet.live] or [local_config])
+    # Workers may have different intervals; with the longest one, no healthy task counts as silent.
+    configs = [member.config for member in fleet.live] or [local_config]
+    interval_ms = max(
+        max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs
+    )
+    threshold = TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=interval_ms)
     scans = [
         StaleScan(status=status, threshold=threshold, owner_id=options.worker_id)
         for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
@@ -172,13 +177,6 @@ async def _effective_policy(
     store: RecoveryStore, options: SweepOptions, local_config: RecoveryConfig
 ) -> EffectivePolicy:
     return effective_policy(OperatorObserver(local_config=local_config), options, await store.fleet())
-
-
-def _silence_threshold(configs: Sequence[RecoveryConfig]) -> timedelta:
-    intervals_ms = (
-        max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs
-    )
-    return TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=max(intervals_ms))
 
 
 def _scans(effective: EffectivePolicy, *, margin: timedelta, owner_id: UUID | None) -> list[StaleScan]:

@@ -5,6 +5,7 @@ WITH owned AS (
       FROM horsies_tasks
      WHERE status IN ('CLAIMED', 'RUNNING')
 ), live_worker AS (
+    -- No more than the largest value allowed: a malformed one could overflow the interval.
     SELECT processes
       FROM horsies_workers
      WHERE state IN ('starting', 'running', 'draining')
@@ -125,6 +126,7 @@ WITH RECURSIVE code(code) AS (
 )
 SELECT newest.task_name AS name, known.code, newest.status, count(*)::integer AS count,
        count(*) FILTER (WHERE newest.terminal_at > now() - interval '1 hour')::integer AS last_hour
+  -- Apps choose their own codes, so there may be any number of them.
   FROM (SELECT code FROM code WHERE code IS NOT NULL LIMIT 200) AS known
  CROSS JOIN LATERAL (SELECT task_name, status, terminal_at
                        FROM horsies_tasks
@@ -136,7 +138,8 @@ SELECT newest.task_name AS name, known.code, newest.status, count(*)::integer AS
 
 -- name: counter_cutoff
 -- The instant before which no more rows will appear: a row is stamped with the start of its transaction, so an open
--- transaction may still add older rows. One that is open for longer than our statement timeout is not ours.
+-- transaction may still add older rows. One that is open for longer than our statement timeout (30 s, and 1 s of margin
+-- on the server) is not ours.
 SELECT greatest(least(now(), (SELECT min(xact_start)
                                 FROM pg_stat_activity
                                WHERE datname = current_database() AND pid <> pg_backend_pid())),

@@ -1,6 +1,7 @@
 -- name: id_range
 -- The next $3 rows after $2 in id order, up to $4, without any filter. Only one of the two branches is executed.
 SELECT count(*)::integer   AS size,
+       -- Through text, because not all supported versions of PostgreSQL have min() and max() for uuid.
        min(id::text)::uuid AS lowest,
        max(id::text)::uuid AS highest
   FROM ((SELECT id FROM horsies_tasks
@@ -69,6 +70,7 @@ SELECT t.id, t.status
           AND (f.text IS NULL
                OR strpos(lower(concat_ws(E'\n', t.task_name, t.error_code, t.failed_reason, t.result #>> '{err,message}',
                                          t.args, t.kwargs)), lower(f.text)) > 0)
+        -- A comparison with NULL counts as no match.
         ) IS TRUE))
 )
 SELECT id, status

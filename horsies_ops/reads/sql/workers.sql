@@ -16,6 +16,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        w.health ->> 'listener'                                          AS listener,
        w.health::text                                                   AS health_json,
        w.recovery_config::text                                          AS config_json,
+       -- Anything but an array counts as empty: one malformed row must not break the whole list.
        CASE jsonb_typeof(w.health -> 'disabled_operations')
             WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'disabled_operations'))
             ELSE '{}' END                                               AS disabled_operations,
