@@ -284,7 +284,7 @@ def _command(action: Action) -> Callable[..., int]:
         ids: Annotated[
             list[str] | None,
             typer.Argument(
-                parser=parse_full_or_short_id, metavar="ID", help="Full ids, or the eight digits that lists show."
+                parser=parse_full_or_short_id, metavar="ID", help="Full ids of tasks, or their last eight digits."
             ),
         ] = None,
         *,

@@ -46,7 +46,7 @@ def audit(
     action: Annotated[
         list[Any] | None, list_option("Only these actions, such as retry or sweep.", parser=parse_actions)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most entries to show, newest last.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N entries, newest last.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """Show operator actions: who, why, which tasks, how many changed."""

@@ -108,7 +108,7 @@ def start(options: GlobalOptions) -> None:
             )
     started = server.keep()
     options.print_message(
-        "started; runs until `horsies db stop`" if started else "already running; now stays until `horsies db stop`"
+        "started; runs until `horsies db stop`" if started else "already running; stays up until `horsies db stop`"
     )
 
 

@@ -35,7 +35,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until interrupted.")] = False,
     kind: Annotated[list[Any] | None, list_option("Only events of these kinds.")] = None,
     since: Annotated[timedelta, duration_option("Only events of the last 1h, 2d, ….")] = DEFAULT_SINCE,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most events to show, newest last.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N events, newest last.")] = 1000,
     full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:

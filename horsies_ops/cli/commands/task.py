@@ -57,7 +57,7 @@ def list_(
     options: GlobalOptions,
     *,
     selection: FilterOptions,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most tasks to list.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most N tasks.")] = 50,
     after: Annotated[UUID | None, full_id_option("Continue after this task: `next` of the previous page.")] = None,
     search_all: Annotated[
         bool, typer.Option("--all", help="Search until --limit tasks are found or all were read, without a time limit.")
@@ -98,7 +98,7 @@ def show(
     task_id: Annotated[
         str,
         typer.Argument(
-            parser=parse_full_or_short_id, metavar="ID", help="Full id, or the eight digits that lists show."
+            parser=parse_full_or_short_id, metavar="ID", help="Full id of the task, or its last eight digits."
         ),
     ],
     *,
@@ -127,7 +127,7 @@ def send(
     priority: Annotated[
         int | None, typer.Option(min=1, max=100, metavar="N", help="1 to 100; 1 is claimed first.")
     ] = None,
-    delay: Annotated[timedelta | None, duration_option("Start no earlier than after this time, such as 5m.")] = None,
+    delay: Annotated[timedelta | None, duration_option("Start this long from now or later, such as 5m.")] = None,
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Idempotency key; a repeated send is stored once.")
     ] = None,
@@ -136,7 +136,7 @@ def send(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 if it is an error.")] = False,
     timeout: Annotated[
-        timedelta, duration_option("Time limit of --wait; then exit 1, while the task continues.")
+        timedelta, duration_option("Time limit of --wait; after it, exit 1 (the task continues).")
     ] = DEFAULT_WAIT,
     json: JsonOption = False,
 ) -> int:

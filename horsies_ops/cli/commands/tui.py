@@ -40,7 +40,7 @@ def tui(
         int, typer.Option("--port", min=1, max=65535, metavar="N", help="With --serve: port to listen on.")
     ] = 8000,
     read_write: Annotated[
-        bool, typer.Option("--read-write", help="With --serve: allow actions to everyone who can open the page.")
+        bool, typer.Option("--read-write", help="With --serve: everyone who can open the page may act.")
     ] = False,
 ) -> int:
     """Watch queues, tasks, workers and workflows live, and act on them."""

@@ -87,7 +87,7 @@ def list_(
     status: Annotated[list[Any] | None, list_option("Only these statuses.", parser=parse_run_statuses)] = None,
     name: Annotated[list[Any] | None, list_option("Only these workflow names; * and ? are wildcards.")] = None,
     root_only: Annotated[bool, typer.Option("--root-only", help="Leave out sub-workflows.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most runs to list.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most N runs.")] = 50,
     after: Annotated[UUID | None, full_id_option("Continue after this run: `next` of the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:

@@ -178,7 +178,7 @@ def _log(event: events.Event) -> None:
 def _log_line(event: events.Event) -> str:
     match event:
         case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
-            return f"{count} tasks in {within_s:g} s ({failed} failed, {retried} retried)"
+            return f"{count} {'task' if count == 1 else 'tasks'} in {within_s:g} s ({failed} failed, {retried} retried)"
         case events.WorkerUnfenced():
             return "database is back, claiming again"
         case _:
