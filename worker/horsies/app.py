@@ -358,7 +358,7 @@ class Horsies:
         return None if queues is None else {queue.name: queue.priority for queue in queues}
 
     def _result_codec_for(self, task_name: str) -> ValueCodec | None:
-        task = self._tasks.get(task_name)
+        task = self._tasks.get(task_name)  # looked up at each call: tasks are registered after the app is created
         return None if task is None else task.definition.codec.result_codec
 
 
@@ -378,7 +378,7 @@ class ChildHooks:
         self._hooks: list[ChildProcessStartHook] = []
 
     def __iter__(self) -> Iterator[ChildProcessStartHook]:
-        return iter(tuple(self._hooks))
+        return iter(tuple(self._hooks))  # a copy: a hook may register another one
 
     def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         if fault := _hook_fault(hook):

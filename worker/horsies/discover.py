@@ -80,7 +80,7 @@ def _is_missing_module(locator: Locator, cause: BaseException | None) -> bool:
     """Whether the app's module itself was not found, rather than one that it imports."""
     if is_path(locator.module) or not isinstance(cause, ModuleNotFoundError):
         return False
-    return f"{locator.module}.".startswith(f"{cause.name}.")
+    return f"{locator.module}.".startswith(f"{cause.name}.")  # for a.b.c, Python may report a or a.b as missing
 
 
 def _find_app(module: ModuleType, locator: Locator) -> Horsies:

@@ -109,7 +109,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
             except BaseException as error:  # noqa: BLE001  # passed to the caller
                 future.set_exception(error)
 
-        future.set_running_or_notify_cancel()
+        future.set_running_or_notify_cancel()  # a running future cannot be cancelled, and neither can the thread
         threading.Thread(target=work, name="horsies-bridge-work", daemon=True).start()
         return future
 

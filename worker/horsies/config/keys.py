@@ -306,6 +306,7 @@ def look_up(path: KeyPath) -> SettingKey | Fault:
     section, name = path[0], path[-1]
     pattern = QUEUE_SECTION if section == "queues" else section
     key = SCHEDULE_ENTRIES_KEY if path == ("schedule", "entries") else KEYS.get(f"{pattern}.{name}")
+    # The depth too: `queues.priority` would otherwise match the pattern `queues.NAME.priority`.
     if key is not None and len(path) == pattern.count(".") + 2:
         return key
     return _find_moved_key(path) or _unknown_key_fault(path, pattern)

@@ -210,6 +210,7 @@ def parse_env_text(key: SettingKey, text: str) -> Any:
 
 def resolve_none(key: SettingKey, value: Any) -> Any:
     """Return None for "none" or -1 if the key is optional, any other value unchanged."""
+    # TOML has no null, so a value has to stand for it.
     is_none = value.strip().lower() == "none" if isinstance(value, str) else type(value) is int and value == -1
     return None if key.is_optional and is_none else value
 

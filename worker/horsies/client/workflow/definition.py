@@ -103,7 +103,7 @@ class DefinitionRegistry:
         """Register a definition; one from the same source location (a reload) replaces the previous one."""
         key = getattr(definition, "definition_key", None)
         if not key:
-            self._without_key[str(definition.__location__)] = definition
+            self._without_key[str(definition.__location__)] = definition  # by location, so that a reload replaces it
             return
         known = self._by_key.get(key)
         if known is not None and known.__location__ != definition.__location__:

@@ -230,6 +230,7 @@ async def start_plan(
         )
         return _start_error(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
     try:
+        # Generated here and not by the database, so that `retry_start` can repeat the start under the same id.
         run_id = ID_GENERATOR.next_uuid() if workflow_id is None else UUID(parse_id(str(workflow_id)))
     except ValueError as error:
         return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
@@ -337,7 +338,7 @@ def run_result(
         )
     if status is not WorkflowStatus.COMPLETED:
         if row.error is not None:
-            return decode_result(f'{{"err":{row.error}}}')
+            return decode_result(f'{{"err":{row.error}}}')  # a run stores the bare error, not a result document
         return error_result(_STATUS_CODES[status], f"workflow {workflow_id} is {status}")
     if row.document is None:
         return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} has no stored result")

@@ -91,7 +91,7 @@ class Node(Generic[T]):
 
     def frozen_copy(self, index: int) -> Self:
         """An immutable copy, with this index."""
-        frozen = copy.copy(self)
+        frozen = copy.copy(self)  # shallow, because nodes refer to each other by identity
         frozen.assign_index(index)
         frozen.kwargs, frozen.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
         frozen.waits_for = tuple(self.waits_for)
@@ -128,7 +128,7 @@ class Node(Generic[T]):
         self.waits_for = [*self.waits_for, *added.values()]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False)  # two nodes with equal fields are still two nodes
 class TaskNode(Node[T]):
     """A node that runs a task."""
 

@@ -75,7 +75,7 @@ class WorkflowSpec(Generic[T]):
         _raise_faults(name, (fault for check in CHECKS for fault in check(draft)), location)
         self.name = name
         self.definition_key = definition_key
-        self.on_error = OnError(on_error)
+        self.on_error = OnError(on_error)  # after the checks, which report an invalid value with the other faults
         self.tasks = draft.nodes
         self._plan = build_plan(draft, self.on_error)
         self.output = None if self._plan.output_index is None else self.tasks[self._plan.output_index]

@@ -208,7 +208,7 @@ class _ArgumentValidator:
 
     def faults(self) -> Faults:
         yield from self._binding_faults()
-        for name in filter(self._is_parameter, self.node.kwargs):
+        for name in filter(self._is_parameter, self.node.kwargs):  # unknown names are reported already
             try:
                 self.codec.encode_keywords({name: self.node.kwargs[name]})
             except PayloadError as error:
@@ -239,6 +239,7 @@ class _ArgumentValidator:
             text = f"args_from[{parameter!r}] is a node that it does not wait for"
             hint = "add it to waits_for, or use from_node"
             yield self._fault(text, ErrorCode.WORKFLOW_INVALID_ARGS_FROM, hint=hint)
+        # Reported already, and without both ends there are no types to compare.
         if self.draft.index_of(source) is None or not self._is_parameter(parameter):
             return
         target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
