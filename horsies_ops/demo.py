@@ -238,7 +238,7 @@ class DemoSetup:
         try:
             yield process
         finally:
-            process.terminate()
+            process.terminate()  # no effect on the worker that was killed
             try:
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

@@ -231,6 +231,7 @@ class _PlanExecution:
         return await record_audit(transaction, _audit_entry(self.plan, self.operator), progress, self.audit_id)
 
     def report(self) -> ActionReport:
+        # Planned, but not in the planned state any more when their batch was applied.
         state_changed = [Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in self.skipped]
         warnings = list(self.plan.warnings)
         if self.overlapping:

@@ -82,6 +82,7 @@ def is_asked_for(arguments: Sequence[str]) -> bool:
     """Return whether the command line or the environment asks for JSON; needed before settings can be read."""
     formats = [value for option, value in pairwise(arguments) if option == _OPTION]
     formats += [argument.removeprefix(f"{_OPTION}=") for argument in arguments if argument.startswith(f"{_OPTION}=")]
+    # The last one wins, as typer decides.
     return (formats or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
 
 

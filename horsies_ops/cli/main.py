@@ -115,6 +115,7 @@ def handle_error(error: HorsiesError, arguments: list[str]) -> int:
         return error.exit_code
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
+    # In the raw arguments, because the error may be that they cannot be parsed.
     if "--json" in arguments:
         print_json({"error": error_document(error)})
     print_error(error)

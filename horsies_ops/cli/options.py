@@ -90,6 +90,7 @@ class GlobalOptions:
         """Return these options, and those given before the command's name for all that are not set."""
         if outer is None:
             return self
+        # The default of every option is falsy, so a truthy value was given.
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
 
     def add_connection_options(self, hint: str) -> str:

@@ -133,4 +133,5 @@ def _counts(report: SweepReport) -> str:
     parts += [f"{changed} changed meanwhile"] if changed and not report.dry_run else []
     parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
     parts += [f"{len(report.locked_runs)} workflows locked by another transaction"] if report.locked_runs else []
+    # A sweep that recovered no task but was not idle has only marked workers lost.
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

@@ -136,6 +136,7 @@ def _print_report(plan: Plan, report: ActionReport, invocation: InvocationOption
             for group in plan.groups
         ]
         print_table(("count", "status", "error", "effect"), rows, right=("count",))
+    # Only a retry has new ids.
     for old, new in list(zip(report.task_ids, report.new_ids, strict=False))[:MAX_TASKS_LISTED]:
         print_line(f"{old} resent as {new}")
     if invocation.is_dry_run:

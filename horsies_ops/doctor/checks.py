@@ -120,6 +120,7 @@ def pooler_finding(*, has_session_url: bool, schema: str, path: str) -> Finding:
         return fail(
             "LISTEN does not work through a transaction pooler", hint="set broker.session_database_url to the server"
         )
+    # `public` is in the default search_path.
     if schema != "public" and schema not in [name.strip(' "') for name in path.split(",")]:
         hint = f"ALTER ROLE … SET search_path = {schema}, for the role in broker.database_url"
         return warn(f"the search_path of pooled sessions does not include the schema {schema}", hint=hint)
@@ -280,6 +281,7 @@ def outage_grace_finding(fleet: Fleet) -> Finding:
     ]
     if len(ends) < len(fleet.live):
         return ok(f"{len(fleet.live) - len(ends)} of {len(fleet.live)} live workers make recovery decisions")
+    # The earliest end: from then on one worker recovers tasks again.
     detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
     return warn(detail, hint="no action needed; horsies sweep --force ignores it")
 

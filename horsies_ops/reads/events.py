@@ -120,6 +120,7 @@ async def tail_events(
         yield row
     async with aclosing(listen(database, direct_spec)) as changes:
         async for change in changes:
+            # Also after a reconnect and on every poll, because notifications may have been missed.
             may_have_events = change.topic is Topic.EVENT or (
                 change.topic is Topic.FEED and change.kind != FeedStatus.LOST
             )

@@ -76,6 +76,7 @@ class TaskFilter:
 def _conditions(task_filter: TaskFilter) -> dict[str, object]:
     """Return the conditions that are set, as JSON values."""
     values = {field.name: getattr(task_filter, field.name) for field in fields(task_filter) if field.name != "exclude"}
+    # No test for truth: False and 0 are conditions too.
     return {name: _json_value(name, value) for name, value in values.items() if value not in (None, (), [])}
 
 
@@ -104,6 +105,7 @@ def glob_to_like(glob: str) -> str:
 
 
 def is_short_id(text: str) -> bool:
+    # Not int(text, 16), which accepts signs, spaces and underscores.
     return len(text) == SHORT_FORM_DIGITS and all(digit in "0123456789abcdefABCDEF" for digit in text)
 
 
@@ -301,6 +303,7 @@ def _is_id(text: str) -> bool:
 
 
 _SPACE = re.compile(r"\s*")
+# The longer operators come first, or `<=` would be read as `<`.
 _KEY = re.compile(r"([A-Za-z_]+)(:|<=|>=|<|>)")
 _BARE = re.compile(r'[^\s,"()]+')
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -179,7 +179,7 @@ async def search_ranges(
         if ids.lowest is None or ids.highest is None:
             return
         matches = await _match(database, task_filter, oldest_first, max_matches, (ids.lowest, ids.highest))
-        if ids.size < size:
+        if ids.size < size:  # the last range
             yield SearchRange(matches=matches, rows_examined=ids.size)
             return
         position = ids.highest if oldest_first else ids.lowest

@@ -136,6 +136,7 @@ async def nearly_stale_tasks(
     effective = await _effective_policy(store, options, local_config)
     scans = _scans(effective, margin=within, owner_id=options.worker_id)
     tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
+    # The scan used the thresholds of the fleet; those of a task may be longer.
     return tuple(
         task.to_swept_task(applied=False) for task in tasks if task.is_fresh and task.silence >= task.threshold - within
     )

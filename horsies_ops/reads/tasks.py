@@ -223,6 +223,7 @@ async def list_tasks(
     page = tuple(task for task in await tasks_by_id(database, statuses) if task.status == statuses[task.id])
     return TaskPage(
         tasks=page[::-1] if oldest_first else page,
+        # If time ran out, the next page starts after the last row examined, whether it matched or not.
         next=found[limit - 1].id if len(found) > limit else last_examined,
         searched_to=sent_at_from_id(last_examined) if last_examined is not None and len(found) < limit else None,
     )

@@ -44,6 +44,7 @@ def tui(
     ] = False,
 ) -> int:
     """Watch queues, tasks, workers and workflows live, and act on them."""
+    # Imported here: Textual takes long to import, and no other command needs it.
     from horsies_tui.launch import LaunchOptions, is_web_child, launch, serve_in_browser
 
     launch_options = LaunchOptions(

@@ -80,7 +80,7 @@ def worker(
     }
     settings = load_and_export_settings(options, **given)
     if settings.log.format == "json":
-        json_log.redirect_streams()
+        json_log.redirect_streams()  # before the app is imported, because its modules may print
     user_app = _load_app(locator, settings)
     if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
