@@ -36,6 +36,7 @@ MAX_COMMAND_WIDTH: Final = 120
 class ProposalDialog(ModalScreen[ProposalReport | None]):
     """Shows a proposal and applies it when confirmed. Result: the report, or None if not applied."""
 
+    # No widget has the focus at first, so that Enter goes back.
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "apply", "apply"),
@@ -118,6 +119,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
             self.action_apply()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        # An input handles Enter itself, so `check_action` was not asked.
         if not self.keys_enabled.is_set():
             return
         if event.input.id == "proposal-reason":
@@ -138,6 +140,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
             self._start_apply()
 
     def _start_apply(self) -> None:
+        # `_stop` is set once: pressing `y` again must not apply the proposal twice.
         if self._stop is not None or not self._can_apply:
             return
         reason = self.query_one("#proposal-reason", Input).value.strip()
@@ -182,6 +185,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     def action_leave(self) -> None:
         """Stop a running action after its batch; otherwise close the dialog."""
         if self._stop is not None and self._report is None:
+            # The dialog stays open until the report says how far the action came.
             self._stop.set()
         else:
             self.dismiss(self._report)
@@ -189,6 +193,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     async def action_edit(self) -> None:
         if self._proposal.with_next_option is None or self._stop is not None:
             return
+        # If the new preview cannot be read, the one on screen stays.
         with contextlib.suppress(HorsiesError):
             self._proposal = await self._proposal.with_next_option()
             self._show()
@@ -216,6 +221,7 @@ class ConfirmationInput(Input):
 
     def on_key(self, event: events.Key) -> None:
         if self._is_dialog_key(event.character):
+            # Without this, the key handler of Input would insert the letter.
             event.prevent_default()
 
     def _is_dialog_key(self, character: str | None) -> bool:

@@ -97,6 +97,7 @@ async def propose_task_action(
     async def apply(
         reason: str | None, progress: Callable[[ActionProgress], None], stop: asyncio.Event
     ) -> ProposalReport:
+        # Applies the previewed plan, not a new one: rows may have changed since.
         with_reason = replace(plan, options=replace(plan.options, reason=reason or None))
         return _task_report(source, action, await source.apply(with_reason, progress=progress, stop=stop))
 
@@ -133,6 +134,7 @@ def _selected_by(plan: Plan) -> str:
 
 def _next_options(action: Action, options: ActionOptions) -> ActionOptions:
     """Cycle the treatment of running tasks: skipped, included and, for cancel, killed."""
+    # Neither applies to running tasks.
     if action in (Action.RETRY, Action.EXPIRE):
         return options
     if not options.include_running:

@@ -161,6 +161,7 @@ def _sort_key(candidate: StaleCandidate) -> tuple[int, timedelta, UUID]:
     """RUNNING first, then CLAIMED and PENDING; within each, the furthest past its threshold first."""
     task = candidate.task
     over = (task.heartbeat_age or task.overdue_by or _NO_TIME) - (task.effective_threshold or _NO_TIME)
+    # The id keeps the order of equal tasks the same on every read.
     return _STATUS_ORDER[task.state], -over, task.task_id
 
 
@@ -281,6 +282,7 @@ async def propose_sweep(source: DataSource, options: SweepOptions) -> Proposal:
     ) -> ProposalReport:
         report = await source.sweep(options, reason=reason, stop=stop)
         applied = sum(task.applied for task in report.tasks)
+        # A sweep reports no progress; this fills the bar at its end.
         progress(ActionProgress(done=1, total=1, affected=applied, skipped=0))
         return _sweep_report(report)
 
@@ -293,6 +295,7 @@ async def propose_sweep(source: DataSource, options: SweepOptions) -> Proposal:
         lines=_sweep_lines(preview),
         warnings=(*_sweep_warnings(due, alive), *preview.warnings, *_next_stale_warning(silent)),
         command=sweep_command(options),
+        # Recovering a task that may still be running needs the stronger confirmation, however few there are.
         confirmation_text=str(len(due) + healed) if len(due) > CONFIRM_ABOVE or alive else None,
         apply=apply,
     )

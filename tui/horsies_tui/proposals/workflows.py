@@ -198,6 +198,7 @@ def _run_report(change: _RunChange, report: ActionReport) -> ProposalReport:
 
 async def propose_queue_pause_toggle(source: DataSource, name: str, now: datetime) -> Proposal:
     """Resume a paused queue, pause any other."""
+    # Read again: another operator may have paused or resumed it since the screen was drawn.
     queue = next((row for row in await source.list_queues() if row.name == name), None)
     is_paused = queue is not None and queue.is_paused
     verb = "resume" if is_paused else "pause"
