@@ -110,6 +110,7 @@ def facet_choices(facets: Facets, task_filter: TaskFilter) -> list[FacetChoice]:
     choices: list[FacetChoice] = []
     for field in FACET_FIELDS:
         counts = {facet.value: facet.count for facet in getattr(facets, field)[:MAX_VALUES]}
+        # Added even if they do not occur: otherwise they could not be deselected.
         filtered = {value: counts.get(value) for value in getattr(task_filter, field)}
         choices += [FacetChoice(field=field, value=value, count=count) for value, count in (counts | filtered).items()]
     return choices

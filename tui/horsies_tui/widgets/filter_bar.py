@@ -76,12 +76,14 @@ class FilterBar(Horizontal):
             self._show_status(text)
 
     def _show_status(self, text: str) -> None:
+        # Counts arrive about once a second; an update of the same text would still cause a layout.
         if text != self._shown_status:
             self._shown_status = text
             self.query_one("#filter-status", Static).update(safe(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
+        # Each key restarts the timer, so that typing a word causes one query.
         if self._pause is not None:
             self._pause.stop()
         self._pause = self.set_timer(TYPING_PAUSE_S, self._apply_input)
@@ -158,6 +160,7 @@ class FilterSuggester(Suggester):
     )
 
     def __init__(self) -> None:
+        # No cache: the values change with the facets.
         super().__init__(use_cache=False, case_sensitive=True)
         self.keys: Sequence[str] = self.KEYS
         self.values: Mapping[str, Sequence[str]] = {}
@@ -165,6 +168,7 @@ class FilterSuggester(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         word = value.rpartition(" ")[2]
+        # A leading `-` negates a part; values are separated by commas, and only the last one is completed.
         key, colon, typed_values = word.removeprefix("-").partition(":")
         candidates = self.values.get(key, ()) if colon else self.keys
         prefix = typed_values.rpartition(",")[2] if colon else word.removeprefix("-")

@@ -52,7 +52,9 @@ class AppHeader(Widget):
         return self._rendered
 
     def _line(self) -> Content:
-        before = Content.assemble(" ", ("horsies", "bold"), "  ", self._environment())
+        env = self._app_context.settings.env
+        environment = Content.assemble(safe(env, "bold"), "  ") if env else Content("")
+        before = Content.assemble(" ", ("horsies", "bold"), "  ", environment)
         after = Content.assemble("   ", self._state())
         right = Content.assemble(self._access_mode(), f"   {format_time(self.as_of)[:-3]}Z ")
         room = self.size.width - right.cell_length
@@ -63,10 +65,6 @@ class AppHeader(Widget):
         )
         left = before + safe(name) + after
         return left.truncate(room - 1, ellipsis=True).pad_right(max(room - left.cell_length, 1)) + right
-
-    def _environment(self) -> Content:
-        env = self._app_context.settings.env
-        return Content.assemble(safe(env, "bold"), "  ") if env else Content("")
 
     def _state(self) -> Content:
         queries, glyphs = self._app_context.queries, self._app_context.glyphs
@@ -106,6 +104,7 @@ class ScreenTabs(Widget):
         return Content.styled(title, "" if place in self._available else "dim")
 
     async def on_click(self, event: events.Click) -> None:
+        # `render` puts one space before each tab.
         x = 1
         for number, place in enumerate(TABS, 1):
             width = self._tab(number, place).cell_length

@@ -45,6 +45,7 @@ class Page(VerticalScroll, can_focus=True):
         current, hit = hits[self._hit]
         for section in self.query(Section):
             section.highlight_hit(hit if section is current else None)
+        # The border with the title is above the first line of a section.
         line = current.virtual_region.y + current.gutter.top + current.line_of_hit(hit)
         self.scroll_to(y=max(line - self.size.height // 2, 0), animate=False)
         return self._hit + 1, len(hits)
@@ -111,6 +112,7 @@ class Section(Static):
 
     def line_of_hit(self, hit: tuple[int, int]) -> int:
         """The line on which a hit starts, counted after wrapping."""
+        # Including the first character of the hit, which may begin a new line.
         return len(self._shown[: hit[0] + 1].wrap(max(self.content_size.width, 1))) - 1
 
     def _paint(self) -> None:
@@ -168,6 +170,7 @@ def task_arguments(task: TaskRecord) -> Any:
 def indented_json(value: Any, settings: TuiConfig) -> str:
     """Redacted, indented JSON; each line is sanitized."""
     text = json.dumps(redact(value, settings), ensure_ascii=False, indent=2, default=str)
+    # A limit that no line reaches: `sanitize` would cut the text otherwise.
     return "\n".join(sanitize(line, limit=_MAX_ESCAPE_LENGTH * len(line) + 1) for line in text.split("\n"))
 
 

@@ -316,6 +316,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self._repaint_line(self.selection.cursor_index)
         self._bring_into_view(self.scroll_offset.y)
         self.post_message(self.CursorMoved())
+        # A short window is close to both ends; then the older rows are asked for.
         if self.selection.cursor_index >= len(self._rows) - EDGE_ROWS:
             self.post_message(self.EdgeNeared(older=True))
         elif self.selection.cursor_index < EDGE_ROWS:
@@ -340,6 +341,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def refresh_marks(self) -> None:
         """Redraw the marks and post `MarksChanged`; call after changing `selection.marks`."""
+        # Marking a range or all rows takes the keys of the headings in between, too.
         self.selection.marks -= {row for row in self._rows if isinstance(row, Heading)}
         self.refresh()
         self.post_message(self.MarksChanged())
@@ -375,6 +377,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     def _place_columns(self) -> None:
         columns = [column for column in self.columns if self.is_wide or column.title not in self._hidden_titles]
         self._placed_columns = place_columns(columns, self.size.width, indent=GUTTER, scrolled=self._scrolled_columns)
+        # Cached cells are keyed by their x position, which may have changed.
         self._line_cache.clear()
         self.refresh()
 
@@ -525,6 +528,7 @@ def place_columns(
     placed: list[PlacedColumn[T]] = []
     x = indent
     for column in chosen:
+        # A share of what is still left, so that rounding leaves no column of the screen unused.
         share = spare * column.grows // shares if shares else 0
         spare, shares = spare - share, shares - column.grows
         placed.append(PlacedColumn(column=column, x=x, width=column.width + share))
