@@ -52,8 +52,11 @@ class StateFile:
             return
         self.state = state
         if self._path is not None:
+            # TOML has no null, so an unset theme is left out.
+            theme = {} if state.theme is None else {"theme": state.theme}
+            document: dict[str, Any] = {**theme, "wide": state.is_wide, "filters": dict(state.filters)}
             with contextlib.suppress(OSError):
-                _write_atomically(self._path, tomli_w.dumps(_document(state)))
+                _write_atomically(self._path, tomli_w.dumps(document))
 
     def save_filter(self, database: str, text: str) -> None:
         """Save the filter last used on a database; an empty one is removed."""
@@ -64,11 +67,6 @@ class StateFile:
 def default_state_path() -> Path:
     """`$XDG_STATE_HOME/horsies/tui.toml`, or the platform's equivalent."""
     return user_state_path("horsies", appauthor=False) / "tui.toml"
-
-
-def _document(state: SavedState) -> dict[str, Any]:
-    theme = {} if state.theme is None else {"theme": state.theme}
-    return {**theme, "wide": state.is_wide, "filters": dict(state.filters)}
 
 
 def _read(path: Path) -> SavedState:

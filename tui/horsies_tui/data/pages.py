@@ -79,6 +79,7 @@ async def load_older(source: DataSource, window: TaskWindow, *, max_rows: int) -
     extended = replace(window, rows=kept, older_cursor=page.next, searched_to=page.searched_to)
     if len(kept) == len(rows):
         return extended
+    # The dropped rows are newer ones that can be loaded again.
     return replace(extended, newer_cursor=kept[0].id, is_at_top=False, searched_newer_to=None)
 
 
@@ -89,6 +90,7 @@ async def load_newer(source: DataSource, window: TaskWindow, *, max_rows: int) -
     page = await source.list_tasks(
         window.filter, order=TaskOrder.OLDEST_FIRST, after=window.newer_cursor, limit=PAGE_SIZE
     )
+    # Read oldest first, to join the window without a gap; reversed to newest first.
     rows = _without_ages(page.tasks[::-1]) + window.rows
     kept = rows[: max(max_rows, PAGE_SIZE)]
     extended = replace(

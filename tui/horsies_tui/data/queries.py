@@ -152,6 +152,7 @@ class _QueryLoop:
         while not self._is_stopped:
             await self._wait_until_due()
             was_urgent = self._is_urgent
+            # Cleared before the fetch: a change during it makes its result outdated again.
             self._is_dirty = self._is_urgent = False
             started = time.monotonic()
             await self._fetch()
@@ -163,6 +164,7 @@ class _QueryLoop:
         """Wait until the query is invalidated or its poll is due; while paused, until a manual refresh."""
         deadline = time.monotonic() + self.query.poll_s
         while not self._is_due(deadline):
+            # At least one refresh interval: while paused, the deadline may have passed long ago.
             await self._wait(max(deadline - time.monotonic(), self._owner.refresh_s))
 
     def _is_due(self, deadline: float) -> bool:
@@ -177,6 +179,7 @@ class _QueryLoop:
         except Exception as error:  # noqa: BLE001  # a failing query must not end its loop
             message = FetchFailed(self.query.name, _as_horsies_error(error))
             self._failures += 1
+            # Due again after the backoff instead of at the next poll.
             self._is_dirty = True
         finally:
             self._is_fetching = False
@@ -189,11 +192,13 @@ class _QueryLoop:
         refresh_s = self._owner.refresh_s
         pause_s = max(refresh_s, self.query.min_interval_s, THROTTLE_FACTOR * took_s, backoff_s)
         deadline = time.monotonic() + min(pause_s, max(MAX_THROTTLE_S, refresh_s))
+        # Changes wake the loop too, but only a manual refresh ends the pause early.
         while not self._is_urgent and time.monotonic() < deadline:
             await self._wait(deadline - time.monotonic())
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait until the loop is woken or the timeout has passed."""
+        # No wake-up is lost here: callers have just checked the flags, and nothing was awaited since.
         self._woken.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), timeout_s)

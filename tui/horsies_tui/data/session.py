@@ -127,14 +127,13 @@ class Session:
                 raise DatabaseUnreachable("the feed ended")
             except HorsiesError as error:
                 if _is_final(error):
-                    self._set_refused(error)
+                    reason = error.message if error.code is None else f"{error.code} {error.message}"
+                    hint = error.help_text or ""
+                    self._set_connection(ConnectionStatus(state=ConnectionState.REFUSED, reason=reason, hint=hint))
+                    # No timeout: the operator has to fix the cause first.
                     await self._wait_for_retry(None)
                 else:
                     await self._wait_for_retry(self._count_failure(error))
-
-    def _set_refused(self, error: HorsiesError) -> None:
-        reason = error.message if error.code is None else f"{error.code} {error.message}"
-        self._set_connection(ConnectionStatus(state=ConnectionState.REFUSED, reason=reason, hint=error.help_text or ""))
 
     def _count_failure(self, error: HorsiesError) -> float:
         """Count a failed attempt; returns the seconds until the next, with exponential backoff."""
@@ -154,6 +153,7 @@ class Session:
 
     async def _run_connected(self, source: DataSource) -> None:
         self.source, self._feed_state = source, ConnectionState.CONNECTING
+        # Before the first query: the ages of its rows need the database clock.
         await self._measure_latency(source)
         self._queries.connect(source)
         measuring = asyncio.create_task(self._measure_periodically(source))
