@@ -58,6 +58,8 @@ def build_plan(action: Action, selector: Selector, options: ActionOptions, tasks
     groups = Counter((task.status, task.error_code, check.effect, _refusal(check)) for task, check in checks)
     allowed = [task for task, check in checks if isinstance(check, Allowed)]
     refused = [Skipped(task.id, check.reason) for task, check in checks if isinstance(check, Rejected)]
+    started = sum(task.attempt_count > 0 for task in allowed)
+    repeats = action in (Action.RETRY, Action.REQUEUE) and started
     return Plan(
         action=action,
         selector=selector,
@@ -68,7 +70,7 @@ def build_plan(action: Action, selector: Selector, options: ActionOptions, tasks
             for (status, code, effect, refusal), count in groups.most_common()
         ),
         samples=tuple(_sample(task, check) for task, check in checks[:10]),
-        warnings=_warnings(action, allowed),
+        warnings=(f"side effects may happen again: {started:,} of these did start",) if repeats else (),
         targets=tuple(Target(id=task.id, status=task.status, claim_token=task.claim_token) for task in allowed),
         refused=tuple(refused[:1000]),
         refused_count=len(refused),
@@ -186,13 +188,6 @@ def _sample(task: TaskRecord, check: ActionCheck) -> PlanSample:
 
 def _refusal(check: ActionCheck) -> str | None:
     return check.reason if isinstance(check, Rejected) else None
-
-
-def _warnings(action: Action, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
-    started = sum(task.attempt_count > 0 for task in tasks)
-    if action in (Action.RETRY, Action.REQUEUE) and started:
-        return (f"side effects may happen again: {started:,} of these did start",)
-    return ()
 
 
 # Sweep

@@ -60,10 +60,6 @@ def _conditions(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> Ite
     yield task_filter.due_later is None or task_filter.due_later == (
         task.status == TaskStatus.PENDING and task.enqueued_at > now
     )
-    yield from _time_conditions(task, task_filter, now)
-
-
-def _time_conditions(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> Iterator[bool]:
     yield task_filter.older_than is None or now - task.sent_at > task_filter.older_than
     yield task_filter.newer_than is None or now - task.sent_at < task_filter.newer_than
     yield _at_least((task.claimed_at or now) - task.enqueued_at, task_filter.min_wait)

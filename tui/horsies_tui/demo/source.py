@@ -87,6 +87,7 @@ class DemoSource:
             self.system.step()
             for change in self.system.changes():
                 yield change
+        # A stopped system stays connected: the feed must not end.
         await asyncio.Event().wait()
 
     def _matching(self, task_filter: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskRecord]:
@@ -111,6 +112,7 @@ class DemoSource:
         found: list[TaskRecord] = []
         for task in self._matching(filter, remaining):
             found.append(task)
+            # One more than asked shows that there is a next page.
             if len(found) > limit:
                 break
         return TaskPage(tasks=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)

@@ -74,6 +74,7 @@ class DemoSystem:
         workflows.seed_runs(system)
         system._seed_audit_log()
         system.maintenance.seed()
+        # The feed must not report the history as new changes.
         system.changes()
         return system
 
@@ -122,6 +123,7 @@ class DemoSystem:
         )
         task = replace(task, **fields)
         self.tasks[task.id] = task
+        # Kept sorted, as paging goes by id; seeded tasks are sent in the past.
         self.task_ids.insert(bisect_left(self.task_ids, task.id), task.id)
         return task
 
@@ -159,6 +161,7 @@ class DemoSystem:
                 from_status=before,
                 to_status=after,
                 count=len(ids),
+                # A worker's notification contains at most 16 ids.
                 ids=tuple(ids[:16]),
             )
             for (queue, before, after), ids in self._moved_ids.items()
