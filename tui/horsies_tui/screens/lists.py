@@ -193,6 +193,7 @@ class TaskActionScreen(ProposingScreen):
 
     def propose_action(self, action: Action) -> None:
         """Preview the action on the tasks selected now, even if the list changes meanwhile."""
+        # Taken here, not when the preview is read: rows may move until then.
         selector = self.selector()
         if selector is None:
             self.notify("no row selected")

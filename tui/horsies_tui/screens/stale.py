@@ -215,6 +215,7 @@ class StaleScreen(MarkableTaskScreen):
 
     def proposal_factory(self, action: Action, selector: Selector) -> ProposalFactory:
         """Include running tasks, and warn about those that may still be alive."""
+        # A started task cannot expire, so that action has no such option.
         options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
         return lambda source: model.propose_task_action(source, action, selector, options, cautions=cautions)
 

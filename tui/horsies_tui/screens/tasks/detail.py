@@ -388,6 +388,7 @@ class TaskDetailScreen(TaskActionScreen):
     def _open_sibling(self, step: int) -> None:
         index = self._sibling_ids.index(self.task_id) + step
         if 0 <= index < len(self._sibling_ids):
+            # From here `detail` is None until the new task is read, so no key acts on the old one.
             self.task_id = self._sibling_ids[index]
             self.query_one(Page).scroll_home(animate=False)
             self.context.queries.refresh("task")

@@ -414,6 +414,7 @@ class TasksScreen(TaskListScreen):
         return make_proposal
 
     def after_apply(self, changed: Sequence[UUID]) -> None:
+        # A second action must not apply to the same filter, which may match other tasks by now.
         self._is_all_matching = False
         super().after_apply(changed)
 

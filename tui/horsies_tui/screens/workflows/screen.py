@@ -244,6 +244,7 @@ class WorkflowsScreen(ProposingScreen):
         return True
 
     def on_run_filter_bar_changed(self) -> None:
+        # The new list replaces what was opened from the old one.
         self._run_limit, self._entered_run_ids = PAGE_SIZE, ()
         self.context.queries.refresh("runs")
 
