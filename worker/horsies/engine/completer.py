@@ -33,7 +33,10 @@ MAX_BATCH_ROWS: Final = 500
 MAX_BATCH_BYTES: Final = 4_000_000
 
 _ROW_ERROR_CLASSES: Final = ("0A", "21", "22", "23", "54", "XX")
-"""SQLSTATE classes caused by the content of a row; other classes concern the statement or the session."""
+"""SQLSTATE classes caused by the content of a row; other classes concern the statement or the session.
+
+Feature not supported, cardinality, data, integrity constraint, program limit, internal error.
+"""
 
 _TRANSITION_NAMES = {
     TaskStatus.COMPLETED: "complete",
@@ -126,8 +129,9 @@ class Completer:
     def complete_interrupted(
         self, task: InFlightTask, failure: FailAttempt, *, event_when_stored: events.Event | None = None
     ) -> None:
-        """Store the failure of an interrupted attempt. After a crash, the statement checks the crash limit.
+        """Store the failure of an attempt that ended with its child, or that this worker stopped.
 
+        After a crash, the SQL statement checks the crash limit and stores `poison_error` if it is reached.
         `event_when_stored` is emitted unless the database refuses the outcome.
         """
         finish = FinishedAttempt(
@@ -156,7 +160,7 @@ class Completer:
 
     async def _store_batch(self, batch: list[UnstoredOutcome]) -> list[ClaimStatusRow]:
         sent_at = time.monotonic()
-        changes = self._reporter.changes.drain(sent_at)
+        changes = self._reporter.changes.drain(sent_at)  # published by the same statement, saving a round trip
         were_sent = [unstored.was_sent for unstored in batch]
         for unstored in batch:
             unstored.was_sent = True
@@ -170,7 +174,10 @@ class Completer:
     async def _check_missing(
         self, batch: list[UnstoredOutcome], rows: list[ClaimStatusRow], were_sent: list[bool]
     ) -> None:
-        """Explain rows that were not updated: stored by an earlier send whose answer was lost, or no longer ours."""
+        """Set `_late` to the outcomes whose rows were not updated because this worker has lost the claim.
+
+        A row is also not updated if the outcome was stored by an earlier send whose answer was lost.
+        """
         returned = {(row.id, row.claim_token) for row in rows}
         missing = [
             (unstored, was_sent)
@@ -353,10 +360,10 @@ class WriteBatcher(Generic[T, R]):
     def _next_batch(self) -> list[T]:
         """The oldest rows within the limits, at least one."""
         batch: list[T] = []
-        room_bytes = self._max_bytes
+        remaining_bytes = self._max_bytes
         for row in self._waiting:
-            room_bytes -= self._size_of(row) if self._size_of else 0
-            if batch and (room_bytes < 0 or len(batch) == self._max_rows):
+            remaining_bytes -= self._size_of(row) if self._size_of else 0
+            if batch and (remaining_bytes < 0 or len(batch) == self._max_rows):
                 break
             batch.append(row)
         return batch

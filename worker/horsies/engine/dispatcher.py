@@ -1,4 +1,8 @@
-"""The dispatcher: claims tasks for free slots, assigns them to children, and releases what cannot run here."""
+"""The dispatcher: claims tasks for free slots, assigns them to children, and releases what cannot run here.
+
+In the engine a *function* is a `def` task and a *coroutine* an `async def` task: a child runs one function at a time,
+or several coroutines. An async-only slot is a free place beside running coroutines.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from horsies.engine.worker import Parts
 
 RECHECK_DELAY_S = 0.1
+"""Delay of the second claim after a notification that woke several workers at once."""
 
 
 class Dispatcher:
@@ -120,13 +125,13 @@ class Dispatcher:
                     return
 
     def _schedule_recheck(self) -> None:
-        # Workers woken by the same notification skip each other's locked rows; one later look finds what was missed.
+        # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
         if self._was_notified and self._parts.capacity.claim_request() is not None:
             asyncio.get_running_loop().call_later(RECHECK_DELAY_S, self.wake_to_claim)
         self._was_notified = False
 
     async def _reconcile_with_retry(self) -> None:
-        """Find claims whose answer was lost in a database error."""
+        """Release tasks that the server claimed or started although we got an error instead of its answer."""
         while True:
             try:
                 async with self._parts.claim_lock:
@@ -137,13 +142,13 @@ class Dispatcher:
                 return
 
     async def _run_pass(self) -> bool:
-        """Release, start claimed tasks, claim new ones; returns whether anything was claimed."""
+        """Release unbegun tasks, start prefetched ones, claim new ones; returns whether anything was claimed."""
         await self._parts.releases.release_unbegun()
         await self._start_claimed()
         request = self._parts.capacity.claim_request() if self._may_have_work else None
         if request is None:
             return False
-        self._may_have_work = False  # before the claim: it may miss tasks that are announced from now on
+        self._may_have_work = False  # before the claim, so that a notification during the claim sets it again
         sent_at = time.monotonic()
         rows = await self._parts.claims.claim(request)
         self._parts.fence.record_statement(sent_at)
@@ -163,8 +168,8 @@ class Dispatcher:
         self._record_claimed(tasks)
         running = [task for task in tasks if task.phase is Phase.RUNNING]
         if may_assign(parts.app_config.recovery, took_s=took_s) and not parts.capacity.is_closed:
-            rejected = assign(parts, running)
-            self._update_admission(rows, rejected)
+            rejected_functions = assign(parts, running)
+            self._update_admission(rows, rejected_functions)
         else:
             parts.releases.add(running)
 
@@ -177,11 +182,11 @@ class Dispatcher:
             kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
             self._parts.reporter.record_change(kind, queue, TaskStatus.PENDING, status, task_ids)
 
-    def _update_admission(self, rows: Sequence[ClaimedRow], rejected: Sequence[InFlightTask]) -> None:
+    def _update_admission(self, rows: Sequence[ClaimedRow], rejected_functions: Sequence[InFlightTask]) -> None:
         """Adapt how many tasks the next claim may request for async-only slots."""
         admission, now = self._parts.capacity.async_admission, time.monotonic()
-        if rejected:
-            pause_s = admission.on_rejected(rejected[-1].row.id, now)
+        if rejected_functions:
+            pause_s = admission.on_rejected(rejected_functions[-1].row.id, now)
             asyncio.get_running_loop().call_later(pause_s, self.wake_to_claim)
         elif rows:
             is_last_async = self._parts.assignments.is_async_task(rows[-1].task_name)
@@ -246,12 +251,12 @@ class Dispatcher:
 
 
 def assign(parts: Parts, tasks: Sequence[InFlightTask]) -> list[InFlightTask]:
-    """Assign each task to the child its row names, or swap slots so that coroutines run beside coroutines.
+    """Assign each task to the child it was claimed for, after swapping slots so that coroutines run beside coroutines.
 
-    Releases what no child has capacity for. Returns the functions among those that were claimed for async-only slots.
+    Releases the tasks that do not fit; returns the functions among them that ended up with an async-only slot.
     """
     children = {child.pid: child for child in parts.capacity.available_children()}
-    slots = [(task, task.row.worker_pid or 0) for task in tasks]
+    slots = [(task, task.row.worker_pid or 0) for task in tasks]  # 0: no child, so the task is released
     async_pids = {pid for pid, child in children.items() if parts.assignments.runs_only_coroutines(child)}
     if async_pids:
         slots = _match_by_kind(parts, slots, async_pids)
@@ -413,7 +418,7 @@ class Releases:
         if not tasks:
             return
         rows = await self._parts.claims.release_running([task.claim for task in tasks])
-        del self._unbegun[: len(tasks)]
+        del self._unbegun[: len(tasks)]  # others may have been added during the statement
         self._record_changes(TaskStatus.RUNNING, tasks, rows)
         for task in tasks:
             self._parts.in_flight.remove(task)
@@ -449,6 +454,7 @@ class Releases:
         self._reconciled_at = time.monotonic()
 
     def _is_answer_lost(self, row: ClaimStatusRow) -> bool:
+        """Whether we do not know of this claim (not in flight) or of this start (still CLAIMED here)."""
         task = self._parts.in_flight.get(_key(row))
         return task is None or (task.phase is Phase.CLAIMED and row.status == TaskStatus.RUNNING)
 

@@ -38,12 +38,14 @@ MAX_MISSED_HEARTBEATS = 3.0
 """The worker sends no heartbeats for the tasks of a child that missed this many and used no CPU."""
 
 _OPERATOR_CODES = frozenset({"TASK_CANCELLED", "OPERATOR_FAILED"})
+"""Error codes of tasks that an operator ended."""
 
 
 class Heartbeat:
-    """Sends three kinds of heartbeats over a dedicated connection: for the worker, for claimed and for running tasks.
+    """Sends three kinds of heartbeats over a dedicated connection: worker, claimer and runner heartbeats.
 
-    A heartbeat that fails is retried for ever.
+    Claimer heartbeats are for claimed tasks and renew their leases; runner heartbeats are for tasks in children and for
+    outcomes that are not stored yet. A failed heartbeat is retried until it succeeds.
     """
 
     name = "heartbeat"
@@ -54,8 +56,10 @@ class Heartbeat:
         self._outage_grace: events.OutageGraceStarted | None = None
         """The outage grace that was reported as started and not yet as ended."""
         self._is_fence_reported = False
-        self._reported_late: set[object] = set()
+        self._stopped_keys: set[object] = set()
+        """Tasks stopped because their row was lost; later heartbeats must not stop them again."""
         self._reported_silent: set[int] = set()
+        """Pids of the silent children that were reported."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send heartbeats until `stop` is set."""
@@ -84,7 +88,7 @@ class Heartbeat:
             try:
                 await send()
             except HorsiesError:
-                # Retry before the next one is due: a fenced worker waits for it.
+                # Retry before the next heartbeat is due: a fenced worker claims nothing until one succeeds.
                 await asyncio.sleep(
                     min(interval_ms / 1000, self._parts.app_config.resilience.db_retry_initial_ms / 1000)
                 )
@@ -124,7 +128,7 @@ class Heartbeat:
         is_first = health.series is None
         outage_s = health.record_heartbeat(at, sent_at)
         if is_first or outage_s is not None:
-            # The heartbeat that started this series was sent before the series was known; other workers rely on it.
+            # The heartbeat that started this series could not publish it yet, and other workers rely on its start.
             await parts.worker_store.heartbeat(parts.identity.worker_id, health.document(parts.degraded_reason))
         self._emit_outage_grace(at, outage_s)
 
@@ -157,7 +161,7 @@ class Heartbeat:
         replies = await parts.heartbeats.send_claimer_heartbeats(heartbeats, lease=lease)
         parts.fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
-            # RUNNING with our token: the start overtook this heartbeat, its answer has not arrived yet.
+            # RUNNING with our token: we have started the task meanwhile; the answer to the start is still under way.
             is_started = reply.status == TaskStatus.RUNNING and reply.current_token == task.key.claim_token
             if not reply.is_held and not is_started:
                 parts.in_flight.remove(task)
@@ -197,16 +201,16 @@ class Heartbeat:
         self._reported_silent = set(silent)
 
     def _on_row_lost(self, task: InFlightTask, reply: HeartbeatReply) -> None:
-        """The row is no longer ours: stop the task, unless an operator ended it and let its code run on."""
+        """The row is no longer ours: stop the task, unless an operator ended it without asking to kill its code."""
         parts = self._parts
-        if not _is_in_child(task) or task.key in self._reported_late:
-            return  # this worker is storing or releasing the task itself
+        if not _is_in_child(task) or task.key in self._stopped_keys:
+            return  # this worker is storing or releasing the task itself, or has stopped it already
         is_ended_by_operator = reply.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
             reply.current_token == task.key.claim_token and reply.error_code in _OPERATOR_CODES
         )
         if is_ended_by_operator and not reply.kill_requested:
             return
-        self._reported_late.add(task.key)
+        self._stopped_keys.add(task.key)
         if not is_ended_by_operator:
             parts.reporter.emit(
                 events.LateHeartbeatRefused(
@@ -302,7 +306,7 @@ class Health:
     series: HeartbeatSeries | None = None
     last_pass_at: datetime | None = None
     disabled_jobs: dict[str, str] = field(default_factory=dict[str, str])
-    """Reaper jobs that keep failing, with their errors."""
+    """Reaper jobs that keep failing and run less often, with their errors."""
     refused_tasks: dict[str, str] = field(default_factory=dict[str, str])
     """Stale tasks that the last pass could not recover, with the database errors."""
     _heartbeat_sent_at: float | None = None
@@ -317,9 +321,9 @@ class Health:
 
     @property
     def listening_since(self) -> datetime | None:
-        """The start of the current series; None while a heartbeat is overdue.
+        """Since when this worker can observe others: the start of its series, None while its own heartbeat is overdue.
 
-        With the old start, a worker that was cut off itself would mark everyone who was cut off with it as stale.
+        Otherwise a worker that was cut off from the database would treat workers cut off with it as stale.
         """
         return None if self.series is None or self._is_heartbeat_overdue() else self.series.since
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from horsies.engine.pool.child import Child
 
 MAX_SHORT_CHUNKS: Final = MAX_CHUNKS * PARTS_PER_CHUNK
+"""Like `MAX_CHUNKS`, for chunks of short tasks, which are sent in parts."""
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to end before its child gets no more tasks."""
 OTHER_TASKS_GRACE_S: Final = 10.0
@@ -45,9 +46,9 @@ class Phase(Enum):
     """Progress of an in-flight task."""
 
     CLAIMED = "claimed"
-    """Waiting for a free slot."""
+    """Prefetched; waits for a free slot."""
     RUNNING = "running"
-    """Assigned to a child."""
+    """Started in the database: in a child, or about to be sent to one or released."""
     STORING = "storing"
     """Ended; its outcome is not stored yet."""
 
@@ -145,7 +146,7 @@ class InFlight:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Tasks sent to a child together, and the timer that recalls those not begun in time."""
+    """Tasks sent to a child together; when its timer fires, the child's unbegun tasks are recalled."""
 
     keys: set[object]
     recall_timer: asyncio.TimerHandle | None = None
@@ -165,7 +166,7 @@ class ChildTasks:
     tasks: dict[object, InFlightTask] = field(default_factory=dict["object", "InFlightTask"])
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     kill: Kill | None = None
-    """Set when this worker decided to kill the child."""
+    """Why this worker killed the child; None if it did not."""
     uncancellable: set[object] = field(default_factory=set["object"])
     """Coroutines that did not end when they were cancelled."""
 
@@ -294,7 +295,7 @@ class Assignments:
         loop = asyncio.get_running_loop()
         chunk = Chunk({task.key for task in tasks})
         has_to_wait = bool(assigned.tasks) and not self._runs_concurrently(assigned, tasks)
-        if has_to_wait or len(tasks) > 1:
+        if has_to_wait or len(tasks) > 1:  # a single task that need not wait begins at once: nothing to recall
             estimate_ms = sum(self._durations.for_task(task.row.task_name) or 0.0 for task in tasks)
             chunk.recall_timer = loop.call_later(recall_after_ms(estimate_ms) / 1000, child.recall)
         assigned.chunks.append(chunk)

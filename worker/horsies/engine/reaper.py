@@ -47,9 +47,9 @@ def build_reaper(parts: Parts) -> Reaper:
 class Reaper:
     """Makes a pass at each check interval: a sweep, then the other jobs in order.
 
-    Skips the pass if another worker has just made one or is in a better position to make it. A leader lock keeps sweeps
-    of different processes apart. A failed step or job does not stop the others. When stopped, it finishes the current
-    job.
+    Skips the pass if another worker has just made one or, during outage grace, has been connected for longer. A leader
+    lock keeps sweeps of different processes apart. A failed step or job does not stop the others. When stopped, it
+    finishes the current job.
     """
 
     name = "reaper"
@@ -72,7 +72,7 @@ class Reaper:
     async def run(self, stop: asyncio.Event) -> None:
         next_at = time.monotonic()
         while not stop.is_set():
-            next_at = max(next_at + self._interval_s, time.monotonic())
+            next_at = max(next_at + self._interval_s, time.monotonic())  # after a long pass, do not catch up
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), max(0.0, next_at - time.monotonic()))
             if not stop.is_set():

@@ -54,7 +54,11 @@ logger = logging.getLogger("horsies.worker")
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """The objects that the services of one worker share."""
+    """The objects that the services of one worker share.
+
+    Fields with `init=False` need other parts; `Worker._build_parts`, `_assemble` and `_serve` set them before any
+    service runs.
+    """
 
     app_config: AppConfig
     worker_config: WorkerConfig
@@ -156,7 +160,8 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT):
                 handler_before = signal.getsignal(number)
                 loop.add_signal_handler(number, self.stop)
-                # The loop resets the signal to its default action, which kills; so restore the handler afterwards.
+                # Callbacks run in reverse: the loop resets the signal to its default action, which kills the process;
+                # then the previous handler is restored.
                 stack.callback(signal.signal, number, handler_before)
                 stack.callback(loop.remove_signal_handler, number)
             await self._run(stack)
@@ -170,10 +175,10 @@ class Worker:
         await self._unless_stopped(parts.pool.start())
         parts.pool.broken.add_done_callback(self._on_pool_broken)
         started_at = await self._unless_stopped(self._prepare(endpoint.connection_specs, parts))
-        if started_at is not None:
+        if started_at is not None:  # None: stopped during the start
             await self._serve(parts, dispatcher, endpoint.connection_specs, started_at)
         if parts.pool.broken.done():
-            parts.pool.broken.result()
+            parts.pool.broken.result()  # raises the error that broke the pool
 
     # Building the parts
 
@@ -192,7 +197,7 @@ class Worker:
         return parts, dispatcher
 
     def _open_databases(self, stack: AsyncExitStack, specs: ConnectionSpecs) -> tuple[Database, Database]:
-        """The database for everything, and one with a single connection for the heartbeats."""
+        """Two connection pools to the same database: a general one, and a single connection for the heartbeats."""
         broker, worker = self._app.broker, self._worker
         settings = PoolSettings(
             min_size=1,
@@ -243,7 +248,7 @@ class Worker:
             fence=parts.fence,
             backoff=parts.backoff(Completer.name),
             max_crashes=app.recovery.max_crashes,
-            # Lambdas because the dispatcher and the due poller are set later.
+            # Lambdas, because `parts.wake` and `parts.expect_due_in` are set later.
             on_stored=lambda: parts.wake(),  # noqa: PLW0108
             on_retry=lambda delay_s: parts.expect_due_in(delay_s),  # noqa: PLW0108
             on_nodes_finished=parts.workflows_due.set,
@@ -253,7 +258,7 @@ class Worker:
         parts.interruption_notifier = InterruptionNotifier(
             parts.hooks, TaskStore(database), parts.backoff(InterruptionNotifier.name)
         )
-        if parts.hooks.has_interrupted_hooks:  # a listener has a cost per finished task
+        if parts.hooks.has_interrupted_hooks:  # otherwise save the call per finished task
             reporter.add_listener(parts.interruption_notifier.on_event)
         parts.requeuer = Requeuer(database, parts.in_flight, parts.backoff("requeue"))
         parts.crash_handler = CrashHandler(
@@ -374,7 +379,7 @@ class Worker:
             Heartbeat(parts, on_declared_lost=lambda: self._reregister(parts)),
         ]
         self._parts = parts
-        if self._stop.is_set():
+        if self._stop.is_set():  # `stop` was called before it could reach `parts`
             parts.is_stopping = True
         try:
             await run_services(services, self._stop)
@@ -445,7 +450,7 @@ class StartupReporter:
         await self._listening.wait()
         await self._set_running()
         self._on_started()
-        await asyncio.Event().wait()
+        await asyncio.Event().wait()  # a service that returns before it is stopped ends the worker
 
     async def _set_running(self) -> None:
         backoff = self._parts.backoff(self.name)

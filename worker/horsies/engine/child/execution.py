@@ -32,7 +32,7 @@ from horsies.registry import TaskDefinition
 from horsies.registry.definition import HasDefinition
 from horsies.registry.invocation import bind_current_task, call_task, call_task_async, decode_arguments
 
-MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # the rest of the report needs some room
+MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # 64 KB for the other fields of the report
 
 
 class RunnableApp(Protocol):
@@ -151,6 +151,7 @@ class TaskExecutor:
         return TaskResult(err=task_error_from(error, task=task.exception_rules, app=self._rules))
 
     def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
+        # The task forked and its code returned in the copy: only the original may report an outcome.
         if lifetime.is_forked():
             lifetime.exit_fork(None if result.err is None else result.err.exception)
         _raise_if_out_of_memory(result)
@@ -173,6 +174,7 @@ class TaskExecutor:
 
 
 def _raise_if_out_of_memory(result: AnyResult) -> None:
+    """Raise the MemoryError in a result unless the user mapped it to an error code."""
     error = result.err
     is_mapped = error is None or error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
     if error is not None and not is_mapped and isinstance(error.exception, MemoryError):

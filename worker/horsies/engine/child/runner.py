@@ -81,7 +81,7 @@ class Runner:
 
 
 def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-    """Like `run_until_complete`, but continue when user code stops the loop or raises SystemExit through it."""
+    """Like `run_until_complete`, but continue when user code stops the loop or raises SystemExit in it."""
     task = loop.create_task(coroutine)
     while not task.done():
         try:
@@ -149,7 +149,7 @@ class CoroutineRunner:
 
 
 def _exit_on_error(error: BaseException) -> NoReturn:
-    """Exit as a function would: the executor raises only for lack of memory or in a forked process."""
+    """Exit the process: the executor raises only if it is out of memory or in a process forked by a task."""
     if isinstance(error, MemoryError):
         exit_with(ExitStatus.OUT_OF_MEMORY)
     lifetime.exit_fork(error)
@@ -165,8 +165,8 @@ class Inbox:
     def __init__(self) -> None:
         self._waiting: deque[Assignment] = deque()
         self._lock = threading.Lock()
-        self._no_change_lock = threading.Lock()
-        """Locked as long as nothing changed since `wait` looked last; `_notify` releases it."""
+        self._wake_lock = threading.Lock()
+        """Used as an event: `wait` blocks by acquiring it twice, `_notify` releases it."""
         self._is_closed = False
         self._listener: Callable[[], object] | None = None
 
@@ -206,7 +206,7 @@ class Inbox:
     def wait(self) -> None:
         """Block until an assignment is waiting or the inbox is closed."""
         while not self._waiting and not self._is_closed:
-            self._no_change_lock.acquire()
+            self._wake_lock.acquire()
 
     def on_change(self, listener: Callable[[], object] | None) -> None:
         """Call `listener` after each change, in the thread that made it; None removes it."""
@@ -214,8 +214,8 @@ class Inbox:
             self._listener = listener
 
     def _notify(self) -> None:
-        if self._no_change_lock.locked():
-            self._no_change_lock.release()
+        if self._wake_lock.locked():
+            self._wake_lock.release()
         if self._listener is not None:
             self._listener()
 

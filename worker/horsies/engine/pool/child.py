@@ -52,6 +52,7 @@ CLOSE_GRACE_S: Final = 0.2
 READ_INTERVAL_S: Final = 0.001
 MB: Final = 1024 * 1024
 SPLIT_ABOVE_BYTES: Final = MB
+"""Tasks that are larger together are sent in one message each."""
 
 
 class ChildState(Enum):
@@ -136,6 +137,7 @@ class Child:
             PipeReader(self._loop, stderr_fd, partial(listener.on_output, self, None, "stderr")),
         ]
         self._deadline = self._loop.call_later(spec.start_timeout_s, self._on_start_timeout, spec.start_timeout_s)
+        """Kills a child that does not start or quit in time."""
         call_on_exit(self._process, self._loop, self._on_exit)
 
     @property
@@ -234,7 +236,7 @@ class Child:
                 self._listener.on_recalled(self, keys)
                 self._quit_when_idle()
             case AppLoaded(hooks):
-                # The child limits each hook itself; this deadline catches a child that cannot.
+                # The child enforces the timeout of each hook itself; this deadline is for a child that hangs.
                 self._deadline.cancel()
                 timeout_s = self._spec.start_timeout_s + hooks * self._spec.hook_timeout_s
                 self._deadline = self._loop.call_later(timeout_s, self._on_start_timeout, timeout_s)
@@ -331,7 +333,8 @@ class Outstanding:
     def add(self, assignments: Iterable[Assignment]) -> None:
         """Add sent tasks. The only task of an idle child counts as begun right away.
 
-        Otherwise a message that kills the child while it is decoded would be released and sent again without end.
+        Otherwise a task whose message kills the child while decoding it would never count as crashed: it would be
+        released and sent again without end.
         """
         keys = [assignment.key for assignment in assignments]
         is_only_one = not self._has_begun and len(keys) == 1
