@@ -61,7 +61,7 @@ class TaskCounts(Static):
 
     def show(self, overview: Overview, *, now: datetime, glyphs: Glyphs) -> None:
         self.border_title = " Tasks "
-        # Added to the ages that were read, so that they tick between two reads.
+        # Added to the ages in the overview, so that they keep growing between two queries.
         elapsed = now - overview.at
         counts = overview.counts
         completed = counts[TaskStatus.COMPLETED]
@@ -145,7 +145,7 @@ def _count_text(count: Count) -> str:
 
 
 def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
-    """Format an age that was read `elapsed` ago."""
+    """Format an age that was queried `elapsed` ago; a time until something is passed with a negative `elapsed`."""
     return "" if age is None else f"{label} {format_age(age + elapsed)}"
 
 
@@ -155,7 +155,7 @@ class DashboardScreen(MainScreen):
     place = Place.DASHBOARD
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.DASHBOARD)]
     HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # declared like this by Textual
-    # The counts are the point of this screen; elsewhere only the tab with the stale tasks needs them.
+    # Refresh the counts often here; the other screens use the overview only for the number of stale tasks in the tabs.
     overview_min_interval_s = 1.0
 
     def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
@@ -165,6 +165,7 @@ class DashboardScreen(MainScreen):
         )
         self._alert_inputs = AlertInputs()
         self._missing_results = {OVERVIEW, *ALERT_QUERIES}
+        """Queries that the alerts need and that have not returned yet."""
         self._overview: Overview | None = None
         self._throughput: Throughput | None = None
         self._queue_throughput: tuple[QueueBucket, ...] = ()
@@ -239,7 +240,7 @@ class DashboardScreen(MainScreen):
             case _:
                 return
         self._missing_results.discard(name)
-        # With partial results the cursor would land on whichever alert arrived first.
+        # Shown with partial results, the list would put the cursor on the first alert to arrive, not the top one.
         if not self._missing_results:
             self.list.show(find_alerts(self._alert_inputs))
         self.tick()

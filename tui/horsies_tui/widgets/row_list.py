@@ -1,8 +1,8 @@
 """A list for any number of rows: it renders only visible lines and repaints only cells that changed.
 
 Rows are values with a key. The list holds a window of the rows; `EdgeNeared` asks the screen to extend it when the
-cursor comes close to an end. Cursor and marks belong to keys, never to positions: rows come, go and move. Headings
-between rows are skipped by the cursor.
+cursor comes close to an end. Cursor and marks are stored by key, not by position, because rows are inserted, removed
+and reordered. The cursor skips headings between rows.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Column(Generic[T]):
     drop_rank: int = 0
     """Columns with the highest rank are dropped first if there is no room."""
     grows: int = 0
-    """Its share of the remaining width."""
+    """Relative share of the remaining width; 0 keeps the minimum width."""
     right: bool = False
+    """Whether the text is aligned to the right."""
     ticks: bool = False
     """Whether its cells change with time alone, such as ages."""
 
@@ -93,7 +94,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     """Rows of `T` in columns. `now` gives the database time for the cells."""
 
     shows_cursor: ClassVar[bool] = True
-    """Whether the cursor is drawn without focus, too."""
+    """Whether the cursor is also drawn while the list has no focus."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row-list--header",
@@ -113,14 +114,14 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """The set of marked rows changed."""
 
     class EdgeNeared(Message):
-        """The cursor is close to the end of the window with the older rows, or to the other one."""
+        """The cursor is close to an end of the window: the bottom, with older rows below (`older`), or the top."""
 
         def __init__(self, *, older: bool) -> None:
             super().__init__()
             self.older = older
 
     class EndRequested(Message):
-        """The user asked for the very last row (`older`) or the first; the cursor is on that of the window."""
+        """The user asked for the last row of all (`older`) or the first; the cursor is on the last or first loaded."""
 
         def __init__(self, *, older: bool) -> None:
             super().__init__()
@@ -193,7 +194,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self.post_message(self.CursorMoved())
 
     def _visible_keys(self) -> list[Hashable]:
-        """The cursor and the keys on screen, to detect changes of the window outside of it."""
+        """The cursor and the keys on screen; if they stay the same, only other parts of the window changed."""
         return [self.selection.cursor, *(self._key_of(row) for _, row in self._visible())]
 
     def tick(self) -> None:
@@ -316,7 +317,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self._repaint_line(self.selection.cursor_index)
         self._bring_into_view(self.scroll_offset.y)
         self.post_message(self.CursorMoved())
-        # A short window is close to both ends; then the older rows are asked for.
+        # In a short window the cursor is close to both ends; older rows are requested first.
         if self.selection.cursor_index >= len(self._rows) - EDGE_ROWS:
             self.post_message(self.EdgeNeared(older=True))
         elif self.selection.cursor_index < EDGE_ROWS:
@@ -341,7 +342,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def refresh_marks(self) -> None:
         """Redraw the marks and post `MarksChanged`; call after changing `selection.marks`."""
-        # Marking a range or all rows takes the keys of the headings in between, too.
+        # Marking a range or all rows also marks the headings in between.
         self.selection.marks -= {row for row in self._rows if isinstance(row, Heading)}
         self.refresh()
         self.post_message(self.MarksChanged())
@@ -438,7 +439,7 @@ class CachedLine(NamedTuple):
 
 
 class RowSelection(Generic[K]):
-    """Cursor and marks by key. A mark stays while its row is not loaded."""
+    """Cursor and marks by key. Rows that are no longer loaded stay marked."""
 
     def __init__(self) -> None:
         self.keys: tuple[K, ...] = ()
@@ -515,20 +516,20 @@ class PlacedColumn(Generic[T]):
 
 
 def place_columns(
-    columns: Sequence[Column[T]], room: int, *, indent: int = 0, scrolled: int | None = None
+    columns: Sequence[Column[T]], width: int, *, indent: int = 0, scrolled: int | None = None
 ) -> tuple[PlacedColumn[T], ...]:
-    """Lay out the columns that fit into `room`, in order; the first is always included.
+    """Lay out the columns that fit into `width`, in order; the first is always included.
 
-    With `scrolled`, columns are not dropped by rank: that many columns after the first are scrolled out.
+    With `scrolled`, that many columns after the first are skipped, and the last ones are dropped, not the highest rank.
     """
-    available = room - indent
+    available = width - indent
     chosen = _fitting_columns(columns, available) if scrolled is None else _columns_from(columns, available, scrolled)
     spare = max(available - _total_width(chosen), 0)
     shares = sum(column.grows for column in chosen)
     placed: list[PlacedColumn[T]] = []
     x = indent
     for column in chosen:
-        # A share of what is still left, so that rounding leaves no column of the screen unused.
+        # A share of what is still left, so that rounding leaves no cell at the right unused.
         share = spare * column.grows // shares if shares else 0
         spare, shares = spare - share, shares - column.grows
         placed.append(PlacedColumn(column=column, x=x, width=column.width + share))
@@ -536,18 +537,18 @@ def place_columns(
     return tuple(placed)
 
 
-def _fitting_columns(columns: Sequence[Column[T]], room: int) -> list[Column[T]]:
+def _fitting_columns(columns: Sequence[Column[T]], width: int) -> list[Column[T]]:
     chosen = list(columns)
-    while len(chosen) > 1 and _total_width(chosen) > room:
+    while len(chosen) > 1 and _total_width(chosen) > width:
         # The highest rank; of equal ranks the rightmost.
         dropped = max(range(1, len(chosen)), key=lambda index: (chosen[index].drop_rank, index))
         del chosen[dropped]
     return chosen
 
 
-def _columns_from(columns: Sequence[Column[T]], room: int, scrolled: int) -> list[Column[T]]:
+def _columns_from(columns: Sequence[Column[T]], width: int, scrolled: int) -> list[Column[T]]:
     chosen = [columns[0], *columns[1 + scrolled :]]
-    while len(chosen) > 1 and _total_width(chosen) > room:
+    while len(chosen) > 1 and _total_width(chosen) > width:
         del chosen[-1]
     return chosen
 
@@ -557,7 +558,7 @@ def _total_width(columns: Sequence[Column[T]]) -> int:
 
 
 def build_strip(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
-    """Join texts with their x positions and styles into one line of `width` columns."""
+    """Join texts with their x positions and styles into one line of `width` cells; `filling` is the style of gaps."""
     runs: list[tuple[str, Style]] = []
     end = 0
     for x, text, style in pieces:

@@ -168,7 +168,7 @@ class PageRequest(Enum):
 class TasksScreen(TaskListScreen):
     """Filter bar, task list and preview pane; on wide terminals a facet sidebar.
 
-    While rows are marked the list stands still, so that no row moves under the cursor.
+    While rows are marked, no rows are added or moved, so that the rows under the cursor and the marks stay in place.
     """
 
     place = Place.TASKS
@@ -179,7 +179,7 @@ class TasksScreen(TaskListScreen):
         self.window = TaskWindow()
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
-        self._is_all_matching = False
+        self._all_matching_selected = False
         """Whether all tasks that match the filter are selected, loaded or not."""
 
     def body(self) -> ComposeResult:
@@ -275,7 +275,7 @@ class TasksScreen(TaskListScreen):
             self.list.selection.unmark(tuple(deleted))
             self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
         self.show_rows(window.rows)
-        # An empty list has no edge to scroll to, so the search for newer rows continues without a key.
+        # In an empty list the user cannot scroll to an end, so the search for newer rows continues by itself.
         if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
             self._request_page(PageRequest.NEWER)
 
@@ -295,7 +295,7 @@ class TasksScreen(TaskListScreen):
             if window.newer_count
             else ""
         )
-        if self._is_all_matching:
+        if self._all_matching_selected:
             self.set_status("all matching tasks selected", "u clears")
         elif marks:
             hidden = len(marks.difference(window.ids))
@@ -305,7 +305,7 @@ class TasksScreen(TaskListScreen):
             self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent_text(), self.order_text, newer)
 
     def _extent_text(self) -> str:
-        """Say whether there is more to load, and how far a slow search has come."""
+        """Say whether there are more rows to load, and how far back or forward a slow search has come."""
         if self.window.searched_to is not None:
             return f"searched back to {format_day_time(self.window.searched_to)}, scroll down to continue"
         if self.window.searched_newer_to is not None:
@@ -323,10 +323,10 @@ class TasksScreen(TaskListScreen):
         self.request_argument_previews()
 
     def on_row_list_marks_changed(self) -> None:
-        self._is_all_matching = False
+        self._all_matching_selected = False
         self._update_status()
         if not self.list.selection.marks:
-            # The list stood still while rows were marked.
+            # Load the changes that were held back while rows were marked.
             self.context.queries.refresh("tasks")
 
     def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
@@ -347,13 +347,13 @@ class TasksScreen(TaskListScreen):
             self.open_task(task.id, [row.id for row in self.list.rows])
 
     def on_task_filter_bar_changed(self) -> None:
-        self._is_all_matching = False
+        self._all_matching_selected = False
         self._request_page(PageRequest.NEWEST)
         self.context.queries.refresh("count")
         self.context.queries.refresh("facets")
         self.context.state_file.save_filter(self.context.database_name, format_filter(self.filter))
         if self._facets is not None:
-            # Without waiting for the new counts: the chosen values are ticked at once.
+            # Tick the chosen values now; the new counts follow later.
             self.query_one(FacetSidebar).show(self._facets, self.filter)
 
     def on_facet_sidebar_picked(self, message: FacetSidebar.Picked) -> None:
@@ -373,7 +373,7 @@ class TasksScreen(TaskListScreen):
             self.list.focus()
         elif not filter_bar.filter.is_empty or filter_bar.text:
             filter_bar.set_filter(TaskFilter())
-        elif self._is_all_matching or self.list.selection.marks:
+        elif self._all_matching_selected or self.list.selection.marks:
             self.action_mark_none()
         else:
             return False
@@ -385,7 +385,7 @@ class TasksScreen(TaskListScreen):
         self.list.focus()
 
     def selector(self) -> Selector | None:
-        if self._is_all_matching:
+        if self._all_matching_selected:
             return Selector.matching(self.filter)
         return Selector.of_ids(self.selected_ids) if self.selected_ids else None
 
@@ -394,13 +394,13 @@ class TasksScreen(TaskListScreen):
         return _requeue_or_retry(self.filter.statuses)
 
     def action_op_requeue(self) -> None:
-        if self._is_all_matching or not self.selected_ids:
+        if self._all_matching_selected or not self.selected_ids:
             super().action_op_requeue()
         else:
             self.propose(self._requeue_proposal(self.selected_ids))
 
     def action_plan_dry(self) -> None:
-        if self._is_all_matching or not self.selected_ids:
+        if self._all_matching_selected or not self.selected_ids:
             super().action_plan_dry()
         else:
             self.dry_run(self._requeue_proposal(self.selected_ids))
@@ -415,7 +415,7 @@ class TasksScreen(TaskListScreen):
 
     def after_apply(self, changed: Sequence[UUID]) -> None:
         # A second action must not apply to the same filter, which may match other tasks by now.
-        self._is_all_matching = False
+        self._all_matching_selected = False
         super().after_apply(changed)
 
     def action_filter_edit(self) -> None:
@@ -453,10 +453,10 @@ class TasksScreen(TaskListScreen):
         return None if self._refuse_all_matching() else await super().load_documents(task_ids)
 
     def _refuse_all_matching(self) -> bool:
-        """Refuse to copy or export "all matching": not all of those tasks are loaded."""
-        if self._is_all_matching:
+        """Refuse to copy or export while all matching tasks are selected, since some are not loaded."""
+        if self._all_matching_selected:
             self.notify("all matching tasks are selected, but not all are loaded; u clears", severity="warning")
-        return self._is_all_matching
+        return self._all_matching_selected
 
     def action_mark_match(self) -> None:
         if self.query_one(TaskFilterBar).is_invalid:
@@ -470,7 +470,7 @@ class TasksScreen(TaskListScreen):
         self.call_after_refresh(self._select_all_matching)
 
     def _select_all_matching(self) -> None:
-        self._is_all_matching = True
+        self._all_matching_selected = True
         self._update_status()
 
     def action_view_preview(self) -> None:
