@@ -62,7 +62,7 @@ class Notifications:
             self._parts.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:
-        """Answer a ping; on a kill command check our rows, which tell what to kill. Ignore anything else."""
+        """Answer a ping; on a kill command check our rows, which hold the kill requests. Ignore anything else."""
         try:
             command = cast("dict[str, Any]", json.loads(payload))
             kind, target = command["kind"], command.get("target_worker_id")

@@ -69,14 +69,15 @@ class PoolEvents:
         """Assign recalled tasks to idle children; release the rest, and all that were recalled to be stopped."""
         assignments, releases = self._parts.assignments, self._parts.releases
         recalled = [task for key in keys if (task := assignments.remove(child, key)) is not None]
-        # The release skips rows that are no longer ours; a task that an operator requeued must not begin here first.
+        # These must not begin any more, for example because an operator requeued them. The release skips rows that are
+        # no longer ours.
         releases.add(task for task in recalled if not _may_begin(task))
         startable = [task for task in recalled if _may_begin(task)]
         others = [other for other in self._parts.capacity.available_children() if other is not child]
         is_closed = self._parts.capacity.is_closed
         idle = [] if is_closed else [other for other in others if not assignments.for_child(other).tasks]
         for task, other in zip(startable, idle, strict=False):
-            task.stop_reason = None  # the timeout counts anew: it passed while the task was waiting
+            task.stop_reason = None  # the timeout starts again: it expired while the task was waiting
             releases.add(assignments.assign(other, [task]))
         releases.add(startable[len(idle) :])
         if recalled:
@@ -128,11 +129,12 @@ class PoolEvents:
 
 
 def _may_begin(task: InFlightTask) -> bool:
+    """Whether a recalled task may still run: it was not stopped, or only timed out before it began."""
     return task.stop_reason is None or task.stop_reason is KillReason.TIMEOUT
 
 
 def classify_death(child_exit: ChildExit, kill: Kill | None) -> Death:
-    """A crash, or the kill that this worker decided on."""
+    """A crash, or a kill by this worker; without a recorded reason the worker was shutting down."""
     if not child_exit.cause.is_crash:
         return kill or Kill(reason=KillReason.SHUTDOWN, pid=child_exit.pid)
     return Crash(
@@ -226,7 +228,7 @@ class Requeuer:
         self._backoff = backoff
 
     async def requeue(self, task: InFlightTask) -> None:
-        """Retry until the database answers; the operator may have moved the row in the meantime."""
+        """Requeue, retrying while the database is unavailable; a row that has changed meanwhile is left alone."""
         task.child = None  # the child is gone: from now on the worker itself sends the heartbeats
         target = Target(id=task.row.id, status=TaskStatus.RUNNING, claim_token=task.row.claim_token)
         try:

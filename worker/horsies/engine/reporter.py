@@ -213,7 +213,8 @@ def _stored_event(record: events.EventRecord) -> StoredEvent:
 class ChangePublisher:
     """Publishes status changes to viewers by NOTIFY.
 
-    Finishes and heartbeats carry the pending changes with them; what is left after a quarter of a second is sent here.
+    The statements that finish tasks and send heartbeats also publish pending changes; changes that are still pending
+    after a quarter of a second are published here.
     """
 
     name = "change publisher"

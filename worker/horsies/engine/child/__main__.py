@@ -1,4 +1,4 @@
-"""Entry point of a child process: load the app, run its start hooks, then run tasks until the worker says quit."""
+"""Entry point of a child process: load the app, run its start hooks, then run tasks until the worker sends Quit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a child process must end: with its worker, with an announced status, or as an unwanted fork."""
+"""Ends child processes: with their worker, with an announced exit status, or when a copy forked by a task returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The children of a worker: one supervised child per slot, replaced when it exits."""
+"""The children of a worker: a fixed number of supervised processes, each replaced when it exits."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class ChildPool:
 
     async def start(self) -> None:
         """Start all children; on failure kill them and raise the error."""
-        slots = [asyncio.Event() for _ in range(self._size)]
-        self._services = [asyncio.create_task(self._keep_filled(slot)) for slot in slots]
+        ready_events = [asyncio.Event() for _ in range(self._size)]
+        self._services = [asyncio.create_task(self._keep_child_running(is_ready)) for is_ready in ready_events]
         self._services.append(asyncio.create_task(self._check_children()))
         for service in self._services:
             service.add_done_callback(self._on_service_ended)
-        all_filled = asyncio.create_task(_wait_for_all(slots))
+        all_ready = asyncio.create_task(_wait_for_all(ready_events))
         try:
-            await asyncio.wait([all_filled, self.broken], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([all_ready, self.broken], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            all_filled.cancel()
+            all_ready.cancel()
         if self.broken.done():
             await self.kill_all("the pool failed to start")
             self.broken.result()
@@ -78,7 +78,7 @@ class ChildPool:
 
     def on_child_exit(self, child: Child) -> None:
         self._children.discard(child)
-        with suppress(OSError):  # a new orphan killer, if one can be started, gets the remaining groups
+        with suppress(OSError):  # no process can be started; the next change tries again, with all remaining groups
             self._orphan_killer.remove_group(child.pid)
 
     def _recycle_if_due(self, child: Child) -> None:
@@ -86,11 +86,11 @@ class ChildPool:
         if child.should_recycle and sum(other.accepts_work for other in self._children) == self._size:
             child.retire()
 
-    async def _keep_filled(self, filled: asyncio.Event) -> None:
-        """Keep one slot occupied."""
+    async def _keep_child_running(self, is_ready: asyncio.Event) -> None:
+        """Start a child and replace it whenever it exits; sets `is_ready` after the first start."""
         while True:
             child = await self._start_child()
-            filled.set()
+            is_ready.set()
             await child.exited.wait()
 
     async def _start_child(self) -> Child:
