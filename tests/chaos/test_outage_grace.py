@@ -53,7 +53,7 @@ async def test_outage_grace_lasts_one_threshold_after_an_outage(ledger: Ledger, 
         await worker.until(lambda: worker.silent_s < HEARTBEAT_S)
         proxy.cut()
         await worker.until(lambda: worker.silent_s > 3 * HEARTBEAT_S)
-        proxy.heal()
+        proxy.restore()
         began = await worker.wait_for_event(events.OutageGraceStarted)
         assert began.outage_s > 3 * HEARTBEAT_S
         assert datetime.fromisoformat((await health_of(ledger, worker))["outage_grace_until"]) == began.until

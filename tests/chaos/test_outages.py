@@ -213,7 +213,7 @@ async def test_disconnected_worker_starts_nothing_until_it_is_back(ledger: Ledge
                 task_id = await send(others, "work")
             await worker.until(lambda: worker.silent_s > THRESHOLD_S)
             assert (await ledger.row(task_id))["status"] == "PENDING"
-            proxy.heal()
+            proxy.restore()
             await worker.wait_for_event(events.WorkerUnfenced)
             await ledger.until_terminal(task_id)
             assert await ledger.violations([task_id]) == []

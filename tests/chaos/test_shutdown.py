@@ -178,7 +178,7 @@ async def test_stop_is_bounded_if_the_database_hangs(database_url: str, ledger: 
             proxy.freeze()
             await worker.until(lambda: worker.silent_s > 1)  # statements that are running now get no answer
             await worker.stop(within_s=0.5 + 0.5 + 5)
-            proxy.heal()
+            proxy.restore()
             assert worker.events_of(events.WorkerStopped)[0].unstored == unstored
 
 

@@ -170,7 +170,7 @@ async def test_worker_disconnected_for_three_thresholds_is_replaced(
             assert {row["status"] for row in rows.values()} == {"COMPLETED"}
             assert (rows[taken_over]["claim_token"], rows[taken_over]["crash_count"]) == (2, 1)
             await record_recovery_times(ledger, "F11", pid=os.getpid(), since=cut_at)
-            proxy.heal()
+            proxy.restore()
             await disconnected.wait_for_event(events.WorkerUnfenced)
             await successor.stop()
             after = await send(app, "work")

@@ -32,7 +32,7 @@ class Proxy:
 
     If a request contains `lose_answer_to`, the server executes it but both connections are closed before the answer
     arrives; `lose_answer` does the same for the answer of one statement. The next `refusals` connections are closed at
-    once. After `cut` no connection is accepted, after `freeze` no byte passes; `heal` ends both.
+    once. `cut` closes all connections and accepts no new ones, `freeze` forwards no bytes; `restore` ends both.
     """
 
     def __init__(self, database_url: str) -> None:
@@ -43,6 +43,7 @@ class Proxy:
         self.url = ""
         self.lose_answer_to: bytes | None = None
         self.lost = 0
+        """Number of answers lost so far."""
         self.refusals = 0
         self._answer_to_lose: tuple[bytes, bytes] | None = None
         self._is_cut = False
@@ -60,10 +61,10 @@ class Proxy:
             writer.close()
 
     def freeze(self) -> None:
-        """Keep connections open but pass no byte."""
+        """Keep connections open but forward no bytes."""
         self._is_open.clear()
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         self._is_cut = False
         self._is_open.set()
 
@@ -147,7 +148,7 @@ class _Requests:
 
 
 class SimulatedCrash(BaseException):
-    """A BaseException, so that no error handler catches it."""
+    """The process dies here; a BaseException, so that no error handler catches it."""
 
 
 class CrashingDatabase(Database):
@@ -256,7 +257,7 @@ class CommitGate:
                 await asyncio.sleep(POLL_S)
 
     async def open(self) -> None:
-        """Let blocked commits go on, even if their clients are dead by now."""
+        """Let blocked commits finish, even if their clients are dead by now."""
         await self._connection.execute("SELECT pg_advisory_unlock(4711)")
 
     async def abort_waiting(self) -> None:

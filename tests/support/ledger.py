@@ -1,4 +1,14 @@
-"""Fault tests' common check: compares what tasks recorded in the ledger with the queue's tables (promises C1 to C8)."""
+"""Common check of the fault tests: compares what tasks recorded in the ledger with the queue's tables.
+
+C1  every task ends; none is lost
+C2  a task has one final outcome, a claim at most one attempt
+C3  executions of one task do not overlap
+C4  retries and crashes stay within their limits
+C5  each execution has one attempt row, with the right pid
+C6  no unfinished task belongs to a stopped, lost or unknown worker
+C7  no process of a child outlives its worker
+C8  no database connection is left open
+"""
 
 from __future__ import annotations
 
@@ -166,8 +176,8 @@ class Ledger:
     ) -> list[str]:
         """All violations of C1 to C6. C7 is checked when a worker has ended, C8 when the ledger is closed.
 
-        Tasks in `held` may be unfinished, those in `unrecorded` write no ledger rows. `unbegun` attempts may lack a
-        start: tasks of a chunk that had not begun when the whole worker died.
+        Tasks in `held` may be unfinished; those in `unrecorded` write no ledger rows. Up to `unbegun` attempts may lack
+        a start: RUNNING tasks of a chunk that had not begun when the whole worker died.
         """
         rows, attempts, entries = await self.rows(*task_ids), await self.attempts(*task_ids), await self.entries()
         entries = [entry for entry in entries if entry.task_id in rows]
@@ -176,8 +186,8 @@ class Ledger:
             *_unfinished(rows, task_ids, held),
             *_duplicate_outcomes(attempts),
             *(() if may_overlap else _overlaps(entries, attempts)),
-            *_beyond_policy(rows, max_crashes),
-            *_miscounted(recorded, entries, unbegun),
+            *_limits_exceeded(rows, max_crashes),
+            *_attempt_mismatches(recorded, entries, unbegun),
         ]
         violations += [f"C6 {row['id']} has a dead owner" for row in await self.fetch(ORPHANS)]
         return violations
@@ -213,7 +223,7 @@ def _overlaps(entries: list[Entry], attempts: list[dict[str, Any]]) -> Iterator[
                 yield f"C3 {task_id}: claim {second.claim_token} started before claim {first.claim_token} ended"
 
 
-def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterator[str]:
+def _limits_exceeded(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterator[str]:
     for row in rows.values():
         if row["retry_count"] > row["max_retries"]:
             yield f"C4 {row['id']}: {row['retry_count']} retries of {row['max_retries']}"
@@ -221,7 +231,7 @@ def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterato
             yield f"C4 {row['id']}: {row['crash_count']} crashes"
 
 
-def _miscounted(attempts: list[dict[str, Any]], entries: list[Entry], unbegun: int) -> Iterator[str]:
+def _attempt_mismatches(attempts: list[dict[str, Any]], entries: list[Entry], unbegun: int) -> Iterator[str]:
     starts = [entry for entry in entries if entry.what == "start"]
     runs = Counter((start.task_id, start.claim_token) for start in starts)
     pids = {(attempt["task_id"], attempt["claim_token"]): attempt["worker_pid"] for attempt in attempts}

@@ -60,7 +60,7 @@ from tests.support.task_model import (
 R = TypeVar("R")
 
 TICK_S: Final = 600.0
-"""Long enough that a slow test machine cannot be mistaken for simulated time."""
+"""One unit of simulated time; so long that real time passing on a slow test machine does not matter."""
 
 TASKS = """
 SELECT id, status, claim_token, claimed_by_worker_id, overlap_possible, retry_count, crash_count,
@@ -154,7 +154,7 @@ class WorkerCondition(Enum):
 
 
 class SimulatedWorker:
-    """A worker that keeps its in-flight tasks, even while frozen, until an answer tells it otherwise."""
+    """A worker that keeps its in-flight tasks, even while frozen, until the database refuses one of its statements."""
 
     def __init__(self, database: Database, *, number: int) -> None:
         self.condition = WorkerCondition.AWAKE

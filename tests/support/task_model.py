@@ -345,14 +345,14 @@ class TaskModel:
         self.tasks = {key: task for key, task in self.tasks.items() if self.now - task.ended_at < RETENTION}
 
     def violations(self, tables: StoredTables) -> list[str]:
-        """All violations of C1 to C6 in the tables."""
+        """All violations of C1 to C6 (see `tests.support.ledger`) in the tables."""
         known = [(self.tasks[row.id], row) for row in tables.tasks if row.id in self.tasks]
         return [
             *self._lost_or_unexpected(tables.tasks),
             *(fault for task, row in known for fault in _wrong_state(task, row)),
             *self._duplicate_outcomes(tables.attempts),
-            *(fault for task, row in known for fault in _beyond_policy(task, row)),
-            *self._miscounted(tables.attempts),
+            *(fault for task, row in known for fault in _limits_exceeded(task, row)),
+            *self._attempt_mismatches(tables.attempts),
             *(fault for task, row in known for fault in self._orphaned(task, row, tables.worker_ids)),
         ]
 
@@ -371,7 +371,7 @@ class TaskModel:
         duplicates = [(self._name(key), token, count) for (key, token), count in ends.items() if count > 1]
         yield from (f"C2 {name} ended {count} times under claim {token}" for name, token, count in duplicates)
 
-    def _miscounted(self, attempts: Sequence[StoredAttempt]) -> Iterator[str]:
+    def _attempt_mismatches(self, attempts: Sequence[StoredAttempt]) -> Iterator[str]:
         stored = set(attempts)
         expected = {
             StoredAttempt(task.id, token, *end) for task in self.tasks.values() for token, end in task.attempts.items()
@@ -401,7 +401,7 @@ def _wrong_state(task: ExpectedTask, row: StoredTask) -> Iterator[str]:
         yield f"C3 {task} has overlap_possible {row.overlap_possible}, expected {task.may_overlap}"
 
 
-def _beyond_policy(task: ExpectedTask, row: StoredTask) -> Iterator[str]:
+def _limits_exceeded(task: ExpectedTask, row: StoredTask) -> Iterator[str]:
     if row.retry_count > task.spec.retries:
         yield f"C4 {task} was retried {row.retry_count} times, allowed {task.spec.retries}"
     if row.crash_count > MAX_CRASHES:

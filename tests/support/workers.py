@@ -151,10 +151,10 @@ async def worker_in_process(
     """
     app = sample.ledger_app(url, **config or {})
     register(app)
-    usual: dict[str, Any] = {"processes": 2, "grace_s": 5}
+    defaults: dict[str, Any] = {"processes": 2, "grace_s": 5}
     worker = Worker(
         app.config,
-        WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=locator)),
+        WorkerConfig.of(app.config, WorkerSettings(**defaults | settings), ProjectConfig(locator=locator)),
         is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
         definitions=app.definitions,
         hooks=app.recovery_hooks,

@@ -68,7 +68,7 @@ async def test_tasks_are_found_by_polling_without_a_listener(ledger: Ledger, dat
             proxy.cut()
             await until_listener_is(ledger, "degraded")
             assert await waited_s(ledger, worker) < POLL_S + 0.5
-            proxy.heal()
+            proxy.restore()
             await until_listener_is(ledger, "ok")
             assert await waited_s(ledger, worker) < POLL_S
 
@@ -81,7 +81,7 @@ async def test_frozen_listener_connection_is_detected_and_replaced(ledger: Ledge
             degraded = await worker.wait_for_event(events.ListenerDegraded)
             assert "receives no notifications" in degraded.why
             await until_listener_is(ledger, "degraded")
-            proxy.heal()
+            proxy.restore()
             await worker.wait_for_event(events.ListenerRestored)
             await until_listener_is(ledger, "ok")
 

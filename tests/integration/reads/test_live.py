@@ -94,7 +94,7 @@ async def test_disconnected_feed_reports_lost_and_reconnects(database_url: str) 
         proxy.cut()
         lost = await _until(changes, _is_feed_status(FeedStatus.LOST))
         assert lost.detail
-        proxy.heal()
+        proxy.restore()
         await _until(changes, _is_feed_status(FeedStatus.RESTORED))
         await insert_task(database_url, queue_name="mail")
         assert (await _until(changes, lambda change: change.topic == Topic.TASK_NEW)).queue == "mail"
@@ -105,7 +105,7 @@ async def test_frozen_connection_is_detected_by_the_probe(database_url: str) -> 
         await _until(changes, _is_feed_status(FeedStatus.LIVE))
         proxy.freeze()
         await _until(changes, _is_feed_status(FeedStatus.LOST))
-        proxy.heal()
+        proxy.restore()
         await _until(changes, _is_feed_status(FeedStatus.RESTORED))
 
 

@@ -167,7 +167,7 @@ async def test_silent_server_times_out_and_connection_is_dropped(database_url: s
             await database.fetch(BACKEND)
         assert caught.value.retryable
         assert isinstance(caught.value.__cause__, TimeoutError)
-        proxy.heal()
+        proxy.restore()
         (after,) = await database.fetch(BACKEND)
         assert after != before
         await database.close()
