@@ -53,7 +53,7 @@ async def test_coroutine_blocked_past_its_timeout_starts_elsewhere(database_url:
         assert await ledger.violations([blocked]) == []
 
 
-async def test_killing_a_queued_task_spares_the_running_one(database_url: str, tmp_path: Path) -> None:
+async def test_killing_a_queued_task_does_not_stop_the_running_one(database_url: str, tmp_path: Path) -> None:
     open_gate, closed_gate = tmp_path / "open", tmp_path / "shut"
     open_gate.touch()
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:

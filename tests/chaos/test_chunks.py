@@ -1,4 +1,7 @@
-"""Chunks of short tasks: a slow or crashing task does not affect the others in its chunk."""
+"""Chunks of short tasks: a slow or crashing task does not affect the others in its chunk.
+
+Each test first runs many short tasks, because only tasks with a known short duration are sent in chunks.
+"""
 
 from __future__ import annotations
 

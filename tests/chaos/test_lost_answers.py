@@ -35,7 +35,7 @@ async def test_claim_with_lost_answer_is_released_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
-        proxy.lose_answer("claims.claim", holding=b"0.0625")
+        proxy.lose_answer("claims.claim", containing=b"0.0625")
         task_id = await worker.send("work", 0.0625)
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
@@ -57,7 +57,7 @@ async def test_start_with_lost_answer_is_released_and_runs_once(
             return (await ledger.row(second))["status"] == "CLAIMED"
 
         await ledger.until(is_claimed)
-        proxy.lose_answer("claims.start", holding=UUID(second).bytes)
+        proxy.lose_answer("claims.start", containing=UUID(second).bytes)
         (tmp_path / "go").touch()
         rows = await ledger.until_terminal(first, second)
         row = rows[second]
@@ -86,7 +86,7 @@ async def test_outcome_with_lost_answer_is_stored_once(
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         task_id = await worker.send(task, *arguments)
-        proxy.lose_answer(f"claims.{statement}", holding=UUID(task_id).bytes)
+        proxy.lose_answer(f"claims.{statement}", containing=UUID(task_id).bytes)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
         assert [attempt["error_code"] for attempt in await ledger.attempts(task_id)] == codes

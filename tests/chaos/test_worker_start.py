@@ -41,7 +41,7 @@ async def test_registration_is_retried_after_a_transient_error(ledger: Ledger, d
 
 async def test_registration_with_lost_answer_succeeds_once(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
-        proxy.lose_answer("workers.register", holding=b"")
+        proxy.lose_answer("workers.register", containing=b"")
         async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
             rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
         assert proxy.lost == 1

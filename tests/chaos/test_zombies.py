@@ -61,7 +61,7 @@ async def until_silent(ledger: Ledger, seconds: float) -> None:
     await ledger.until(is_silent)
 
 
-async def test_operator_sweep_spares_a_suspended_worker(
+async def test_operator_sweep_leaves_a_suspended_worker_alone(
     ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     config = {"recovery": {"worker_stale_threshold_ms": 60_000}}

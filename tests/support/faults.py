@@ -51,9 +51,9 @@ class Proxy:
         self._is_open.set()
         self._writers: set[asyncio.StreamWriter] = set()
 
-    def lose_answer(self, statement: str, *, holding: bytes) -> None:
+    def lose_answer(self, statement: str, *, containing: bytes) -> None:
         """Lose the next answer of this statement that contains these bytes."""
-        self._answer_to_lose = f"/* {statement} */".encode(), holding
+        self._answer_to_lose = f"/* {statement} */".encode(), containing
 
     def cut(self) -> None:
         self._is_cut = True

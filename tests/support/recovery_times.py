@@ -1,6 +1,21 @@
 """Recovery times: fault tests record them, and `make chaos` prints a table and fails if a p99 exceeds its bound.
 
-Times are appended as JSON lines to the file named by CHAOS_TIMES; without it nothing is recorded.
+Times are appended as JSON lines to the file named by CHAOS_TIMES; without it nothing is recorded. The table and the
+fault tests name these scenarios:
+
+F1   a worker is killed while its children run tasks
+F2   one of several workers is killed again and again under load
+F3   a child is killed
+F4   a child crashes in different ways
+F5   a poison task kills its child every time
+F6   a worker is suspended until another one has finished its task
+F7   a worker is suspended until another one runs its task
+F8   a child is stopped or holds the GIL
+F11  a worker is disconnected for three thresholds
+F14  a worker is stopped while it runs short and long tasks
+F18  a worker dies at any write of a workflow run
+F19  retention runs with very short windows and is killed
+F20  the database is reached through PgBouncer
 """
 
 from __future__ import annotations
