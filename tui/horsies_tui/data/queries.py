@@ -124,7 +124,9 @@ class _QueryLoop:
         self._source = source
         self._post = post
         self._is_dirty = False
+        """Whether to fetch again after the pause."""
         self._is_urgent = True
+        """Whether to fetch now, even during the pause or while paused by the user; true for the first fetch."""
         self._is_fetching = False
         self._is_stopped = False
         self._failures = 0
