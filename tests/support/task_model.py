@@ -1,7 +1,7 @@
 """Model of tasks for the state machine tests: what was sent, how each task must be now, and which rules are broken.
 
-It shares no code with the product. Times are ticks of a clock that stands still between two steps. All spans have a
-fraction, so that nothing is due at the exact moment of a check, however slow the machine is.
+It shares no logic with the library. Times are in ticks of a simulated clock, which advances only in whole ticks. All
+thresholds and delays have a fractional part, so that nothing becomes due at the exact moment of a check.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FilteredListScreen(MainScreen):
         return [row for row in rows if all(word in self._row_text(row) for word in self.search_bar.words)]
 
     def _row_text(self, row: object) -> str:
-        # Ages are not searched: rows would appear and vanish as they tick.
+        # Ages are not searched: rows would appear and disappear as time passes.
         now = self.context.clock.now()
         return " ".join(column.cell(row, now).text for column in self.list.columns if not column.ticks).lower()
 
@@ -162,7 +162,7 @@ class SortedListScreen(FilteredListScreen, ProposingScreen, Generic[T]):
         raise NotImplementedError
 
     def on_row_list_cursor_moved(self) -> None:
-        # Also posted when the cursor's row changed; its topics refresh the detail query then.
+        # Also posted when the content of the cursor's row changed; then the detail query refreshes by itself.
         if self.list.selection.cursor != self._cursor:
             self._cursor = self.list.selection.cursor
             self.context.queries.refresh("detail")
@@ -193,7 +193,7 @@ class TaskActionScreen(ProposingScreen):
 
     def propose_action(self, action: Action) -> None:
         """Preview the action on the tasks selected now, even if the list changes meanwhile."""
-        # Taken here, not when the preview is read: rows may move until then.
+        # Taken here, not when the preview is loaded: the cursor may be on another row by then.
         selector = self.selector()
         if selector is None:
             self.notify("no row selected")
