@@ -17,8 +17,8 @@ from horsies.model.events import (
     EventRecord,
     ListenerRestored,
     OutageGraceStarted,
-    TaskClaimed,
     TaskEvent,
+    TasksRan,
     to_record,
 )
 
@@ -45,7 +45,7 @@ def test_event_kinds_are_lower_case() -> None:
 
 
 def test_event_without_kind_has_no_record() -> None:
-    assert to_record(TaskClaimed(worker_id="w", task_id="t", claim_token=1, queue_name="q")) is None
+    assert to_record(TasksRan(worker_id="w", count=1, failed=0, retried=0, within_s=60.0)) is None
 
 
 def test_fields_without_a_column_are_evidence() -> None:

@@ -52,7 +52,6 @@ _LEVELS: dict[type[events.Event], int] = {
     events.HookFailed: logging.ERROR,
     events.RecoveryRefused: logging.ERROR,
     events.OperationDisabled: logging.ERROR,
-    events.ServiceDied: logging.CRITICAL,
     events.WorkerStarted: logging.INFO,
     events.TasksRan: logging.INFO,
     events.WorkerDraining: logging.INFO,

@@ -1,9 +1,9 @@
 """Events of a worker: logged, passed to listeners, and, if they have a `kind`, recorded in `horsies_events`.
 
-Tasks:     TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned, TasksRan, TasksFailed,
-           TaskUnknown, ClaimLost, LateResultRefused, LateHeartbeatRefused
+Tasks:     TaskFinished, TaskPoisoned, TasksRan, TasksFailed, TaskUnknown, ClaimLost, LateResultRefused,
+           LateHeartbeatRefused
 Children:  ChildDied, ChildSilent, ChunkRecalled
-Worker:    WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
+Worker:    WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped
 Recovery:  HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
 Database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, OutageGraceStarted, OutageGraceEnded
 
@@ -70,18 +70,6 @@ class TaskEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskClaimed(TaskEvent):
-    """Claimed by this worker and waiting for a slot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStarted(TaskEvent):
-    """RUNNING in the table; the child may still be running earlier tasks of the same chunk."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFinished(TaskEvent):
     """The outcome of an attempt is stored; `status` is PENDING if the task will be retried."""
 
@@ -114,13 +102,6 @@ class TasksFailed(Event):
     task_id: str
     message: str | None
     """First line, sanitized."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReleased(TaskEvent):
-    """Returned to PENDING before it began; no attempt and no retry counted."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +228,6 @@ class WorkerStopped(Event):
     ran: int
     failed: int
     unstored: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceDied(Event):
-    """A service of the worker ended unexpectedly; the worker stops."""
-
-    service: str
-    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
