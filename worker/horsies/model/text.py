@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic_core import ErrorDetails
+if TYPE_CHECKING:  # `horsies --help` does not load pydantic
+    from pydantic_core import ErrorDetails
 
 # C0 and C1 controls, DEL, and lone surrogates, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -1,0 +1,132 @@
+"""`horsies task send`: find the task, parse its JSON arguments, send it and wait for the result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from horsies import Horsies
+from horsies.client.payload import SendOptions
+from horsies.client.results import TaskHandle
+from horsies.client.task import TaskFunction
+from horsies.codec.canonical_json import parse_json
+from horsies.codec.results import encode_result
+from horsies.errors import BrokerErrorCode, ErrorCode, HorsiesError, UsageError
+from horsies.model.result import Err
+from horsies.model.settings import AppConfig
+from horsies_ops.actions.send import unregistered_definition
+from horsies_ops.cli.options import GlobalOptions, load_and_export_settings, load_app
+from horsies_ops.cli.output import print_warning
+from horsies_ops.ops import open_ops
+
+
+@contextmanager
+def task_to_send(
+    options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
+) -> Generator[TaskFunction[..., Any]]:
+    """Yield the app's task of this name or, without an app, a task that is not validated.
+
+    Raises HRS-300 for an unknown task and HRS-200 or HRS-103 for an unknown queue.
+    """
+    has_app = locator is not None or load_and_export_settings(options).locator is not None
+    if not has_app:
+        options.print_message("no app given or configured: name, arguments and queue are stored without validation")
+    with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
+        app = load_app(options, locator) if has_app else Horsies()  # without tasks; it has the settings to send with
+    try:
+        if not has_app:
+            queue_name = app.validate_queue_name(None) if queue is None else queue
+            yield TaskFunction(app, unregistered_definition(name, queue_name))
+        elif queue is None:
+            yield app.tasks.find(name)
+        else:
+            definition = app.tasks.find(name).definition
+            yield TaskFunction(app, replace(definition, queue_name=app.validate_queue_name(queue)))
+    finally:
+        app.close()
+
+
+def send_or_raise(
+    task: TaskFunction[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    *,
+    priority: int | None,
+    delay: timedelta | None,
+    idempotency_key: str | None,
+) -> TaskHandle[Any]:
+    """Send the task; raises the error of a failed send."""
+    options = SendOptions(priority=priority, delay=delay, idempotency_key=idempotency_key)
+    sent = task.send_with(options, tuple(args), kwargs)
+    if not isinstance(sent, Err):
+        return sent.value
+    error = sent.error
+    if isinstance(error.exception, HorsiesError):
+        raise error.exception  # it has an exit code and hint of its own
+    code = cast("BrokerErrorCode", error.code)  # the code of the send error is shown in its place
+    raise HorsiesError(error.message, code=code, hint=_parameter_hint(task, kwargs))
+
+
+def _parameter_hint(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the task's parameters if an unknown one was given."""
+    signature = task.definition.codec.signature
+    if signature.var_keyword is not None or kwargs.keys() <= signature.keywords:
+        return None
+    return f"its parameters: {', '.join(sorted(signature.keywords)) or 'none'}"
+
+
+async def has_live_worker(config: AppConfig) -> bool:
+    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
+    async with open_ops(config.broker, read_only=True) as ops:
+        return await ops.count_live_workers(threshold=threshold) > 0
+
+
+def wait_for_document(
+    options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta
+) -> dict[str, Any]:
+    """Wait for the result and return `{"ok": …}` or `{"err": …}`; a timeout is an err with WAIT_TIMEOUT."""
+    options.print_message(f"sent {handle.task_id}, waiting for its result")
+    if not options.quiet and not asyncio.run(has_live_worker(task.app.config)):
+        print_warning("no live worker on this database", hint="start one: horsies worker")
+    result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
+    return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))
+
+
+_OPTION_FOR_TYPE: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
+
+
+def json_array(text: str) -> list[Any]:
+    return _parse_json_option(list, "--args", "an array", text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    return _parse_json_option(dict, "--kwargs", "an object", text)
+
+
+def _parse_json_option(kind: type[Any], option: str, kind_text: str, text: str) -> Any:
+    try:
+        value = parse_json(text)
+    except json.JSONDecodeError as error:
+        position = f"line {error.lineno}, column {error.colno}"
+        raise _json_error(f"{option} is not valid JSON ({position}): {error.msg}", option) from None
+    except ValueError as error:
+        raise _json_error(f"{option} is not valid JSON: {error}", option) from None
+    if not isinstance(value, kind):
+        # An object given to --args belongs to --kwargs, and the other way round.
+        other_option = _OPTION_FOR_TYPE.get(type(value))
+        error = _json_error(f"{option} must be {kind_text} in JSON", other_option or option)
+        if other_option:
+            error.help_text = f"did you mean {other_option}? {error.help_text}"
+        raise error
+    return value
+
+
+def _json_error(message: str, option: str) -> UsageError:
+    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")
