@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from horsies import TaskError
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger
 from tests.support.recovery_times import record_times
 from tests.support.workers import InProcessWorker, worker_in_process

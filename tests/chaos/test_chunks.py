@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from horsies import Ok
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, worker_in_process
 

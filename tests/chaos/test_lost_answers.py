@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model import events
+from horsies.engine import events
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, worker_in_process

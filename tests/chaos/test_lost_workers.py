@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import groups_alive, send, worker_in_process, worker_process

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from horsies.model import events
+from horsies.engine import events
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from horsies import Horsies, TaskFunction
-from horsies.model import events
+from horsies.engine import events
 from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import CrashableServer, Proxy, RemoteLedger
 from tests.support.ledger import Ledger

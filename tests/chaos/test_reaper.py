@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger, OrphanedTask, insert_pending_tasks
 from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import worker_in_process

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from horsies import Horsies, RecoveredWorkers, Recovery, RecoveryContext, RecoveryReason, TaskStatus
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.workers import worker_in_process
 

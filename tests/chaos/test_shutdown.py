@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from horsies import Horsies
-from horsies.model import events
+from horsies.engine import events
 from tests.support.cli import APP, Project
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger

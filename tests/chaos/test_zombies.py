@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from horsies import Horsies
-from horsies.model import events
+from horsies.engine import events
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import psutil
 
 from horsies import Horsies, Ok
+from horsies.engine import events
 from horsies.engine.heartbeat import Health
 from horsies.engine.in_flight import Assignments
 from horsies.engine.notifications import PROBE_AFTER_S
 from horsies.engine.pool.child import Child
 from horsies.engine.worker import Worker
-from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
 from tests.support.cli import Running, command_server, start_in_new_interpreter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from horsies import Horsies, SubWorkflowNode, WorkflowDefinition, WorkflowSpec
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
 from tests.support.workflow_app import LOCATOR, register_workflow_tasks, task_of

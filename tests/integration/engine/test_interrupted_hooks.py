@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from horsies import Horsies, RecoveryContext, RecoveryReason, TaskStatus
-from horsies.model import events
+from horsies.engine import events
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
 

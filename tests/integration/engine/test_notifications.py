@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import horsies.store
+from horsies.engine import events
 from horsies.errors import ExitCode
-from horsies.model import events
 from tests.support.cli import Executable
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from horsies.model import events
+from horsies.engine import events
 from horsies.model.settings import PostgresConfig
 from horsies_ops.actions import apply
 from horsies_ops.ops import Ops, open_ops

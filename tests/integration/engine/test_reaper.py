@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from horsies.engine import events
 from horsies.engine.reaper import OncePerInterval, Reaper
-from horsies.model import events
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.workers import InProcessWorker, worker_in_process
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from horsies.model import events
+from horsies.engine import events
 from tests.support.databases import Cluster
 from tests.support.ledger import POLL_S, Ledger, insert_pending_tasks, statuses
 from tests.support.workers import worker_in_process

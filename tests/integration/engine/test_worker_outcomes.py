@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from horsies import Horsies, TaskError, TaskResult
-from horsies.model import events
+from horsies.engine import events
 from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, send, worker_in_process

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from horsies.engine.events import Event, TasksRan
 from horsies.engine.heartbeat import WorkerIdentity
 from horsies.engine.reporter import PeriodicSummary, Reporter
 from horsies.engine.service import Backoff
-from horsies.model.events import Event, TasksRan
 from horsies.model.settings import WorkerResilienceConfig
 from horsies.model.task import TaskStatus
 from horsies.store.operators import EventStore

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
+from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
 from horsies.engine.in_flight import InFlight, InFlightTask, Phase
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
-from horsies.model import events
 from horsies.model.crash import FailAttempt, retry_delay_s
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError

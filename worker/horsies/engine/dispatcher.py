@@ -17,11 +17,11 @@ from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
+from horsies.engine import events
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.pool.protocol import AttemptKey
 from horsies.engine.service import run_until
 from horsies.errors import BrokerError, HorsiesError
-from horsies.model import events
 from horsies.model.capacity import (
     MAX_CHUNKS,
     AsyncAdmission,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.codec.ids import ID_GENERATOR
+from horsies.engine import events
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.model import events
 from horsies.model.crash import KillReason
 from horsies.model.fence import (
     MAX_GAP_INTERVALS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from horsies.engine import events
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError
-from horsies.model import events
 from horsies.model.crash import FailAttempt
 from horsies.model.recovery.decision import RecoveryContext, RecoveryReason
 from horsies.model.task_result import OperationalErrorCode

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
+from horsies.engine import events
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.model import events
 from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import (
     TASK_NEW_CHANNEL,

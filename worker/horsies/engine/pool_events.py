@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.in_flight import InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
-from horsies.model import events
 from horsies.model.crash import (
     AssignedTask,
     Crash,

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from horsies.engine import events
 from horsies.engine.service import PeriodicJob
-from horsies.model import events
 from horsies.model.fence import HeartbeatSeries
 from horsies.model.recovery.fleet import PassCandidate, SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows

@@ -14,12 +14,13 @@ from uuid import UUID
 
 import psutil
 
+from horsies.engine import events
+from horsies.engine.events import REPORT_INTERVAL_S, AttemptTotals
 from horsies.engine.heartbeat import WorkerIdentity
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
-from horsies.model import events
-from horsies.model.events import PUBLISH_INTERVAL_S, REPORT_INTERVAL_S, AttemptTotals, ChangeSummary, TaskChange
+from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
 from horsies.store.operators import EventStore, StoredEvent

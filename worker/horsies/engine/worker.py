@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
 from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
@@ -26,7 +27,6 @@ from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, 
 from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownBudget, run_services, run_until
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
-from horsies.model import events
 from horsies.model.capacity import DurationEstimates
 from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig

@@ -9,18 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from horsies.model import events
-from horsies.model.events import (
-    ChildDied,
-    Event,
-    EventKind,
-    EventRecord,
-    ListenerRestored,
-    OutageGraceStarted,
-    TaskEvent,
-    TasksRan,
-    to_record,
-)
+from horsies.engine import events
+from horsies.engine.events import ChildDied, Event, ListenerRestored, OutageGraceStarted, TaskEvent, TasksRan, to_record
+from horsies.model.events import EventKind, EventRecord
 
 EVENTS = [
     event

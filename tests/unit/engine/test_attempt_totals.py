@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.model.events import AttemptCounts, AttemptTotals
+from horsies.engine.events import AttemptCounts, AttemptTotals
 from horsies.model.task import TaskStatus
 
 
