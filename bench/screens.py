@@ -33,8 +33,8 @@ from bench.server import connect, create_tables, durable_server
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.data.source import DataSource
 from horsies_tui.keys import Place
 from horsies_tui.screens.tasks.screen import TasksScreen
 

@@ -31,9 +31,9 @@ from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskPage
+from horsies_ops.source import DataSource, Opener
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock, StateFile
-from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem

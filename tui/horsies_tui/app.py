@@ -25,10 +25,10 @@ from textual.worker import Worker, WorkerCancelled, WorkerFailed
 from horsies.errors import HorsiesError
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import FilterFault, TaskFilter, is_short_id, parse_filter
+from horsies_ops.source import DataSource, Opener
 from horsies_tui.data.context import AppContext, DatabaseClock, StateFile
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionStatus, Session
-from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.format import sanitize
 from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place, actions_at, bindings, build_keymap, key_label
 from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker

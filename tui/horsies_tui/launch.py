@@ -18,7 +18,7 @@ from horsies.config import LoadedSettings, Precedence
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.log import configure_logging
 from horsies.model.settings.broker import DatabaseUrl
-from horsies_tui.data.source import DataSource, Opener
+from horsies_ops.source import DataSource, Opener
 
 if TYPE_CHECKING:
     from horsies_tui.app import HorsiesApp

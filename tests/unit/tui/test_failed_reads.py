@@ -7,7 +7,7 @@ from typing import Any
 from horsies.errors import Busy
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskPage
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app

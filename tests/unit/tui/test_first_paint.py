@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from horsies.model.settings import TuiConfig
+from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.data.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.screens import SCREENS
 from tests.support.tui import eventually, frozen_system, running_app, screen_text

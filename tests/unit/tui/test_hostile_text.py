@@ -18,8 +18,8 @@ from textual.pilot import Pilot
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import AttemptRow, TaskDetail
+from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.data.source import DataSource
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem

@@ -10,7 +10,7 @@ import pytest
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import Place

@@ -9,7 +9,7 @@ from horsies.errors import DatabaseUnreachable
 from horsies_ops.actions.plan import Plan
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import Place
 from horsies_tui.proposals.dialog import ProposalDialog

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.source import DataSource
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
-from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON, frozen_clock, frozen_system

@@ -15,7 +15,7 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.reads.stale import SilentTasks
 from horsies_ops.reads.workers import WorkerRow
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.format import format_time
 from horsies_tui.proposals.model import Proposal, ProposalReport
 from horsies_tui.proposals.sweep import propose_sweep

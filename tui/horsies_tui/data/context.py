@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli_w
 from platformdirs import user_state_path
 
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 
 if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig

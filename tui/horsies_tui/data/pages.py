@@ -13,7 +13,7 @@ from uuid import UUID
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import EVERY_TASK, TaskOrder, TaskPage, TaskSummary
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 
 PAGE_SIZE: Final = 200
 MAX_NEWER_COUNT: Final = 100

@@ -21,7 +21,7 @@ from textual.message import Message
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.changes import Change, Topic
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.messages import Fetched, FetchFailed
 
 log = logging.getLogger("horsies.tui")

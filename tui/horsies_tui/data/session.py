@@ -12,9 +12,9 @@ from typing import Final
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, DatabaseUnreachable, HorsiesError
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.source import DataSource, Opener
 from horsies_tui.data.context import DatabaseClock
 from horsies_tui.data.queries import LiveQueries
-from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.format import format_elapsed, format_seconds, sanitize
 from horsies_tui.theme import Glyphs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 

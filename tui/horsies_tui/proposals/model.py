@@ -10,7 +10,7 @@ from uuid import UUID
 from horsies.model.operator_actions import Action, ActionOptions
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import format_filter
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.format import format_time, plural, short_id
 
 if TYPE_CHECKING:

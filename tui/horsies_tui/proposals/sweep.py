@@ -19,7 +19,7 @@ from horsies.model.task_result import OperationalErrorCode
 from horsies.recovery.report import OUTAGE_GRACE, SweepReport, SweepStatus, SweptTask
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import format_duration
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.screens.fleet import load_workers

@@ -13,7 +13,7 @@ from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.workflows import WorkflowDetail
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, plural, short_id
 from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.screens.workflows.graph import FAILED_OR_SKIPPED

@@ -17,9 +17,9 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks, ShowWorker

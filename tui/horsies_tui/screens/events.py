@@ -18,9 +18,9 @@ from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Facet, Facets
 from horsies_ops.reads.tasks import TaskSummary
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext, DatabaseClock
 from horsies_tui.data.queries import MAX_CHANGES, ChangeLog, LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_time, plural
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker

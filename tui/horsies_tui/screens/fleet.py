@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from horsies_ops.reads.queues import QueueRow
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 
 # Only for type checking: they import the database driver, which the first screen must not wait for.
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Action
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import sanitize
 from horsies_tui.keys import Place
 from horsies_tui.messages import OpenTask

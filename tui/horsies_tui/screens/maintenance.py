@@ -27,9 +27,9 @@ from horsies_ops.reads.events import AuditRow
 from horsies_ops.reads.filters import TaskFilter, format_duration
 from horsies_ops.reads.server import Storage, TableStorage
 from horsies_ops.reads.workers import MaintenanceStatus
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, safe, sanitize
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks

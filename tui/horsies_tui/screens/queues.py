@@ -20,9 +20,9 @@ from horsies_ops.reads.overview import QueueBucket
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.search import Facet
 from horsies_ops.reads.workers import WorkerRow
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks

@@ -15,9 +15,9 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.tasks import TaskPage, TaskSummary
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks

@@ -20,9 +20,9 @@ from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import format_duration, parse_duration
 from horsies_ops.reads.tasks import TaskDetail
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model

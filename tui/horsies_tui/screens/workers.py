@@ -19,9 +19,9 @@ from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskSummary
 from horsies_ops.reads.workers import SnapshotRow, WorkerRow
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks

@@ -26,9 +26,9 @@ from horsies_ops.cli.output import to_json
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskRecord
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
 from horsies_tui.keys import TABS, Place, bindings
 from horsies_tui.messages import ShowRun, ShowTasks

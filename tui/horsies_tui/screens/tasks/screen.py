@@ -22,11 +22,11 @@ from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter, format_filter, parse_filter
 from horsies_ops.reads.search import Count, Facets
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
+from horsies_ops.source import DataSource
 from horsies_tui.data import pages
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_count, format_day_time, plural, sanitize
 from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model

@@ -15,7 +15,7 @@ from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, TaskSummary
-from horsies_tui.data.source import DataSource
+from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, safe, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import compact_json, redact, task_arguments

@@ -16,9 +16,9 @@ from textual.widgets import Static
 
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.workflows import DEFAULT_WORKFLOW_FILTER, WorkflowDetail, WorkflowPage, WorkflowRow
+from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.data.source import DataSource
 from horsies_tui.format import plural
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import OpenTask

@@ -1,31 +1,30 @@
-"""The interface the screens read from and act through: implemented by `Ops` and by the demo system."""
+"""`DataSource`: the interface of the screens, implemented by `Ops` and by the TUI's demo system."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
-from uuid import UUID
-
-from horsies.model.retention import CleanupSummary
-from horsies_ops.actions.report import ActionProgress, ActionReport
-from horsies_ops.reads.changes import Change
-from horsies_ops.reads.queues import QueueRow
-from horsies_ops.reads.schedules import ScheduleRow
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
+    from datetime import datetime, timedelta
+    from uuid import UUID
 
     from horsies.model.operator_actions import Action, ActionOptions
     from horsies.model.recovery.fleet import SweepOptions
+    from horsies.model.retention import CleanupSummary
     from horsies.model.settings import AppConfig
     from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.actions.plan import Plan, Selector
+    from horsies_ops.actions.report import ActionProgress, ActionReport
     from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.search import Count, Facets, ShortIdMatch
     from horsies_ops.reads.server import Storage
     from horsies_ops.reads.stale import SilentTasks
