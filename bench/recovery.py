@@ -82,7 +82,7 @@ class TimedDatabase(Database):
     async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
         return await self._timed(super().fetch_raw(query, *arguments, timeout_s=timeout_s))
 
-    async def execute(self, query: Query[None], *arguments: object) -> None:
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self._timed(super().execute(query, *arguments))
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:

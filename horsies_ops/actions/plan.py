@@ -178,12 +178,12 @@ async def build_plan(
     builder = _PlanBuilder(action, options or ActionOptions())
     if builder.options.kill and action is not Action.CANCEL:
         raise ValueError("kill works only with cancel; requeue stops running tasks itself, other actions let them run")
-    (now,) = await database.fetch(OPERATORS.server_time)
+    now = await database.fetch_single(OPERATORS.server_time)
     async for rows in _select_targets(database, selector, builder.options.limit):
         builder.add(rows)
     if selector.ids is not None:
         builder.add_unknown(selector.ids[: builder.options.limit])
-    return builder.build(selector if selector.as_of else replace(selector, as_of=now.at))
+    return builder.build(selector if selector.as_of else replace(selector, as_of=now))
 
 
 async def _select_targets(

@@ -26,7 +26,7 @@ async def pause_queue(session: OperatorSession, queue: str, *, reason: str | Non
     async def pause(transaction: Transaction) -> ActionReport:
         paused = await transaction.fetch(TASKS.pause_queue, queue, session.operator.name, reason)
         messages = [_message(PAUSE_QUEUE, queue)] if paused else []
-        await transaction.fetch(OPERATORS.send_notifications, [], [], messages, [])
+        await transaction.execute(OPERATORS.send_notifications, [], [], messages, [])
         return await _record_and_report(transaction, session, PAUSE_QUEUE, queue, reason, affected=len(paused))
 
     return await session.run(pause)
@@ -40,7 +40,7 @@ async def resume_queue(session: OperatorSession, queue: str, *, reason: str | No
     async def resume(transaction: Transaction) -> ActionReport:
         resumed = await transaction.fetch(TASKS.resume_queue, queue)
         messages = [_message(RESUME_QUEUE, queue)] if resumed else []
-        await transaction.fetch(OPERATORS.send_notifications, [], [row.queue_name for row in resumed], messages, [])
+        await transaction.execute(OPERATORS.send_notifications, [], resumed, messages, [])
         return await _record_and_report(transaction, session, RESUME_QUEUE, queue, reason, affected=len(resumed))
 
     return await session.run(resume)
@@ -49,7 +49,7 @@ async def resume_queue(session: OperatorSession, queue: str, *, reason: str | No
 async def _record_and_report(
     transaction: Transaction, session: OperatorSession, action: str, queue: str, reason: str | None, *, affected: int
 ) -> ActionReport:
-    (known,) = await transaction.fetch(TASKS.is_queue_known, queue)
+    is_known = await transaction.fetch_single(TASKS.is_queue_known, queue)
     entry = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
     audit_id = await record_audit(transaction, entry, AuditProgress(affected=affected, skipped=1 - affected))
     # A warning, not an error: the queue may get its first worker or task later.
@@ -62,7 +62,7 @@ async def _record_and_report(
         affected=affected,
         skipped_count=1 - affected,
         audit_id=audit_id,
-        warnings=() if known.is_known else (unknown,),
+        warnings=() if is_known else (unknown,),
     )
 
 

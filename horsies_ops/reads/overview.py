@@ -179,11 +179,6 @@ class RunStatusCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CounterCutoff:
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewQueries:
     live_counts: Query[LiveCounts]
     status_counts: Query[StatusCount]
@@ -193,7 +188,7 @@ class OverviewQueries:
     queue_buckets: Query[QueueBucket]
     time_percentiles: Query[TimePercentiles]
     error_counts: Query[ErrorCount]
-    counter_cutoff: Query[CounterCutoff]
+    counter_cutoff: Query[datetime]
     counter_finished: Query[FinishedCount]
     counter_durations: Query[DurationBucket]
     counter_events: Query[EventCount]
@@ -324,13 +319,13 @@ async def read_increments(
     """
 
     async def read(transaction: Transaction) -> CounterIncrements:
-        (cutoff,) = await transaction.fetch(OVERVIEW.counter_cutoff)
+        until = await transaction.fetch_single(OVERVIEW.counter_cutoff)
         # An open transaction may hold the cutoff back; `until` never decreases.
-        if since is None or since >= cutoff.until:
-            return CounterIncrements(until=since or cutoff.until)
-        interval = (since, cutoff.until)
+        if since is None or since >= until:
+            return CounterIncrements(until=since or until)
+        interval = (since, until)
         return CounterIncrements(
-            until=cutoff.until,
+            until=until,
             finished=tuple(await transaction.fetch(OVERVIEW.counter_finished, *interval)),
             durations=tuple(await transaction.fetch(OVERVIEW.counter_durations, *interval, list(bucket_bounds_s))),
             events=tuple(await transaction.fetch(OVERVIEW.counter_events, *interval)),

@@ -122,11 +122,6 @@ class IdRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateId:
-    id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FacetRow:
     kind: str
     value: str
@@ -142,7 +137,7 @@ class TaskTableSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQueries:
     id_range: Query[IdRange]
-    candidates: Query[CandidateId]
+    candidates: Query[UUID]
     matches: Query[Match]
     facets: Query[FacetRow]
     table_size: Query[TaskTableSize]
@@ -277,7 +272,7 @@ async def _candidates(database: Database, task_filter: TaskFilter) -> list[UUID]
         return None
     # One more than the limit, to see whether there are more.
     found = await database.fetch(SEARCH.candidates, index, run_id, MAX_CANDIDATES + 1)
-    return None if len(found) > MAX_CANDIDATES else [row.id for row in found]
+    return None if len(found) > MAX_CANDIDATES else found
 
 
 def _index_for(task_filter: TaskFilter) -> tuple[str | None, UUID | None]:

@@ -109,16 +109,6 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyQueueUsage:
-    usage: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanCount:
-    tasks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
     """Finished nodes whose run has not been advanced yet."""
 
@@ -135,27 +125,17 @@ class OldestRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPath:
-    search_path: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseTime:
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerQueries:
     server_info: Query[ServerInfo]
     table_sizes: Query[TableInfo]
     table_storage: Query[TableStorage]
     oldest_transaction: Query[OpenTransaction]
-    notify_queue: Query[NotifyQueueUsage]
-    orphans: Query[OrphanCount]
+    notify_queue: Query[float]
+    orphans: Query[int]
     outbox: Query[OutboxStatus]
     oldest_by_category: Query[OldestRow]
-    search_path: Query[SearchPath]
-    now: Query[DatabaseTime]
+    search_path: Query[str | None]
+    now: Query[datetime]
 
 
 SERVER_READS = load_queries(ServerQueries, "horsies_ops.reads", "server")
@@ -163,7 +143,7 @@ SERVER_READS = load_queries(ServerQueries, "horsies_ops.reads", "server")
 
 async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
     """Read the state of the database; creates nothing and needs none of our tables."""
-    (server,) = await database.fetch(SERVER_READS.server_info)
+    server = await database.fetch_single(SERVER_READS.server_info)
     state = await schema_state(database)
     return DatabaseStatus(
         url=database.connection_spec.masked_url,
@@ -191,18 +171,16 @@ async def require_current_schema(database: Database) -> None:
 
 async def storage(database: Database) -> Storage:
     """Read table sizes, NOTIFY queue usage and the longest transaction; needs none of our tables."""
-    (queue,) = await database.fetch(SERVER_READS.notify_queue)
     return Storage(
         tables=tuple(await database.fetch(SERVER_READS.table_storage)),
-        notify_queue_usage=queue.usage,
+        notify_queue_usage=await database.fetch_single(SERVER_READS.notify_queue),
         longest_transaction=await database.fetch_one(SERVER_READS.oldest_transaction),
     )
 
 
 async def database_time(database: Database) -> datetime:
     """Return the current time of the database clock."""
-    (now,) = await database.fetch(SERVER_READS.now)
-    return now.at
+    return await database.fetch_single(SERVER_READS.now)
 
 
 async def measure_latency(database: Database) -> timedelta:
@@ -214,13 +192,11 @@ async def measure_latency(database: Database) -> timedelta:
 
 async def count_orphans(database: Database) -> int:
     """Count claimed and running tasks whose worker is gone."""
-    (found,) = await database.fetch(SERVER_READS.orphans)
-    return found.tasks
+    return await database.fetch_single(SERVER_READS.orphans)
 
 
 async def outbox_status(database: Database) -> OutboxStatus:
-    (found,) = await database.fetch(SERVER_READS.outbox)
-    return found
+    return await database.fetch_single(SERVER_READS.outbox)
 
 
 async def oldest_by_category(database: Database) -> dict[str, timedelta]:
@@ -230,5 +206,4 @@ async def oldest_by_category(database: Database) -> dict[str, timedelta]:
 
 async def default_search_path(database: Database) -> str:
     """Return the search_path of a new session, before any SET."""
-    (found,) = await database.fetch(SERVER_READS.search_path)
-    return found.search_path or ""
+    return await database.fetch_single(SERVER_READS.search_path) or ""

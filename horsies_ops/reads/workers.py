@@ -29,11 +29,6 @@ HEALTH_INSTANTS: Final = ("listening_since", "outage_grace_until", "last_pass_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCount:
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerBase:
     """The columns of a worker row, and the tasks it owns now."""
 
@@ -122,7 +117,7 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
-    count_live: Query[WorkerCount]
+    count_live: Query[int]
     active: Query[StoredWorker]
     history: Query[SnapshotRow]
 
@@ -132,8 +127,7 @@ WORKER_READS = load_queries(WorkerReadQueries, "horsies_ops.reads", "workers")
 
 async def count_live_workers(database: Database, *, threshold: timedelta) -> int:
     """Count the workers that have not stopped and sent a heartbeat within `threshold`."""
-    (found,) = await database.fetch(WORKER_READS.count_live, threshold)
-    return found.count
+    return await database.fetch_single(WORKER_READS.count_live, threshold)
 
 
 async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:

@@ -168,7 +168,7 @@ class CrashingDatabase(Database):
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
         return await self.send(query, lambda: super(CrashingDatabase, self).fetch(query, *arguments))
 
-    async def execute(self, query: Query[None], *arguments: object) -> None:
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self.send(query, lambda: super(CrashingDatabase, self).execute(query, *arguments))
 
     async def run(self, work: Callable[[Transaction], Awaitable[Any]]) -> Any:
@@ -197,7 +197,7 @@ class _CrashingTransaction(Transaction):
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
         return await self._database.send(query, lambda: super(_CrashingTransaction, self).fetch(query, *arguments))
 
-    async def execute(self, query: Query[None], *arguments: object) -> None:
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self._database.send(query, lambda: super(_CrashingTransaction, self).execute(query, *arguments))
 
 

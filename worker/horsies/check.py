@@ -221,7 +221,7 @@ async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
     """Check connection, schema and LISTEN; without a connection the others are skipped."""
     try:
         session = await broker.session()
-        await session.database.fetch(SCHEMA.server_info)
+        await session.database.execute(SCHEMA.server_version)
     except HorsiesError as error:
         return [_to_configuration_error(error)]
     faults = [await _raised_by_async(_check_schema(session)), await _raised_by_async(_check_listen(session))]

@@ -36,7 +36,7 @@ async def test_empty_database_gets_all_migrations_in_order(empty_database: Datab
 
 
 async def test_migrating_current_database_is_one_query(database: Database, database_url: str) -> None:
-    await database.fetch(SCHEMA.server_info)
+    await database.fetch(SCHEMA.server_version)
     sent: list[str] = []
     connection = await database._pool.acquire()
     connection.add_query_logger(lambda record: sent.append(record.query))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import asyncpg
@@ -52,7 +53,12 @@ async def test_statement_prepares_and_returns_columns_of_its_record(untouched_ur
     connection = await asyncpg.connect(untouched_url)
     try:
         prepared = await connection.prepare(query.sql)
-        assert {attribute.name for attribute in prepared.get_attributes()} == set(query.columns)
+        columns = [attribute.name for attribute in prepared.get_attributes()]
+        if query.columns:
+            assert set(columns) == set(query.columns)
+            assert query.to_rows([]) == []
+        else:
+            assert len(columns) == (0 if query.row_type is NoneType else 1)
     finally:
         await connection.close()
 

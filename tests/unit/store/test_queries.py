@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,18 @@ class Both:
     two: Query[None]
 
 
+class Color(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    color: Color
+    lid: Color | None
+    labels: Mapping[str, int]
+    sizes: dict[str, int] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlyOne:
     one: Query[Number]
@@ -54,6 +68,23 @@ def test_statements_are_loaded_by_name_without_comments(package: str) -> None:
 def test_rows_become_records(package: str) -> None:
     both = load_queries(Both, package, "numbers")
     assert both.one.to_rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
+
+
+def test_rows_of_one_column_become_single_values() -> None:
+    query = Query(name="n", sql="", row_type=int)
+    assert query.to_rows([{0: 1}, {0: 2}]) == [1, 2]
+
+
+def test_field_types_decide_how_columns_are_read() -> None:
+    query = Query(name="boxes", sql="", row_type=Box)
+    rows = [
+        {"color": "red", "lid": None, "labels": '{"a": 1}', "sizes": None},
+        {"color": "red", "lid": "red", "labels": "[]", "sizes": '{"b": 2}'},
+    ]
+    assert query.to_rows(rows) == [
+        Box(color=Color.RED, lid=None, labels={"a": 1}, sizes=None),
+        Box(color=Color.RED, lid=Color.RED, labels={}, sizes={"b": 2}),
+    ]
 
 
 def test_statement_missing_in_dataclass_fails_at_import(package: str) -> None:

@@ -175,7 +175,7 @@ class BrokerTaskReader:
     async def _ping(self) -> DatabasePing:
         session = await self._broker().session()
         started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
-        await session.database.fetch_raw(SCHEMA.server_info)
+        await session.database.execute(SCHEMA.server_version)
         return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -51,7 +52,33 @@ class PoolSettings:
     """The setting to name in errors about an exhausted pool."""
 
 
-class Database:
+class Executor(ABC):
+    """Runs statements: a `Database` runs each in a transaction of its own, a `Transaction` all of them in one."""
+
+    @abstractmethod
+    async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
+        """Run a statement and return its rows."""
+
+    async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
+        """The first row; None if there is none."""
+        rows = await self.fetch(query, *arguments)
+        return rows[0] if rows else None
+
+    async def fetch_single(self, query: Query[R], *arguments: object) -> R:
+        """The row of a statement that always returns exactly one."""
+        (row,) = await self.fetch(query, *arguments)
+        return row
+
+    @abstractmethod
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
+        """Run a statement and ignore its rows."""
+
+    @abstractmethod
+    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
+        """Run `work` in one transaction."""
+
+
+class Database(Executor):
     """Runs statements on a pool of connections, translates errors, and retries after deadlocks."""
 
     def __init__(self, connection_spec: ConnectionSpec, pool_settings: PoolSettings | None = None) -> None:
@@ -85,12 +112,7 @@ class Database:
         pool.terminate()
 
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
-        """Run one statement in its own transaction and return its rows as records."""
         return query.to_rows(await self.fetch_raw(query, *arguments))
-
-    async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
-        rows = await self.fetch(query, *arguments)
-        return rows[0] if rows else None
 
     def fetch_raw(
         self, query: Query[Any], *arguments: object, timeout_s: float | None = None
@@ -101,7 +123,7 @@ class Database:
         timeouts = self._timeouts if timeout_s is None else self._no_timeouts
         return self._with_retry(lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s), timeouts)
 
-    async def execute(self, query: Query[None], *arguments: object) -> None:
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self.fetch_raw(query, *arguments)
 
     def prepared(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
@@ -246,7 +268,7 @@ async def _execute_or_terminate(connection: Connection, sql: str) -> None:
         connection.terminate()
 
 
-class Transaction:
+class Transaction(Executor):
     """Statements on one connection inside one transaction."""
 
     def __init__(self, connection: Connection, *, timeout_s: float | None) -> None:
@@ -260,8 +282,12 @@ class Transaction:
         """Like `fetch`, but returns the driver's rows, for hot paths."""
         return await self.connection.fetch(query.sql, *arguments, timeout=timeout_s or self._timeout_s)
 
-    async def execute(self, query: Query[None], *arguments: object) -> None:
+    async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self.connection.execute(query.sql, *arguments, timeout=self._timeout_s)
+
+    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
+        """Run `work` as a part of this transaction."""
+        return await work(self)
 
     async def run_script(self, sql: str) -> None:
         """Run several statements without arguments, such as a migration."""

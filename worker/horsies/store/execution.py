@@ -12,7 +12,6 @@ from uuid import UUID
 
 from horsies.model.task import TaskAttemptOutcome
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -67,9 +66,9 @@ class FailedAttempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionQueries:
     claim: Query[ClaimedTask]
-    complete: Query[IdRow]
-    fail: Query[IdRow]
-    retry: Query[IdRow]
+    complete: Query[UUID]
+    fail: Query[UUID]
+    retry: Query[UUID]
     overdue: Query[OverdueTask]
     expire: Query[DoneNotificationRow]
 

@@ -112,19 +112,9 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSentRow:
-    is_sent: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyTriggerRow:
-    is_enabled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQueries:
-    send_probe: Query[ProbeSentRow]
-    is_notify_trigger_enabled: Query[NotifyTriggerRow]
+    send_probe: Query[bool]
+    is_notify_trigger_enabled: Query[bool]
 
 
 PROBE = load_queries(ProbeQueries, "horsies.store", "probe")
@@ -132,13 +122,12 @@ PROBE = load_queries(ProbeQueries, "horsies.store", "probe")
 
 async def send_probe(database: Database, channel: str) -> None:
     """Send an empty notification."""
-    await database.fetch(PROBE.send_probe, channel)
+    await database.execute(PROBE.send_probe, channel)
 
 
 async def is_notify_trigger_enabled(database: Database) -> bool:
     """Whether the trigger that notifies workers of new tasks exists and is enabled."""
-    (row,) = await database.fetch(PROBE.is_notify_trigger_enabled)
-    return row.is_enabled
+    return await database.fetch_single(PROBE.is_notify_trigger_enabled)
 
 
 async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec, *, within_s: float) -> bool:

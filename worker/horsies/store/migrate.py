@@ -30,28 +30,11 @@ class AppliedMigration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfoRow:
-    version_num: int
-    current_schema: str | None
-    in_recovery: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaExistsRow:
-    exists: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationLockRow:
-    locked: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaQueries:
     applied_migrations: Query[AppliedMigration]
-    schema_exists: Query[SchemaExistsRow]
-    server_info: Query[ServerInfoRow]
-    lock_migrations: Query[MigrationLockRow]
+    schema_exists: Query[bool]
+    server_version: Query[int]
+    lock_migrations: Query[bool]
     create_migrations_table: Query[None]
     record_migration: Query[None]
 
@@ -172,10 +155,9 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
 
 async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
     await _check_server_version(transaction)
-    await transaction.fetch(SCHEMA.lock_migrations, schema)
+    await transaction.execute(SCHEMA.lock_migrations, schema)
     # CREATE SCHEMA IF NOT EXISTS needs a privilege on the database even if the schema exists, so check first.
-    (found,) = await transaction.fetch(SCHEMA.schema_exists, quote_identifier(schema))
-    if not found.exists:
+    if not await transaction.fetch_single(SCHEMA.schema_exists, quote_identifier(schema)):
         await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(schema)}")
     await transaction.execute(SCHEMA.create_migrations_table)
     # Read again under the lock: another process may have migrated while we waited for it.
@@ -189,10 +171,10 @@ async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migrati
 
 
 async def _check_server_version(transaction: Transaction) -> None:
-    (server,) = await transaction.fetch(SCHEMA.server_info)
-    if server.version_num < MIN_SERVER_VERSION * 10_000:
+    version = await transaction.fetch_single(SCHEMA.server_version)
+    if version < MIN_SERVER_VERSION * 10_000:
         raise BrokerError(
-            f"PostgreSQL {server.version_num // 10_000} is too old",
+            f"PostgreSQL {version // 10_000} is too old",
             code=BrokerErrorCode.SCHEMA_INIT_FAILED,
             hint=f"horsies needs PostgreSQL {MIN_SERVER_VERSION} or newer",
         )

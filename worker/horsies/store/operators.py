@@ -92,34 +92,19 @@ class KillOutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTimeRow:
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationCountRow:
-    messages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SerialIdRow:
-    id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorQueries:
     targets: Query[TargetRow]
-    server_time: Query[ServerTimeRow]
+    server_time: Query[datetime]
     end_tasks: Query[TransitionRow]
     requeue: Query[TransitionRow]
     request_kill: Query[KillRequestedRow]
     kill_outcomes: Query[KillOutcomeRow]
     resend: Query[TransitionRow]
-    send_notifications: Query[NotificationCountRow]
-    insert_audit_entry: Query[SerialIdRow]
-    add_audit_progress: Query[SerialIdRow]
-    record_event: Query[SerialIdRow]
-    notify_viewers: Query[NotificationCountRow]
+    send_notifications: Query[int]
+    insert_audit_entry: Query[int]
+    add_audit_progress: Query[int]
+    record_event: Query[int]
+    notify_viewers: Query[int]
 
 
 OPERATORS = load_queries(OperatorQueries, "horsies.store", "operators")
@@ -196,7 +181,7 @@ async def resend(transaction: Transaction, targets: Sequence[Target], new_ids: S
             TaskChange(kind="enqueue", queue=row.queue_name, source=None, target=TaskStatus.PENDING), [str(row.new_id)]
         )
     # Only viewers: the insert trigger notifies workers.
-    await transaction.fetch(OPERATORS.send_notifications, [], [], summary.drain(0.0), [])
+    await transaction.execute(OPERATORS.send_notifications, [], [], summary.drain(0.0), [])
     return sent
 
 
@@ -216,7 +201,7 @@ async def _notify(
         summary.add(change, [str(row.id)])
         if may_overlap and row.from_status == TaskStatus.RUNNING and row.status == TaskStatus.PENDING:
             summary.add(replace(change, kind="overlap_possible"), [str(row.id)])
-    await transaction.fetch(
+    await transaction.execute(
         OPERATORS.send_notifications,
         [row.id for row in changed if TaskStatus(row.status).is_terminal],
         sorted({row.queue_name for row in changed if row.status == TaskStatus.PENDING}),
@@ -302,10 +287,9 @@ async def record_audit(
     """Insert the audit entry of an action, or add progress to entry `audit_id`; commits with the action itself."""
     if audit_id is not None:
         counts = (progress.matched, progress.affected, progress.skipped)
-        (row,) = await transaction.fetch(OPERATORS.add_audit_progress, audit_id, *counts, progress.task_ids)
-        return row.id
+        return await transaction.fetch_single(OPERATORS.add_audit_progress, audit_id, *counts, progress.task_ids)
     operator = entry.operator
-    (row,) = await transaction.fetch(
+    return await transaction.fetch_single(
         OPERATORS.insert_audit_entry,
         operator.name,
         operator.host,
@@ -319,7 +303,6 @@ async def record_audit(
         progress.skipped,
         progress.task_ids,
     )
-    return row.id
 
 
 # Events
@@ -346,16 +329,16 @@ class EventStore:
 
     async def record(self, event: StoredEvent) -> None:
         """Store an event and notify viewers."""
-        await self.database.fetch(OPERATORS.record_event, *_event_columns(event))
+        await self.database.execute(OPERATORS.record_event, *_event_columns(event))
 
     async def notify_viewers(self, messages: Sequence[str]) -> None:
         """Notify viewers of changes that no other statement sends along."""
-        await self.database.fetch(OPERATORS.notify_viewers, messages)
+        await self.database.execute(OPERATORS.notify_viewers, messages)
 
 
 async def record_event(transaction: Transaction, event: StoredEvent) -> None:
     """Store an event in the transaction that it describes."""
-    await transaction.fetch(OPERATORS.record_event, *_event_columns(event))
+    await transaction.execute(OPERATORS.record_event, *_event_columns(event))
 
 
 def _event_columns(event: StoredEvent) -> tuple[object, ...]:

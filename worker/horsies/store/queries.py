@@ -1,18 +1,21 @@
 """Named SQL statements, loaded from `.sql` files into frozen dataclasses.
 
 In a file each statement follows a `-- name: complete` line. Its dataclass has one field per statement, whose type gives
-the type of the rows: `Query[TaskRow]` yields `TaskRow` values, `Query[None]` nothing. If file and dataclass do not have
-the same names, the import fails.
+the type of the rows: `Query[TaskInfo]` yields `TaskInfo` values, `Query[UUID]` the single column of each row,
+`Query[None]` nothing. If file and dataclass do not have the same names, the import fails.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from functools import cached_property
 from importlib import resources
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
+from types import NoneType
+from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -21,13 +24,18 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 class _Row(Protocol):
-    def __getitem__(self, column: str, /) -> Any: ...
-    def keys(self) -> Iterable[str]: ...
+    def __getitem__(self, column: Any, /) -> Any: ...
+    def keys(self) -> Iterable[Any]: ...
 
 
 @dataclass(frozen=True)
 class Query(Generic[R]):
-    """One statement and the type of its rows. The SQL starts with its name, which pg_stat_activity shows."""
+    """One statement and the type of its rows. The SQL starts with its name, which pg_stat_activity shows.
+
+    Rows are dataclasses, named tuples (ten times as fast, but without conversion) or single values. The type of a
+    dataclass field decides how its column is read: a StrEnum field gets a member, a dict or Mapping field the object
+    in a JSON text.
+    """
 
     name: str
     sql: str
@@ -35,22 +43,54 @@ class Query(Generic[R]):
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Columns that a row must have, in the order of the record's fields."""
-        if self.row_type is type(None):
-            return ()
-        if issubclass(self.row_type, tuple):
-            return self.row_type._fields  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
-        return tuple(field.name for field in fields(self.row_type))  # pyright: ignore[reportArgumentType]
+        """Columns that a record needs, in the order of its fields; empty if rows are not records."""
+        if self._is_tuple:
+            return cast("Any", self.row_type)._fields
+        return tuple(field.name for field in fields(self.row_type)) if is_dataclass(self.row_type) else ()
 
     def to_rows(self, rows: Sequence[_Row]) -> list[R]:
-        """Convert driver rows to records. Named tuples are ten times as fast as dataclasses."""
-        record, columns = self.row_type, self.columns
-        if rows and issubclass(record, tuple):
+        """Convert driver rows to records or single values."""
+        if not rows:
+            return []
+        record, columns = cast("Any", self.row_type), self.columns
+        if self._is_tuple:
             # Tuples are filled by position: a column out of order would silently end up in another field.
             if tuple(rows[0].keys()) != columns:
                 raise TypeError(f"{self.name} does not return its columns in the order of {record.__name__}")
-            return [record._make(row) for row in rows]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-        return [record(**{column: row[column] for column in columns}) for row in rows]
+            return [record._make(row) for row in rows]
+        if not columns:
+            return [row[0] for row in rows]
+        found = [{column: row[column] for column in columns} for row in rows]
+        for column, convert in self._converters.items():
+            for values in found:
+                if values[column] is not None:
+                    values[column] = convert(values[column])
+        return [record(**values) for values in found]
+
+    @property
+    def _is_tuple(self) -> bool:
+        return isinstance(self.row_type, type) and issubclass(self.row_type, tuple)
+
+    @cached_property
+    def _converters(self) -> dict[str, Callable[[Any], object]]:
+        hints = get_type_hints(self.row_type)
+        return {column: convert for column in self.columns if (convert := _converter(hints[column])) is not None}
+
+
+def _converter(field_type: Any) -> Callable[[Any], object] | None:
+    """How to read a column for a field of this type; None if the driver's value needs no conversion."""
+    for kind in get_args(field_type) if NoneType in get_args(field_type) else (field_type,):
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            return kind
+        if (get_origin(kind) or kind) in {dict, Mapping}:
+            return json_object
+    return None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; anything else, which only a manual UPDATE can have stored, counts as empty."""
+    value = json.loads(text)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def load_queries(statements: type[Q], package: str, file: str) -> Q:

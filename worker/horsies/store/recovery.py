@@ -13,7 +13,6 @@ from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskStatus
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
 PAGE_SIZE: Final = 1000
 EXPIRY_BATCH: Final = 500
@@ -92,16 +91,6 @@ class OverdueRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryAppliedRow:
-    is_applied: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderLockRow:
-    is_acquired: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StaleScan:
     """Which tasks to read: in one status, silent for `threshold`, of one owner or all."""
 
@@ -159,12 +148,12 @@ class RecoveryQueries:
     server_clock: Query[ServerClockRow]
     live_workers: Query[LiveWorkerRow]
     stale: Query[StaleRow]
-    apply_decision: Query[RecoveryAppliedRow]
-    mark_lost: Query[IdRow]
+    apply_decision: Query[bool]
+    mark_lost: Query[UUID]
     overdue: Query[OverdueRow]
-    expire: Query[IdRow]
+    expire: Query[UUID]
     record_fleet_mismatch: Query[None]
-    try_leader_lock: Query[LeaderLockRow]
+    try_leader_lock: Query[bool]
 
 
 RECOVERY = load_queries(RecoveryQueries, "horsies.store", "recovery")
@@ -217,26 +206,24 @@ class RecoveryStore:
         arguments = (row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart, update.to_json())
 
         async def apply_and_record(transaction: Transaction) -> bool:
-            (answer,) = await transaction.fetch(RECOVERY.apply_decision, *arguments)
-            if answer.is_applied and record is not None:
+            is_applied = await transaction.fetch_single(RECOVERY.apply_decision, *arguments)
+            if is_applied and record is not None:
                 await record(transaction, [row.id])
-            return answer.is_applied
+            return is_applied
 
         if record is not None:
             return await self.database.run(apply_and_record)
         # Without `record` a single statement is enough; it saves the round trips of BEGIN and COMMIT.
-        (answer,) = await self.database.fetch(RECOVERY.apply_decision, *arguments)
-        return answer.is_applied
+        return await self.database.fetch_single(RECOVERY.apply_decision, *arguments)
 
     async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
         """Declare workers lost; returns those that sent no heartbeat since they were read."""
-        marked = await self.database.fetch(
+        return await self.database.fetch(
             RECOVERY.mark_lost,
             [worker.worker_id for worker in workers],
             [worker.last_heartbeat_at for worker in workers],
             [json.dumps(worker.evidence) for worker in workers],
         )
-        return [row.id for row in marked]
 
     async def overdue(self, *, after: OverdueRow | None) -> list[OverdueRow]:
         """The next PENDING tasks past their good_until; the last page is shorter than EXPIRY_BATCH."""
@@ -250,8 +237,7 @@ class RecoveryStore:
         """
 
         async def expire_and_record(transaction: Transaction) -> list[UUID]:
-            rows = await transaction.fetch(RECOVERY.expire, list(documents), list(documents.values()))
-            ended = [row.id for row in rows]
+            ended = await transaction.fetch(RECOVERY.expire, list(documents), list(documents.values()))
             if ended and record is not None:
                 await record(transaction, ended)
             return ended
@@ -271,8 +257,7 @@ class RecoveryStore:
         direct = self.database.connection_spec.direct
         lock_database = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
         async with lock_database.lock_transaction() as transaction:
-            (lock,) = await transaction.fetch(RECOVERY.try_leader_lock)
-            return await work() if lock.is_acquired else None
+            return await work() if await transaction.fetch_single(RECOVERY.try_leader_lock) else None
 
 
 def _json_object(text: str) -> dict[str, Any]:

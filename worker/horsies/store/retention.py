@@ -38,11 +38,6 @@ class TableSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionLockRow:
-    is_acquired: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LockedRun:
     id: UUID
     root_id: UUID
@@ -50,7 +45,7 @@ class LockedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionQueries:
-    try_retention_lock: Query[RetentionLockRow]
+    try_retention_lock: Query[bool]
     sizes: Query[TableSize]
     delete_heartbeats: Query[TableRowCount]
     count_due_heartbeats: Query[TableRowCount]
@@ -116,8 +111,7 @@ class RetentionStore:
         """
 
         async def batch(transaction: Transaction) -> dict[str, TableRowCount] | None:
-            (lock,) = await transaction.fetch(RETENTION.try_retention_lock, lock_name)
-            if not lock.is_acquired:
+            if not await transaction.fetch_single(RETENTION.try_retention_lock, lock_name):
                 return None
             # The lock ends with this transaction: another process may take the next batch, which does no harm.
             deleted = _by_table(await _delete(transaction, category, window, limit))

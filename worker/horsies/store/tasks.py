@@ -24,16 +24,6 @@ MAX_CONFLICT_READS = 5
 """How often an enqueue is repeated if the conflicting task is deleted before it is read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdRow:
-    id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnqueuedRow:
-    is_notified: bool
-
-
 class EnqueueResult(NamedTuple):
     """Outcome of a send. `task_id` is the stored task or the existing one it conflicts with.
 
@@ -104,30 +94,20 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueName:
-    queue_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueKnownRow:
-    is_known: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
-    enqueue: Query[EnqueuedRow]
-    enqueue_compact: Query[EnqueuedRow]
+    enqueue: Query[bool]
+    enqueue_compact: Query[bool]
     enqueue_without_notify: Query[None]
-    enqueue_in_transaction: Query[EnqueuedRow]
-    notify_queues: Query[EnqueuedRow]
+    enqueue_in_transaction: Query[bool]
+    notify_queues: Query[bool]
     conflicts: Query[ConflictingTask]
     enqueue_many: Query[None]
     results: Query[TaskResultRow]
     info: Query[TaskRow]
     attempts: Query[AttemptRow]
-    pause_queue: Query[QueueName]
-    resume_queue: Query[QueueName]
-    is_queue_known: Query[QueueKnownRow]
+    pause_queue: Query[str]
+    resume_queue: Query[str]
+    is_queue_known: Query[bool]
 
 
 TASKS = load_queries(TaskQueries, "horsies.store", "tasks")

@@ -63,11 +63,6 @@ class WorkerSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredWorkerRow:
-    started_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeartbeatRow:
     """Database time of a stored heartbeat, and the worker's state."""
 
@@ -77,11 +72,6 @@ class WorkerHeartbeatRow:
     @property
     def is_lost(self) -> bool:
         return self.state == WorkerState.LOST
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextDueRow:
-    delay_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +132,16 @@ class WorkerStateRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifySentRow:
-    is_sent: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerQueries:
-    register: Query[RegisteredWorkerRow]
+    register: Query[datetime]
     worker_heartbeat: Query[WorkerHeartbeatRow]
     set_state: Query[None]
     insert_snapshot: Query[None]
     newest_states: Query[WorkerStateRow]
     state_history: Query[WorkerStateRow]
-    send_ping: Query[NotifySentRow]
-    send_pong: Query[NotifySentRow]
-    next_due: Query[NextDueRow]
+    send_ping: Query[bool]
+    send_pong: Query[bool]
+    next_due: Query[float | None]
     task_heartbeats: Query[HeartbeatReply]
 
 
@@ -173,7 +158,7 @@ class WorkerStore:
 
     async def register(self, worker: WorkerRegistration) -> datetime:
         """Insert the row of a starting worker; returns its start by the database clock."""
-        (row,) = await self.database.fetch(
+        return await self.database.fetch_single(
             WORKERS.register,
             worker.worker_id,
             worker.hostname,
@@ -183,7 +168,6 @@ class WorkerStore:
             worker.processes,
             json.dumps(worker.recovery_config),
         )
-        return row.started_at
 
     async def heartbeat(self, worker_id: UUID, health: Mapping[str, object]) -> WorkerHeartbeatRow | None:
         """Store a heartbeat with health data; None if the worker's row was deleted."""
@@ -219,12 +203,11 @@ class WorkerStore:
 
     async def send_pong(self, channel: str, answer: str) -> None:
         """Answer a ping on its reply channel."""
-        await self.database.fetch(WORKERS.send_pong, channel, answer)
+        await self.database.execute(WORKERS.send_pong, channel, answer)
 
     async def next_due_s(self, queues: Sequence[str]) -> float | None:
         """Seconds until the next delayed task of these queues is due; None if there is none."""
-        (row,) = await self.database.fetch(WORKERS.next_due, queues)
-        return row.delay_s
+        return await self.database.fetch_single(WORKERS.next_due, queues)
 
     async def newest_states(self) -> list[WorkerStateSnapshot]:
         """Newest snapshot of each worker, newest first."""

@@ -10,15 +10,9 @@ from uuid import UUID
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 from horsies.store.workflows import RunRow
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNotificationCountRow:
-    messages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +67,13 @@ class OrphanedTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowControlQueries:
     lock_tree: Query[RunRow]
-    pause_runs: Query[RunNotificationCountRow]
+    pause_runs: Query[int]
     resume_runs: Query[None]
-    end_runs: Query[RunNotificationCountRow]
+    end_runs: Query[int]
     retryable_runs: Query[RetryableRun]
     reset_nodes: Query[ResetNode]
     run_status: Query[RunStatusRow]
-    long_paused: Query[IdRow]
+    long_paused: Query[UUID]
     stuck_runs: Query[StuckRun]
     orphaned_tasks: Query[OrphanedTask]
     cancel_orphaned_tasks: Query[OrphanedTask]
@@ -99,7 +93,7 @@ class RunTreeWriter:
 
     async def run_status(self, workflow_id: UUID) -> RunStatusRow | None:
         """Status of a run, read without a lock; None if it does not exist."""
-        return next(iter(await self.transaction.fetch(WORKFLOW_CONTROL.run_status, workflow_id)), None)
+        return await self.transaction.fetch_one(WORKFLOW_CONTROL.run_status, workflow_id)
 
     async def lock_tree(self, workflow_id: UUID) -> list[RunRow]:
         """Lock a run and all runs below it; empty if it does not exist."""
@@ -137,7 +131,7 @@ class RunTreeWriter:
 
 async def long_paused(database: Database, *, longer_than_s: float, limit: int) -> list[UUID]:
     """Runs that have been paused for longer than `longer_than_s`, longest first."""
-    return [row.id for row in await database.fetch(WORKFLOW_CONTROL.long_paused, longer_than_s, limit)]
+    return await database.fetch(WORKFLOW_CONTROL.long_paused, longer_than_s, limit)
 
 
 async def set_lock_timeout(transaction: Transaction, *, timeout_ms: int) -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from horsies.model.workflow.plan import NodePlan, WorkflowPlan
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
 if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
@@ -135,11 +134,6 @@ class AncestorRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxStateRow:
-    has_entries: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResultRow:
     """Status and result of a run; `document` and `error` are JSON text."""
 
@@ -171,22 +165,22 @@ class NodeInfoRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowQueries:
-    insert_run: Query[IdRow]
+    insert_run: Query[UUID]
     run_results: Query[RunResultRow]
     node_infos: Query[NodeInfoRow]
-    has_outbox_entries: Query[OutboxStateRow]
+    has_outbox_entries: Query[bool]
     lock_due_runs: Query[RunRow]
-    due_runs: Query[IdRow]
+    due_runs: Query[UUID]
     lock_runs: Query[RunRow]
     read_runs: Query[RunRow]
     run_nodes: Query[RunNodeRow]
-    update_nodes: Query[IdRow]
+    update_nodes: Query[UUID]
     enqueue_nodes: Query[None]
-    finish_runs: Query[IdRow]
+    finish_runs: Query[UUID]
     record_advance_failure: Query[FailedAdvance]
     pending_sub_workflows: Query[PendingSubWorkflow]
-    link_sub_workflow: Query[IdRow]
-    lock_sub_workflow_start: Query[IdRow]
+    link_sub_workflow: Query[UUID]
+    lock_sub_workflow_start: Query[UUID]
     defer_unknown_definition: Query[None]
     ancestors: Query[AncestorRow]
     delete_unwanted_start: Query[None]
@@ -267,8 +261,7 @@ class WorkflowStore:
 
     async def has_outbox_entries(self) -> bool:
         """Whether any run has outbox entries, due or not; reads one index entry."""
-        (row,) = await self.database.fetch(WORKFLOWS.has_outbox_entries)
-        return row.has_entries
+        return await self.database.fetch_single(WORKFLOWS.has_outbox_entries)
 
     async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
         """Sub-workflows to start; those with `unknown` definitions only once their retry time has come."""
@@ -281,7 +274,7 @@ class WorkflowStore:
 
     async def due_runs(self, limit: int) -> list[UUID]:
         """Runs with due outbox entries."""
-        return [row.id for row in await self.database.fetch(WORKFLOWS.due_runs, limit)]
+        return await self.database.fetch(WORKFLOWS.due_runs, limit)
 
     async def defer_unknown_definition(self, pending: PendingSubWorkflow, error: str, *, delay_s: float) -> None:
         await self.database.execute(WORKFLOWS.defer_unknown_definition, pending.id, error, delay_s)

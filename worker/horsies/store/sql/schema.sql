@@ -4,10 +4,8 @@ SELECT version, name, checksum, applied_at
   FROM horsies_migrations
  ORDER BY version;
 
--- name: server_info
-SELECT current_setting('server_version_num')::integer AS version_num,
-       current_schema()                               AS current_schema,
-       pg_is_in_recovery()                            AS in_recovery;
+-- name: server_version
+SELECT current_setting('server_version_num')::integer;
 
 -- name: schema_exists
 SELECT to_regnamespace($1) IS NOT NULL AS exists;
