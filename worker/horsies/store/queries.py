@@ -3,6 +3,9 @@
 In a file each statement follows a `-- name: complete` line. Its dataclass has one field per statement, whose type gives
 the type of the rows: `Query[TaskInfo]` yields `TaskInfo` values, `Query[UUID]` the single column of each row,
 `Query[None]` nothing. If file and dataclass do not have the same names, the import fails.
+
+What several statements share is in `fragments.sql`, each part after a line like `-- fragment: insert_outbox`. The call
+`{{ insert_outbox(ended) }}` in a statement is replaced by that part, and `{{ source }}` in the part by `ended`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -20,7 +23,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, 
 R = TypeVar("R")
 Q = TypeVar("Q")
 
-_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_STATEMENT = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_FRAGMENT = re.compile(r"^-- fragment: (\w+)\s*$", re.MULTILINE)
+_CALL = re.compile(r"\{\{ (\w+)\((.*)\) \}\}")
 
 
 class _Row(Protocol):
@@ -96,7 +101,7 @@ def json_object(text: str) -> dict[str, Any]:
 def load_queries(statements: type[Q], package: str, file: str) -> Q:
     """Load `package`/sql/`file`.sql into the dataclass `statements`."""
     text = (resources.files(package) / "sql" / f"{file}.sql").read_text(encoding="utf-8")
-    found = dict(_split(text))
+    found = {name: _include(sql, _fragments(package)) for name, sql in _split(text, _STATEMENT)}
     declared = get_type_hints(statements)
     if found.keys() != declared.keys():
         differences = ", ".join(sorted(found.keys() ^ declared.keys()))
@@ -116,9 +121,26 @@ def every_query(*groups: object) -> Iterator[Query[Any]]:
             yield getattr(group, field.name)
 
 
-def _split(text: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each statement, without the comments at its top."""
-    parts = _NAME.split(text)
+@cache
+def _fragments(package: str) -> dict[str, str]:
+    file = resources.files(package) / "sql" / "fragments.sql"
+    return dict(_split(file.read_text(encoding="utf-8"), _FRAGMENT)) if file.is_file() else {}
+
+
+def _include(sql: str, fragments: Mapping[str, str]) -> str:
+    """Replace each call of a fragment by its text, indented like the call; a fragment may call others."""
+
+    def expand(call: re.Match[str]) -> str:
+        name, source = call.groups()
+        indent = call.start() - (sql.rfind("\n", 0, call.start()) + 1)
+        return _include(fragments[name].replace("{{ source }}", source), fragments).replace("\n", "\n" + " " * indent)
+
+    return _CALL.sub(expand, sql)
+
+
+def _split(text: str, header: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield header and text of each statement or fragment, without the comments at its top."""
+    parts = header.split(text)
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         lines = body.strip().splitlines()
         while lines and lines[0].startswith("--"):

@@ -180,16 +180,11 @@ WITH locked AS (
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(ended WHERE is_workflow_task) }}
 ), notified AS MATERIALIZED (
-    -- 200 ids fit into one notification (8,000 bytes).
     SELECT count(*) AS messages
-      FROM (SELECT string_agg(id::text, ',') AS ids
-              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
-             GROUP BY part) AS message
-     CROSS JOIN LATERAL pg_notify('horsies_task_done', message.ids)
+      FROM ({{ task_done_messages(ended) }}) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
@@ -216,18 +211,12 @@ WITH locked AS (
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token, t.status, t.queue_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM released WHERE is_workflow_task AND status = 'CANCELLED'
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(released WHERE is_workflow_task AND status = 'CANCELLED') }}
 ), notified AS MATERIALIZED (
     SELECT count(*) AS messages
       FROM (SELECT DISTINCT 'horsies_task_new', queue_name FROM released WHERE status = 'PENDING'
              UNION ALL
-            SELECT 'horsies_task_done', string_agg(id::text, ',')
-              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part
-                      FROM released
-                     WHERE status = 'CANCELLED') AS numbered
-             GROUP BY part) AS message(channel, payload)
+            {{ task_done_messages(released WHERE status = 'CANCELLED') }}) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token, status FROM released WHERE (SELECT messages FROM notified) >= 0;
@@ -270,12 +259,7 @@ WITH input AS (
                    ELSE 'PENDING' END AS status
       FROM locked
 ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
-                                       error_code, error_message, failed_reason, worker_id, worker_hostname,
-                                       worker_pid, worker_process_name)
-    SELECT id, attempt, claim_token, outcome, status = 'PENDING', started_at, now(), error_code, error_message,
-           failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
-      FROM decided
+    {{ insert_attempts(decided) }}
 ), ended AS (
     UPDATE horsies_tasks AS t
        -- Only a crash has a poison document.
@@ -308,14 +292,10 @@ WITH input AS (
      WHERE t.id = decided.id AND decided.status = 'PENDING'
     RETURNING t.id, t.claim_token, t.status, t.queue_name, t.enqueued_at
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM decided WHERE is_workflow_task AND status <> 'PENDING'
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(decided WHERE is_workflow_task AND status <> 'PENDING') }}
 ), notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
-              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
-             GROUP BY part
+      FROM ({{ task_done_messages(ended) }}
              UNION ALL
             -- No notification for a delayed retry: workers look up when the next task is due.
             SELECT DISTINCT 'horsies_task_new', queue_name FROM retried WHERE enqueued_at <= now()
@@ -344,23 +324,16 @@ WITH input AS (
       FROM input
      WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
        AND t.status || '' = 'RUNNING'
-    RETURNING t.id, t.claim_token, t.status, t.attempts, t.started_at, t.claimed_by_worker_id, t.worker_hostname,
+    RETURNING t.id, t.claim_token, t.status, t.attempts AS attempt, t.status AS outcome, t.started_at, t.error_code,
+              NULL AS error_message, t.failed_reason, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
               t.worker_pid, t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
-                                       worker_id, worker_hostname, worker_pid, worker_process_name)
-    SELECT id, attempts, claim_token, 'COMPLETED', false, started_at, now(), claimed_by_worker_id, worker_hostname,
-           worker_pid, worker_process_name
-      FROM ended
+    {{ insert_attempts(ended) }}
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(ended WHERE is_workflow_task) }}
 ), notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
-              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
-             GROUP BY part
+      FROM ({{ task_done_messages(ended) }}
              UNION ALL
             SELECT 'horsies_events', event FROM unnest($6::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)

@@ -21,21 +21,16 @@ SELECT now() AS at;
 -- End tasks that are still in the state shown to the operator; others are not returned. A running attempt is recorded
 -- as failed. kill_requested tells its owner to kill the process.
 WITH locked AS MATERIALIZED (
-    SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at,
-           t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name
+    SELECT t.id, t.status AS from_status, $4 AS status, t.attempts + 1 AS attempt, t.claim_token, 'FAILED' AS outcome,
+           t.started_at, $6 AS error_code, $7 AS error_message, $7 AS failed_reason, t.claimed_by_worker_id AS worker_id,
+           t.worker_hostname, t.worker_pid, t.worker_process_name
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
      WHERE t.terminal_at IS NULL
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at, error_code,
-                                       error_message, failed_reason, worker_id, worker_hostname, worker_pid,
-                                       worker_process_name)
-    SELECT id, attempt, claim_token, 'FAILED', started_at, now(), $6, $7, $7, claimed_by_worker_id, worker_hostname,
-           worker_pid, worker_process_name
-      FROM locked
-     WHERE from_status = 'RUNNING'
+    {{ insert_attempts(locked WHERE from_status = 'RUNNING') }}
 ), ended AS (
     UPDATE horsies_tasks AS t
        SET status = $4, terminal_at = now(), result = $5::text::jsonb, error_code = $6, failed_reason = $7,
@@ -48,9 +43,7 @@ WITH locked AS MATERIALIZED (
     RETURNING t.id, t.claim_token, t.queue_name, locked.from_status, t.status, t.claimed_by_worker_id,
               t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(ended WHERE is_workflow_task) }}
 )
 SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
   FROM ended;
@@ -60,58 +53,50 @@ SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS
 -- in the queue. A running attempt is recorded as failed; with $5 its process may still be alive and the next attempt is
 -- marked overlap_possible. A task past its good_until, or whose workflow was paused or cancelled, ends instead.
 WITH locked AS MATERIALIZED (
-    SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at, t.no_restart,
-           t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
+    SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, 'FAILED' AS outcome, t.started_at,
+           'OPERATOR_REQUEUED' AS error_code, $4 AS error_message, $4 AS failed_reason, t.no_restart,
+           t.claimed_by_worker_id AS worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
            CASE WHEN t.good_until <= now() THEN CASE t.status WHEN 'RUNNING' THEN 'FAILED' ELSE 'EXPIRED' END
                 WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
-                ELSE 'PENDING' END AS to_status
+                ELSE 'PENDING' END AS status
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
      WHERE t.terminal_at IS NULL
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
-                                       error_code, error_message, failed_reason, worker_id, worker_hostname, worker_pid,
-                                       worker_process_name)
-    SELECT id, attempt, claim_token, 'FAILED', to_status = 'PENDING', started_at, now(), 'OPERATOR_REQUEUED', $4, $4,
-           claimed_by_worker_id, worker_hostname, worker_pid, worker_process_name
-      FROM locked
-     WHERE from_status = 'RUNNING'
+    {{ insert_attempts(locked WHERE from_status = 'RUNNING') }}
 ), requeued AS (
     UPDATE horsies_tasks AS t
-       SET status = locked.to_status,
+       SET status = locked.status,
            attempts = t.attempts + (locked.from_status = 'RUNNING')::integer,
            enqueued_at = CASE WHEN locked.from_status = 'CLAIMED' THEN t.enqueued_at ELSE now() END,
            next_retry_at = NULL, recovery_hold_until = NULL,
            overlap_possible = t.overlap_possible OR ($5::boolean AND locked.from_status = 'RUNNING'),
            failed_reason = CASE WHEN locked.from_status = 'PENDING' THEN t.failed_reason ELSE $4 END,
-           result = coalesce($6::text::jsonb -> locked.to_status,
-                             CASE WHEN locked.to_status = 'CANCELLED' THEN $7::text::jsonb -> locked.no_restart END),
-           error_code = CASE locked.to_status WHEN 'EXPIRED' THEN 'TASK_EXPIRED' WHEN 'FAILED' THEN 'OPERATOR_FAILED'
+           result = coalesce($6::text::jsonb -> locked.status,
+                             CASE WHEN locked.status = 'CANCELLED' THEN $7::text::jsonb -> locked.no_restart END),
+           error_code = CASE locked.status WHEN 'EXPIRED' THEN 'TASK_EXPIRED' WHEN 'FAILED' THEN 'OPERATOR_FAILED'
                                             WHEN 'CANCELLED' THEN 'TASK_CANCELLED' END,
-           terminal_at = CASE WHEN locked.to_status <> 'PENDING' THEN now() END,
-           failed_at = CASE WHEN locked.to_status = 'FAILED' THEN now() END,
+           terminal_at = CASE WHEN locked.status <> 'PENDING' THEN now() END,
+           failed_at = CASE WHEN locked.status = 'FAILED' THEN now() END,
            claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL,
            worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL, kill_requested = false,
            updated_at = now()
       FROM locked
      WHERE t.id = locked.id
-    RETURNING t.id, t.claim_token, t.queue_name, locked.from_status, t.status, locked.claimed_by_worker_id,
+    RETURNING t.id, t.claim_token, t.queue_name, locked.from_status, t.status, locked.worker_id,
               locked.started_at, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM requeued WHERE is_workflow_task AND status <> 'PENDING'
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(requeued WHERE is_workflow_task AND status <> 'PENDING') }}
 ), overlap AS (
     INSERT INTO horsies_events (kind, task_id, worker_id, claim_token, queue_name, evidence)
-    SELECT 'overlap_possible', id, claimed_by_worker_id, claim_token, queue_name,
-           jsonb_build_object('owner', claimed_by_worker_id, 'age_s', extract(epoch FROM now() - started_at))
+    SELECT 'overlap_possible', id, worker_id, claim_token, queue_name,
+           jsonb_build_object('owner', worker_id, 'age_s', extract(epoch FROM now() - started_at))
       FROM requeued
      WHERE $5 AND from_status = 'RUNNING' AND status = 'PENDING'
 )
-SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
-  FROM requeued;
+SELECT id, claim_token, queue_name, from_status, status, worker_id, NULL::uuid AS new_id FROM requeued;
 
 -- name: request_kill
 -- Ask the owners of running tasks to kill them. The owner changes the status afterwards.
@@ -171,11 +156,8 @@ SELECT locked.id, locked.claim_token, locked.queue_name, locked.status AS from_s
 
 -- name: send_notifications
 -- Notify waiters of finished tasks, workers of queues with new tasks, viewers of changes, and owners of kill requests.
--- 200 ids fit into one notification (8,000 bytes).
 SELECT count(*) AS messages
-  FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
-          FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM unnest($1::uuid[]) AS id) AS numbered
-         GROUP BY part
+  FROM ({{ task_done_messages(unnest($1::uuid[]) AS id) }}
          UNION ALL
         SELECT 'horsies_task_new', queue_name FROM unnest($2::text[]) AS queue_name
          UNION ALL

@@ -79,16 +79,11 @@ WITH locked AS (
      WHERE t.id = locked.id
     RETURNING t.id, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(ended WHERE is_workflow_task) }}
 ), notified AS MATERIALIZED (
-    -- 200 ids fit into one notification (8,000 bytes).
     SELECT count(*) AS messages
-      FROM (SELECT string_agg(id::text, ',') AS ids
-              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
-             GROUP BY part) AS message
-     CROSS JOIN LATERAL pg_notify('horsies_task_done', message.ids)
+      FROM ({{ task_done_messages(ended) }}) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id FROM ended WHERE (SELECT messages FROM notified) >= 0;
 

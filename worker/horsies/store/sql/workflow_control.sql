@@ -61,16 +61,12 @@ WITH paused AS (
       FROM withdrawn
      WHERE n.task_id = withdrawn.id AND withdrawn.status = 'CANCELLED' AND n.status IN ('ENQUEUED', 'RUNNING')
 ), expired_outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM withdrawn WHERE status = 'EXPIRED'
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(withdrawn WHERE status = 'EXPIRED') }}
 )
 SELECT count(*) AS messages
   FROM (SELECT 'horsies_workflow_done', id::text FROM paused
          UNION ALL
-        SELECT 'horsies_task_done', string_agg(id::text, ',')
-          FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM withdrawn) AS numbered
-         GROUP BY part) AS message(channel, payload)
+        {{ task_done_messages(withdrawn) }}) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
 
 -- name: resume_runs
@@ -109,7 +105,7 @@ WITH ended AS (
     UPDATE horsies_workflows AS w
        SET status = $2, error = coalesce(w.error, $3::text::jsonb), completed_at = now(), updated_at = now()
      WHERE w.id = ANY($1::uuid[])
-    RETURNING w.id, w.parent_workflow_id, w.parent_task_index
+    RETURNING w.id, w.parent_workflow_id AS workflow_id, w.parent_task_index AS workflow_task_index
 ), locked_nodes AS MATERIALIZED (
     SELECT n.id
       FROM horsies_workflow_tasks AS n
@@ -140,14 +136,12 @@ WITH ended AS (
            claimed = false, claim_expires_at = NULL, terminal_at = now(), updated_at = now()
       FROM locked_tasks
      WHERE t.id = locked_tasks.id AND locked_tasks.is_withdrawn
-    RETURNING t.*
+    RETURNING t.id, t.status, t.attempts AS attempt, t.claim_token, 'FAILED' AS outcome, t.started_at, t.error_code,
+              t.result -> 'err' ->> 'message' AS error_message, NULL AS failed_reason,
+              t.claimed_by_worker_id AS worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
+              t.kill_requested
 ), attempt AS (
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at, error_code,
-                                       error_message, worker_id, worker_hostname, worker_pid, worker_process_name)
-    SELECT id, attempts, claim_token, 'FAILED', started_at, now(), error_code, result -> 'err' ->> 'message',
-           claimed_by_worker_id, worker_hostname, worker_pid, worker_process_name
-      FROM withdrawn
-     WHERE kill_requested
+    {{ insert_attempts(withdrawn WHERE kill_requested) }}
 ), skipped AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'SKIPPED', error = $3::text::jsonb, completed_at = now()
@@ -156,23 +150,19 @@ WITH ended AS (
        AND (n.status IN ('PENDING', 'READY', 'ENQUEUED')
             OR n.status = 'RUNNING' AND n.task_id IN (SELECT id FROM withdrawn))
 ), parent_outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, parent_workflow_id, parent_task_index FROM ended WHERE parent_workflow_id IS NOT NULL
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(ended WHERE workflow_id IS NOT NULL) }}
 ), deleted_outbox AS (
     DELETE FROM horsies_workflow_outbox WHERE workflow_id = ANY($1) AND needs IS NOT NULL
 )
 SELECT count(*) AS messages
   FROM (SELECT 'horsies_workflow_done', id::text FROM ended
          UNION ALL
-        SELECT 'horsies_workflow_due', id::text FROM ended WHERE parent_workflow_id IS NOT NULL
+        SELECT 'horsies_workflow_due', id::text FROM ended WHERE workflow_id IS NOT NULL
          UNION ALL
-        SELECT 'horsies_task_done', string_agg(id::text, ',')
-          FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM withdrawn) AS numbered
-         GROUP BY part
+        {{ task_done_messages(withdrawn) }}
          UNION ALL
         SELECT DISTINCT 'horsies_worker_ping',
-               jsonb_build_object('kind', 'kill', 'target_worker_id', claimed_by_worker_id)::text
+               jsonb_build_object('kind', 'kill', 'target_worker_id', worker_id)::text
           FROM withdrawn
          WHERE kill_requested) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);

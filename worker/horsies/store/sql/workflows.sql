@@ -239,13 +239,9 @@ WITH input AS (
            updated_at = now()
       FROM input
      WHERE w.id = input.id AND w.status = 'RUNNING'
-    RETURNING w.id, input.status, w.parent_workflow_id, w.parent_task_index
+    RETURNING w.id, input.status, w.parent_workflow_id AS workflow_id, w.parent_task_index AS workflow_task_index
 ), parent_outbox AS (
-    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, parent_workflow_id, parent_task_index
-      FROM finished
-     WHERE status IS NOT NULL AND parent_workflow_id IS NOT NULL
-    ON CONFLICT DO NOTHING
+    {{ insert_outbox(finished WHERE status IS NOT NULL AND workflow_id IS NOT NULL) }}
 )
 SELECT finished.id
   FROM finished
