@@ -8,14 +8,14 @@ from uuid import UUID
 
 from horsies.app import Horsies
 from horsies.errors import Busy
-from horsies.model.events import EventKind
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.hooks import HookCaller, HookFailure, log_failure
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies.recovery.sweep import WorkflowHealing, sweep
 from horsies.store.database import Database, Transaction
-from horsies.store.operators import AuditEntry, AuditProgress, EventStore, StoredEvent, record_audit
+from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
 from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.report import MAX_SKIPPED_LISTED, ActionReport, Skipped
 
@@ -113,10 +113,10 @@ class _SweepAudit:
         await record_audit(transaction, self._entry, progress, self.audit_id)
 
 
-def _hook_failed_event(failure: HookFailure) -> StoredEvent:
+def _hook_failed_event(failure: HookFailure) -> EventRecord:
     task_id = None if failure.task_id is None else UUID(failure.task_id)
     evidence = {"hook": failure.hook, "error": failure.error}
-    return StoredEvent(kind=EventKind.HOOK_FAILED, task_id=task_id, evidence=evidence)
+    return EventRecord(kind=EventKind.HOOK_FAILED, task_id=task_id, evidence=evidence)
 
 
 def _audit_filter(options: SweepOptions) -> dict[str, object]:

@@ -14,9 +14,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from horsies.model.events import EventRecord
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_node, insert_run, insert_task, insert_worker
 from tests.support.workers import worker_process
@@ -101,7 +102,7 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 
-async def _record(url: str, event: StoredEvent) -> None:
+async def _record(url: str, event: EventRecord) -> None:
     """Insert an event and notify listeners, as a worker does."""
     async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await EventStore(database).record(event)
@@ -259,7 +260,7 @@ def test_events_are_followed_until_interrupted(horsies: Executable, database_url
         assert following.stdout is not None
         try:
             assert json.loads(following.stdout.readline())["kind"] == "before"
-            asyncio.run(_record(database_url, StoredEvent(kind="after")))
+            asyncio.run(_record(database_url, EventRecord(kind="after")))
             assert json.loads(following.stdout.readline())["kind"] == "after"
         finally:
             following.terminate()

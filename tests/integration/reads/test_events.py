@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import horsies_ops
+from horsies.model.events import EventRecord
 from horsies.model.settings import TaskSchedule
 from horsies.store.database import Database
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies_ops.reads.events import audit, events
 from horsies_ops.reads.schedules import list_schedules
 from tests.support.rows import insert, insert_task
@@ -39,15 +40,15 @@ async def test_events_are_filtered_by_kind_task_and_age(database: Database, data
 
 async def test_tail_yields_past_events_then_new_ones(database: Database, database_url: str) -> None:
     store = EventStore(database)
-    await store.record(StoredEvent(kind="before"))
+    await store.record(EventRecord(kind="before"))
     async with (
         horsies_ops.connect(database_url, read_only=True) as ops,
         aclosing(ops.tail_events(since=HOUR)) as tail,
         asyncio.timeout(20),
     ):
         assert (await anext(tail)).kind == "before"
-        await store.record(StoredEvent(kind="first"))
-        await store.record(StoredEvent(kind="second"))
+        await store.record(EventRecord(kind="first"))
+        await store.record(EventRecord(kind="second"))
         assert [(await anext(tail)).kind, (await anext(tail)).kind] == ["first", "second"]
 
 

@@ -7,8 +7,9 @@ from uuid import uuid4
 
 import pytest
 
+from horsies.model.events import EventRecord
 from horsies.store.database import Database
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.workers import WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
 from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
 
@@ -108,9 +109,9 @@ async def test_event_is_stored_and_notified(database: Database, database_url: st
     task_id = uuid4()
     async with collect_notifications(database_url, "horsies_events") as notifications:
         await EventStore(database).record(
-            StoredEvent(kind="child_died", task_id=task_id, claim_token=2, queue_name="a", evidence={"signal": 9})
+            EventRecord(kind="child_died", task_id=task_id, claim_token=2, queue_name="a", evidence={"signal": 9})
         )
-        await EventStore(database).record(StoredEvent(kind="listener_degraded"))
+        await EventStore(database).record(EventRecord(kind="listener_degraded"))
         sent = [json.loads(str(payload)) for _, payload in await notifications()]
     row = await connection.fetchrow("SELECT kind, task_id, claim_token, evidence FROM horsies_events ORDER BY id")
     assert row is not None

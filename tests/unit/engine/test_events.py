@@ -69,6 +69,7 @@ def test_worker_event_has_no_task_columns() -> None:
         "kind": "listener_restored",
         "worker_id": "w",
         "task_id": None,
+        "workflow_id": None,
         "queue_name": None,
         "claim_token": None,
         "evidence": {},

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
-from uuid import UUID
 
 import psutil
 
@@ -20,10 +19,10 @@ from horsies.engine.heartbeat import WorkerIdentity
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
-from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, TaskChange
+from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, EventRecord, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.workers import WorkerSnapshot, WorkerStore
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Reporter:
     def __init__(self, store: EventStore, backoff: Backoff) -> None:
         self._store = store
         self._backoff = backoff
-        self._queue: asyncio.Queue[StoredEvent | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[EventRecord | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
         self.changes = ChangeSummary()
         self.totals = AttemptTotals()
@@ -114,7 +113,7 @@ class Reporter:
             listener(event)
         record = events.to_record(event)
         if record is not None and self._queue.qsize() < MAX_QUEUED_EVENTS:
-            self._queue.put_nowait(_stored_event(record))
+            self._queue.put_nowait(record)
 
     def emit_failures(self, worker_id: str) -> None:
         """Emit TasksFailed, at most once a minute per task name."""
@@ -158,7 +157,7 @@ class Reporter:
         await stop.wait()
         self._queue.put_nowait(None)
 
-    async def _store_with_retry(self, event: StoredEvent) -> None:
+    async def _store_with_retry(self, event: EventRecord) -> None:
         while True:
             try:
                 await self._store.record(event)
@@ -195,19 +194,6 @@ def _log_line(event: events.Event) -> str:
 
 def _format_value(value: object) -> object:
     return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
-
-
-def _stored_event(record: events.EventRecord) -> StoredEvent:
-    return StoredEvent(
-        kind=record.kind,
-        task_id=UUID(record.task_id) if record.task_id else None,
-        worker_id=UUID(record.worker_id),
-        claim_token=record.claim_token,
-        queue_name=record.queue_name,
-        evidence={
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in record.evidence.items()
-        },
-    )
 
 
 class ChangePublisher:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
 
 from horsies.model.task import TaskStatus
 
@@ -43,12 +44,14 @@ class EventKind(StrEnum):
 class EventRecord:
     """A row of `horsies_events`; `evidence` holds the fields without a column of their own, as JSON values."""
 
-    kind: EventKind
-    worker_id: str
-    task_id: str | None
-    queue_name: str | None
-    claim_token: int | None
-    evidence: Mapping[str, object]
+    kind: str
+    """An `EventKind`."""
+    task_id: UUID | str | None = None
+    workflow_id: UUID | str | None = None
+    worker_id: UUID | str | None = None
+    claim_token: int | None = None
+    queue_name: str | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 # Task changes, aggregated for NOTIFY

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.errors import BrokerError, DatabaseUnreachable
-from horsies.model.events import EventKind
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.retention import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, RetentionStore, TableRowCount, TableSize
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def clean(
     if summary.counts:
         evidence: dict[str, object] = {**summary.counts}
         await EventStore(database).record(
-            StoredEvent(kind=EventKind.RETENTION_FINISHED, worker_id=worker_id, evidence=evidence)
+            EventRecord(kind=EventKind.RETENTION_FINISHED, worker_id=worker_id, evidence=evidence)
         )
     if errors:
         raise errors[0]

@@ -18,7 +18,7 @@ from typing import Final, Self, TypeAlias, assert_never
 from uuid import UUID
 
 from horsies.errors import HorsiesError
-from horsies.model.events import EventKind
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.decision import (
     DecisionKind,
     Fail,
@@ -55,7 +55,7 @@ from horsies.recovery.report import (
 )
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueRow, RecoveryStore, StaleScan
 from horsies.store.tasks import TaskStore
 from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck, preview_healing, release_quarantined
@@ -308,7 +308,7 @@ class SweepPass:
         # The reaper finds the same row in every pass, so it records the event itself, once per error.
         if self._is_manual:
             evidence = {"decision": task.decision.kind, "error": error}
-            event = StoredEvent(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
+            event = EventRecord(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
             await EventStore(self._store.database).record(event)
 
     async def _earlier_crashes(self, task: StaleTask) -> tuple[str, ...]:
@@ -384,7 +384,7 @@ class SweepPass:
 
     async def _publish_finished(self, report: SweepReport) -> None:
         """Record the event of a sweep that changed something, and call the hooks."""
-        event = StoredEvent(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._report.counts)
+        event = EventRecord(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._report.counts)
         await EventStore(self._store.database).record(event)
         if self._hooks is not None and report.recovered_count:
             await self._hooks.notify_workers_recovered(

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
-from horsies.model.events import ChangeSummary, TaskChange
+from horsies.model.events import ChangeSummary, EventRecord, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.claims import NO_RESTART_RESULTS
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from horsies.store.database import Database, Transaction
+    from horsies.store.database import Executor, Transaction
 
 
 REQUEUED_BY_OPERATOR: Final = "requeued by an operator"
@@ -308,46 +308,19 @@ async def record_audit(
 # Events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An event to record for operators; `evidence` holds JSON values."""
-
-    kind: str
-    task_id: UUID | None = None
-    workflow_id: UUID | None = None
-    worker_id: UUID | None = None
-    claim_token: int | None = None
-    queue_name: str | None = None
-    evidence: Mapping[str, object] = field(default_factory=dict[str, object])
-
-
 @dataclass(frozen=True, slots=True)
 class EventStore:
-    """Records events and notifies viewers."""
+    """Records events and notifies viewers; with a transaction, when it commits."""
 
-    database: Database
+    executor: Executor
 
-    async def record(self, event: StoredEvent) -> None:
+    async def record(self, event: EventRecord) -> None:
         """Store an event and notify viewers."""
-        await self.database.execute(OPERATORS.record_event, *_event_columns(event))
+        ids = (event.task_id, event.workflow_id, event.worker_id)
+        await self.executor.execute(
+            OPERATORS.record_event, event.kind, *ids, event.claim_token, event.queue_name, json.dumps(event.evidence)
+        )
 
     async def notify_viewers(self, messages: Sequence[str]) -> None:
         """Notify viewers of changes that no other statement sends along."""
-        await self.database.execute(OPERATORS.notify_viewers, messages)
-
-
-async def record_event(transaction: Transaction, event: StoredEvent) -> None:
-    """Store an event in the transaction that it describes."""
-    await transaction.execute(OPERATORS.record_event, *_event_columns(event))
-
-
-def _event_columns(event: StoredEvent) -> tuple[object, ...]:
-    return (
-        event.kind,
-        event.task_id,
-        event.workflow_id,
-        event.worker_id,
-        event.claim_token,
-        event.queue_name,
-        json.dumps(event.evidence),
-    )
+        await self.executor.execute(OPERATORS.notify_viewers, messages)

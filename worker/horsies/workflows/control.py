@@ -13,11 +13,12 @@ from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
+from horsies.model.events import EventRecord
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from horsies.model.workflow.progress import PauseRun, next_steps
 from horsies.store.database import Database, Transaction
-from horsies.store.operators import StoredEvent, record_event
+from horsies.store.operators import EventStore
 from horsies.store.workflow_control import RunTreeWriter, WithdrawnTaskResults, long_paused
 from horsies.store.workflows import RunRow, WorkflowWriter
 from horsies.workflows.advance import StepBatch, advance, error_for_code, group_by_run, run_state
@@ -147,8 +148,8 @@ async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | Con
     nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
     for node in reset:
         nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
-    event = StoredEvent(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
-    await record_event(transaction, event)
+    event = EventRecord(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
+    await EventStore(transaction).record(event)
     return len(reset)
 
 

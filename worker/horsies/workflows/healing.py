@@ -14,11 +14,12 @@ from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
+from horsies.model.events import EventRecord
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.model.workflow.progress import next_steps
 from horsies.store.database import Database, Transaction
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.workflow_control import WorkflowHealingStore, is_lock_timeout, set_lock_timeout
 from horsies.store.workflows import RunNodeRow, RunRow, WorkflowStore
 from horsies.workflows.advance import group_by_run, is_transient, run_state
@@ -91,7 +92,7 @@ async def heal_stuck(
     result.healed += await _cancel_orphans(store, limit, must_end)
     for healed in result.healed:
         await EventStore(database).record(
-            StoredEvent(
+            EventRecord(
                 kind="workflow_healed",
                 workflow_id=healed.workflow_id,
                 task_id=healed.task_id,

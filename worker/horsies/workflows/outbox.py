@@ -10,9 +10,10 @@ import logging
 from typing import Final
 from uuid import UUID
 
+from horsies.model.events import EventRecord
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.store.database import Database
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.advance import ADVANCE_BATCH, advance_due, is_transient
 from horsies.workflows.control import advance_tree
@@ -83,5 +84,5 @@ async def defer_run(database: Database, workflow_id: UUID, error: Exception) -> 
     reason = f"{type(error).__name__}: {error}"
     failed = await WorkflowStore(database).record_advance_failure(workflow_id, reason, max_tries=MAX_TRIES)
     if any(entry.is_quarantined for entry in failed):
-        event = StoredEvent(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": reason})
+        event = EventRecord(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": reason})
         await EventStore(database).record(event)

@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from horsies.codec.ids import ID_GENERATOR
+from horsies.model.events import EventRecord
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.model.workflow.plan import (
     NodePlan,
@@ -24,7 +25,7 @@ from horsies.model.workflow.plan import (
 )
 from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
 from horsies.store.database import Database, Transaction
-from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.operators import EventStore
 from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore, WorkflowWriter
 from horsies.sync import DaemonThreadExecutor
 from horsies.workflows.advance import is_transient
@@ -140,7 +141,7 @@ class SubWorkflowStarter:
             logger.exception("starting a sub-workflow failed node=%s", pending.id)
             reason = describe_error(error)
             await self._store.quarantine_sub_workflow(pending, reason)
-            event = StoredEvent(kind="outbox_quarantined", workflow_id=pending.workflow_id, evidence={"error": reason})
+            event = EventRecord(kind="outbox_quarantined", workflow_id=pending.workflow_id, evidence={"error": reason})
             await EventStore(self._database).record(event)
 
     async def _recursion_error(self, pending: PendingSubWorkflow) -> BuildFailed | None:
