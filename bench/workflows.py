@@ -16,10 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from uuid_utils.compat import uuid7
+
 from bench.draining import NOTIFY_WORKERS, PAUSE_QUEUE, RESUME_QUEUE, drain, worker
 from bench.machine import load
 from bench.server import clear, connect, create_tables, durable_server, require_durable
-from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
@@ -51,7 +52,7 @@ async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]]) -> flo
     async with connect(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await connection.execute(PAUSE_QUEUE)
         for _ in range(runs):
-            await start_run(database, plan(dependencies), ID_GENERATOR.next_uuid())
+            await start_run(database, plan(dependencies), uuid7())
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
         started = time.perf_counter()

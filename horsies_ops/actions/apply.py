@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, assert_never
 from uuid import UUID
 
-from horsies.codec.ids import ID_GENERATOR
+from uuid_utils.compat import uuid7
+
 from horsies.errors import Refused
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.task import TaskStatus
@@ -194,7 +195,7 @@ class _PlanExecution:
                 # Tasks that are still running were not stopped in time, so their processes may be alive.
                 return await requeue(transaction, targets, reason=self._message("requeued"), may_overlap=True)
             case Action.RETRY:
-                return await resend(transaction, targets, [ID_GENERATOR.next_uuid() for _ in targets])
+                return await resend(transaction, targets, [uuid7() for _ in targets])
             case Action.FAIL | Action.CANCEL | Action.EXPIRE:
                 return await end_tasks(transaction, targets, self._terminal_outcome())
             case _:

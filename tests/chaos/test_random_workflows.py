@@ -13,8 +13,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
+from uuid_utils.compat import uuid7
 
-from horsies.codec.ids import ID_GENERATOR
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows import control
@@ -49,7 +49,7 @@ async def _run_graph(database_url: str, dag: Dag, rng: Random) -> None:
         driver = WorkflowDriver(database, known=known)
         for table in TABLES:  # a failed example leaves its runs behind
             await connection.execute(f"DELETE FROM {table}")
-        workflow_id = ID_GENERATOR.next_uuid()
+        workflow_id = uuid7()
         assert await start_run(database, planned.plan, workflow_id)
         successes = dict(planned.successes())
         while open_runs := await connection.fetch(OPEN):

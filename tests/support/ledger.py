@@ -23,8 +23,8 @@ from itertools import pairwise
 from typing import Any
 
 import asyncpg
+from uuid_utils.compat import uuid7
 
-from horsies.codec.ids import ID_GENERATOR
 from tests.support.ledger_app import QUICK_RECOVERY, retried
 
 # ruff: noqa: ASYNC110  # other processes have to be polled
@@ -300,7 +300,7 @@ class OrphanedTask:
 
     async def insert(self, ledger: Ledger) -> str:
         """Insert the task and its owner; returns the task id."""
-        task_id, owner_id = ID_GENERATOR.next_uuid(), ID_GENERATOR.next_uuid()
+        task_id, owner_id = uuid7(), uuid7()
         if self.state is not None:
             config = json.dumps(QUICK_RECOVERY | self.thresholds)
             await ledger.fetch(_INSERT_OWNER, owner_id, self.state, self.silent_s, config)

@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
+from uuid_utils.compat import uuid7
 
-from horsies.codec.ids import ID_GENERATOR
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, Thresholds, ThresholdSource
 from horsies.model.settings import RecoveryConfig
@@ -47,7 +47,7 @@ async def insert_task(database_url: str, **columns: Any) -> UUID:
     """Insert a task with these columns; the others are those of a task just sent."""
     now = datetime.now(UTC)
     row: dict[str, Any] = {
-        "id": ID_GENERATOR.next_uuid(),
+        "id": uuid7(),
         "task_name": "mail.send",
         "sent_at": now,
         "enqueue_sha": "0" * 64,
@@ -107,7 +107,7 @@ async def insert_snapshot(database_url: str, worker_id: UUID, **columns: Any) ->
 
 async def insert_run(database_url: str, **columns: Any) -> UUID:
     """Insert a run with these columns; the others are those of a RUNNING root."""
-    run_id: UUID = columns.get("id") or ID_GENERATOR.next_uuid()
+    run_id: UUID = columns.get("id") or uuid7()
     row = {"id": run_id, "name": "digest", "status": "RUNNING", "on_error": "fail", "sent_at": datetime.now(UTC)}
     await insert(database_url, "horsies_workflows", **row | {"root_workflow_id": run_id} | columns)
     return run_id
@@ -116,7 +116,7 @@ async def insert_run(database_url: str, **columns: Any) -> UUID:
 async def insert_node(database_url: str, run_id: UUID, index: int, *dependencies: int, **columns: Any) -> None:
     """Insert a PENDING node that depends on the nodes with these indexes."""
     row: dict[str, Any] = {
-        "id": ID_GENERATOR.next_uuid(),
+        "id": uuid7(),
         "workflow_id": run_id,
         "task_index": index,
         "node_id": f"node:{index}",

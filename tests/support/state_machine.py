@@ -10,8 +10,8 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import SearchStrategy
+from uuid_utils.compat import uuid7
 
-from horsies.codec.ids import ID_GENERATOR
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.retention import RetentionWindows
 from horsies.model.send import SendOutcome
@@ -245,7 +245,7 @@ class QueueStateMachine(RuleBasedStateMachine):
     def _send(self, spec: TaskSpec, times: int = 1) -> None:
         if len(self._model.unfinished) == MAX_UNFINISHED:
             return
-        task_id = ID_GENERATOR.next_uuid()
+        task_id = uuid7()
         payload = send_payload(str(task_id), spec, tick_s=TICK_S)
         sent = [self._aging.run(TaskStore(self._aging.database).enqueue(payload)).outcome for _ in range(times)]
         self._expect("C1 sent", sent, [SendOutcome.STORED, SendOutcome.ALREADY_STORED][:times])

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from uuid_utils.compat import uuid7
 
 from horsies import (
     AppConfig,
@@ -25,7 +26,6 @@ from horsies import (
     WorkflowValidationError,
     from_node,
 )
-from horsies.codec.ids import ID_GENERATOR
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
@@ -148,7 +148,7 @@ class WorkflowDriver:
         self.contexts: dict[str, dict[str, Any]] = {}
 
     async def start_run(self, *nodes: NodePlan, **others: Any) -> UUID:
-        workflow_id = ID_GENERATOR.next_uuid()
+        workflow_id = uuid7()
         assert await start_run(self.database, plan(*nodes, **others), workflow_id)
         return workflow_id
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from uuid_utils.compat import uuid7
 
-from horsies.model.task import format_id, next_id_value
 from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import MAX_ID, MIN_ID, RANGE_SIZE, SEARCH, sent_at_from_id
@@ -110,6 +110,5 @@ async def test_search_without_matches_ends_with_the_table(
 
 
 def test_sent_at_is_computed_from_any_id() -> None:
-    order = next_id_value(1_700_000_000_500, bytes)
-    assert sent_at_from_id(UUID(format_id(order))) == datetime.fromtimestamp(1_700_000_000.5, UTC)
+    assert sent_at_from_id(uuid7(nanoseconds=1_700_000_000_500_000_000)) == datetime.fromtimestamp(1_700_000_000.5, UTC)
     assert sent_at_from_id(MAX_ID).year == 9999

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from horsies.codec.ids import ID_GENERATOR
+from uuid_utils.compat import uuid7
+
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
 from horsies.store.database import Database
 from horsies.workflows.start import start_run
@@ -96,7 +97,7 @@ async def test_failure_pauses_a_run_with_on_error_pause(driver: WorkflowDriver, 
 
 
 async def test_starting_the_same_id_twice_stores_one_run(database: Database, connection: Connection) -> None:
-    workflow_id = ID_GENERATOR.next_uuid()
+    workflow_id = uuid7()
     assert await start_run(database, plan(node(0), node(1, 0)), workflow_id)
     assert not await start_run(database, plan(node(0), node(1, 0)), workflow_id)
     assert await node_statuses(connection, workflow_id) == ["ENQUEUED", "PENDING"]

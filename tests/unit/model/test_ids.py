@@ -1,71 +1,49 @@
+"""Ids increase within a process and never repeat, even with threads and forks; parsing and short forms."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from concurrent.futures import ThreadPoolExecutor
 from uuid import RFC_4122, UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from uuid_utils.compat import uuid7
 
-from horsies.model.task import RANDOM_BYTES, format_id, format_ids, next_id_value, parse_id, short_form
-
-milliseconds = st.integers(0, 2**48 - 2)
-random_tails = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
+from horsies.model.task import parse_id, short_form
 
 
-def fixed_bytes(random_bytes: bytes) -> Callable[[int], bytes]:
-    return lambda count: random_bytes[:count]
-
-
-@given(time_ms=milliseconds, random_bytes=random_tails)
-def test_id_is_a_uuid7_with_its_millisecond(time_ms: int, random_bytes: bytes) -> None:
-    new_id = UUID(format_id(next_id_value(time_ms, fixed_bytes(random_bytes))))
-
-    assert (new_id.version, new_id.variant) == (7, RFC_4122)
-    assert new_id.int >> 80 == time_ms
-
-
-@given(time_ms=milliseconds, random_bytes=random_tails)
-def test_id_contains_all_74_random_bits(time_ms: int, random_bytes: bytes) -> None:
-    new_id = UUID(format_id(next_id_value(time_ms, fixed_bytes(random_bytes)))).int
-
-    tail = (new_id >> 64 & 0xFFF) << 62 | new_id & ((1 << 62) - 1)
-    assert tail == int.from_bytes(random_bytes, "big") & ((1 << 74) - 1)
-
-
-@given(draws=st.lists(st.tuples(milliseconds, random_tails), min_size=2))
-def test_ids_increase_whatever_the_clock_does(draws: list[tuple[int, bytes]]) -> None:
-    last, ids = None, list[str]()
-    for time_ms, random_bytes in draws:
-        last = next_id_value(time_ms, fixed_bytes(random_bytes), last)
-        ids.append(format_id(last))
-
+def test_ids_are_uuid7_and_increase() -> None:
+    ids = [uuid7() for _ in range(10_000)]
     assert ids == sorted(set(ids))
-    assert all((UUID(text).version, UUID(text).variant) == (7, RFC_4122) for text in ids)
+    assert {(id_.version, id_.variant) for id_ in ids} == {(7, RFC_4122)}
 
 
-def test_overflow_carries_into_the_next_millisecond() -> None:
-    last_in_ms = next_id_value(5, fixed_bytes(b"\xff" * RANDOM_BYTES))
+def test_threads_share_one_increasing_sequence() -> None:
+    def generate(_: int) -> list[UUID]:
+        return [uuid7() for _ in range(2_000)]
 
-    assert next_id_value(5, fixed_bytes(b"\0" * RANDOM_BYTES), last_in_ms) == next_id_value(
-        6, fixed_bytes(b"\0" * RANDOM_BYTES)
-    )
-
-
-def test_layout_of_a_known_id() -> None:
-    assert (
-        format_id(next_id_value(0x018F00000001, fixed_bytes(bytes(range(10)))))
-        == "018f0000-0001-7004-8203-040506070809"
-    )
+    with ThreadPoolExecutor(4) as pool:
+        series = list(pool.map(generate, range(4)))
+    assert all(ids == sorted(ids) for ids in series)
+    assert len({id_ for ids in series for id_ in ids}) == 8_000
 
 
-@pytest.mark.parametrize("tail", [bytes(10), b"\xff" * 10, b"\x00" * 4 + b"\xff" * 6], ids=["low", "full", "carry"])
-def test_format_ids_equals_formatting_one_by_one(tail: bytes) -> None:
-    values = [next_id_value(1000, fixed_bytes(tail))]
-    for _ in range(4):
-        values.append(next_id_value(1000, fixed_bytes(tail), values[-1]))
-    assert format_ids(values[0], 5) == [format_id(value) for value in values]
-    assert format_ids(values[0], 0) == []
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_generates_other_ids() -> None:
+    uuid7()
+    reading, writing = os.pipe()
+    child = os.fork()
+    ids = {uuid7().bytes for _ in range(50)}
+    if child == 0:
+        os.write(writing, b"".join(ids))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    child_ids = {data[start : start + 16] for start in range(0, len(data), 16)}
+    assert len(child_ids) == len(ids) == 50
+    assert not child_ids & ids
 
 
 def test_parse_id_returns_lower_case() -> None:

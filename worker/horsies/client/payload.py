@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any, TypeAlias, cast, overload
 
+from uuid_utils import uuid7
+
 from horsies.codec.arguments import CallSignature, EncodedArguments, TaskCodec
 from horsies.codec.canonical_json import SHORT_CHARACTERS, canonical_json, encode_short_scalars
 from horsies.codec.fingerprint import Fingerprint, command_sha, enqueue_sha, format_utc, format_utc_now
-from horsies.codec.ids import ID_GENERATOR
 from horsies.model.result import Err, Ok
 from horsies.model.send import CompactPayload, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.model.settings import AppConfig
@@ -97,7 +98,7 @@ class PayloadBuilder:
         may_be_large = len(encoded.args_json) + len(encoded.kwargs_json) > self._max_unchecked_characters
         if may_be_large and (too_large := self._size_error(encoded)) is not None:
             return Err(too_large)
-        return template.build(ID_GENERATOR.next_id(), encoded, datetime.now(UTC))
+        return template.build(str(uuid7()), encoded, datetime.now(UTC))
 
     def build_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[BulkSend]:
         """Build the payloads of a bulk send; the error names the first invalid item by its index.
@@ -127,7 +128,7 @@ class PayloadBuilder:
             BulkSend(
                 template=template,
                 sent_at=datetime.now(UTC),
-                ids=ID_GENERATOR.next_ids(len(arguments)),
+                ids=[str(uuid7()) for _ in range(len(arguments))],
                 arguments=arguments,
             )
         )
@@ -255,7 +256,7 @@ class SendTemplate:
             sent_at = format_utc_now()
             digest = sha(text, sent_at)
             return CompactPayload(
-                ID_GENERATOR.next_id(), name, queue, priority, text, "{}", sent_at, retries, options, flags, digest
+                str(uuid7()), name, queue, priority, text, "{}", sent_at, retries, options, flags, digest
             )
 
         return build_compact

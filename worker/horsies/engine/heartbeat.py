@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.codec.ids import ID_GENERATOR
+from uuid_utils.compat import uuid7
+
 from horsies.engine import events
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import run_until
@@ -255,12 +256,12 @@ class WorkerIdentity:
 
     @classmethod
     def new(cls) -> WorkerIdentity:
-        return cls(worker_id=ID_GENERATOR.next_uuid())
+        return cls(worker_id=uuid7())
 
     def renew(self) -> UUID:
         """Switch to a new worker id; returns the old one."""
         self.former_ids.append(self.worker_id)
-        self.worker_id = ID_GENERATOR.next_uuid()
+        self.worker_id = uuid7()
         return self.former_ids[-1]
 
     def registration(self, worker: WorkerConfig, app: AppConfig) -> WorkerRegistration:

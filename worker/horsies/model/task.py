@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -189,48 +189,11 @@ class TaskInfo:
     attempts: list[TaskAttemptInfo] | None = None
 
 
-# Ids of tasks and runs: UUIDv7, so that id order is creation order.
-#
-# An id is handled as an integer, its value: 48 bits of milliseconds and 74 random bits, without version and variant.
-
-RANDOM_BYTES = 10
-"""Random bytes needed for a new id."""
+# Ids of tasks and runs: UUIDv7, so that id order is creation order
 
 SHORT_FORM_DIGITS = 8
 
-_RANDOM_BITS = 74
-_LOW_BITS = 62
-_LAST_GROUP_DIGITS = 12
-_RANDOM_MASK = (1 << _RANDOM_BITS) - 1
-_LOW_MASK = (1 << _LOW_BITS) - 1
-_LAST_GROUP_MASK = (1 << 4 * _LAST_GROUP_DIGITS) - 1
-_VARIANT = 2 << _LOW_BITS
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def next_id_value(time_ms: int, random_bytes: Callable[[int], bytes], previous: int | None = None) -> int:
-    """Return the value of a new id for this millisecond, always greater than `previous`."""
-    # If the clock stands still or goes back, count up from `previous`. An overflow of the random bits carries over
-    # into the milliseconds, so ids stay unique and ordered.
-    if previous is not None and time_ms <= previous >> _RANDOM_BITS:
-        return previous + 1
-    return (time_ms << _RANDOM_BITS) | (int.from_bytes(random_bytes(RANDOM_BYTES), "big") & _RANDOM_MASK)
-
-
-def format_id(value: int) -> str:
-    """Format an id value as a lower-case UUIDv7."""
-    high, low = (value >> _LOW_BITS).to_bytes(8, "big").hex(), (value & _LOW_MASK | _VARIANT).to_bytes(8, "big").hex()
-    return f"{high[1:9]}-{high[9:13]}-7{high[13:]}-{low[:4]}-{low[4:]}"
-
-
-def format_ids(first: int, count: int) -> list[str]:
-    """Format `count` consecutive id values, starting with `first`."""
-    last_group = first & _LAST_GROUP_MASK
-    # Usually only the last group of digits differs; formatting just that is much cheaper for large batches.
-    if last_group + count <= _LAST_GROUP_MASK:
-        prefix = format_id(first)[:-_LAST_GROUP_DIGITS]
-        return [f"{prefix}{group:012x}" for group in range(last_group, last_group + count)]
-    return [format_id(value) for value in range(first, first + count)]
 
 
 def parse_id(text: str) -> str:

@@ -13,11 +13,11 @@ from random import SystemRandom
 from typing import Any
 
 from pydantic import ValidationError
+from uuid_utils.compat import uuid7
 
 from horsies.app import Horsies
 from horsies.codec.arguments import DecodedArguments, EncodedArguments
 from horsies.codec.canonical_json import replace_unstorable
-from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, EncodedResult, encode_result
 from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
@@ -56,7 +56,7 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     _check_queues(queues or (), app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
-    drainer = Drainer(app, ExecutionStore(session.database, Owner.current_process(ID_GENERATOR.next_uuid())))
+    drainer = Drainer(app, ExecutionStore(session.database, Owner.current_process(uuid7())))
     outbox = OutboxProcessor(session.database, app.definitions)
     count = 0
     while limit is None or count < limit:

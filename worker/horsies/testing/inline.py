@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from uuid_utils import uuid7
+
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, AnyPayload, send_error_for
 from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
 from horsies.codec.arguments import EncodedArguments
-from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, EncodedResult, decode_result, encode_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, Err, Ok
@@ -55,7 +56,7 @@ class InlineDelivery:
     def __init__(self, rules: ExceptionRules) -> None:
         self.ended: list[TaskInfo] = []
         self._rules = rules
-        self._worker_id = ID_GENERATOR.next_id()
+        self._worker_id = str(uuid7())
         self._by_id: dict[str, TaskSendPayload] = {}
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
         self._tasks: dict[str, InlineTask] = {}

@@ -14,8 +14,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, assert_never
 from uuid import UUID
 
+from uuid_utils.compat import uuid7
+
 from horsies.codec.canonical_json import canonical_json
-from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import encode_task_error
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.task import TaskStatus
@@ -168,7 +169,7 @@ class StepBatch:
             case FinishNode():
                 self._finish_node(node, step, start_errors)
             case Enqueue():
-                self.updates.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=ID_GENERATOR.next_uuid())
+                self.updates.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=uuid7())
                 self.enqueued.append(node.id)
             case ReturnToReady() | StartSubWorkflow():
                 self.updates.add(node.id, WorkflowTaskStatus.READY)

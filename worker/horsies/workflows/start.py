@@ -12,7 +12,8 @@ import logging
 from typing import Final
 from uuid import UUID
 
-from horsies.codec.ids import ID_GENERATOR
+from uuid_utils.compat import uuid7
+
 from horsies.model.events import EventRecord
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.model.workflow.plan import (
@@ -81,11 +82,9 @@ async def store_run(
 
 def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> PlannedNode:
     if is_enqueued:
-        return PlannedNode(
-            id=ID_GENERATOR.next_uuid(), plan=plan, status=WorkflowTaskStatus.ENQUEUED, task_id=ID_GENERATOR.next_uuid()
-        )
+        return PlannedNode(id=uuid7(), plan=plan, status=WorkflowTaskStatus.ENQUEUED, task_id=uuid7())
     status = WorkflowTaskStatus.READY if is_ready else WorkflowTaskStatus.PENDING
-    return PlannedNode(id=ID_GENERATOR.next_uuid(), plan=plan, status=status)
+    return PlannedNode(id=uuid7(), plan=plan, status=status)
 
 
 class SubWorkflowStarter:
@@ -178,7 +177,7 @@ class SubWorkflowStarter:
                 await self._fail_node(pending, code, describe_error(error), error)
 
     async def _store_run(self, pending: PendingSubWorkflow, plan: WorkflowPlan) -> None:
-        workflow_id = ID_GENERATOR.next_uuid()
+        workflow_id = uuid7()
         parent = ParentRef(
             workflow_id=pending.workflow_id,
             task_index=pending.task_index,

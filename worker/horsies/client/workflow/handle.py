@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
+from uuid_utils.compat import uuid7
+
 from horsies.client.broker import PostgresBroker
 from horsies.client.results import broker_error_result, error_result, parse_timeout
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.nodes import result_codec_of
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, decode_document, decode_result
 from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, HorsiesError
@@ -231,7 +232,7 @@ async def start_plan(
         return _start_error(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
     try:
         # Generated here and not by the database, so that `retry_start` can repeat the start under the same id.
-        run_id = ID_GENERATOR.next_uuid() if workflow_id is None else UUID(parse_id(str(workflow_id)))
+        run_id = uuid7() if workflow_id is None else UUID(parse_id(str(workflow_id)))
     except ValueError as error:
         return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
     try:
