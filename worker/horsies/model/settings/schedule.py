@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import time
+from datetime import datetime, time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode
@@ -22,61 +22,20 @@ CRON_SYNTAX = (
     "minute 0-59, hour 0-23, day 1-31, month 1-12 or jan-dec, weekday 0-7 or sun-sat"
 )
 
-_TERM = re.compile(r"(?:\*|(?P<first>[A-Za-z0-9]+)(?:-(?P<last>[A-Za-z0-9]+))?)(?:/(?P<step>[0-9]+))?")
-_LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CronField:
-    """The range of one cron field; `names` are alternatives for its values, starting with `low`."""
-
-    low: int
-    high: int
-    names: tuple[str, ...] = ()
-
-    def parse(self, text: str) -> set[int]:
-        """Return all values of a comma-separated list of terms; raises ValueError if one is invalid."""
-        return {value for term in text.split(",") for value in self._parse_term(term)}
-
-    def _parse_term(self, term: str) -> range:
-        match = _TERM.fullmatch(term)
-        # A step needs a range: cron implementations disagree on the meaning of 5/10.
-        if match is None or (match["first"] and not match["last"] and match["step"]):
-            raise ValueError(term)
-        first = self._number(match["first"]) if match["first"] else self.low
-        last = self._number(match["last"] or match["first"]) if match["first"] else self.high
-        step = int(match["step"] or 1)
-        if not self.low <= first <= last <= self.high or not 1 <= step <= self.high:
-            raise ValueError(term)
-        return range(first, last + 1, step)
-
-    def _number(self, text: str) -> int:
-        name = text.lower()
-        return self.low + self.names.index(name) if name in self.names else int(text)
-
-
-_CRON_FIELDS = (
-    _CronField(low=0, high=59),
-    _CronField(low=0, high=23),
-    _CronField(low=1, high=31),
-    _CronField(
-        low=1, high=12, names=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-    ),
-    _CronField(low=0, high=7, names=("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
-)
+# A step needs a range: cron implementations disagree on the meaning of 5/10.
+_STEP_WITHOUT_RANGE = re.compile(r"(?:^|[\s,])[^\s,*-]*/")
 
 
 def is_cron(value: object) -> bool:
     """Whether this is a valid cron expression with five fields that matches some date: not 31 February."""
-    texts = value.split() if isinstance(value, str) else []
-    if len(texts) != len(_CRON_FIELDS):
+    # CronSim also accepts a sixth field, for seconds.
+    if not isinstance(value, str) or len(value.split()) != 5 or _STEP_WITHOUT_RANGE.search(value):
         return False
     try:
-        _, _, days, months, _ = (field.parse(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
-    except ValueError:
+        CronSim(value, datetime(2000, 1, 1))  # noqa: DTZ001  # only parsed; no instant is computed from it
+    except (CronSimError, ValueError):  # ValueError: a number with thousands of digits
         return False
-    # With a weekday given, the expression matches on that weekday too, on any day of the month.
-    return texts[-1] != "*" or min(days) <= max(_LONGEST_MONTHS[month - 1] for month in months)
+    return True
 
 
 # Patterns
