@@ -35,7 +35,7 @@ from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.screen import TasksScreen
 
 SIZE = (120, 36)
@@ -104,7 +104,7 @@ class Screens:
     def __init__(self, url: str) -> None:
         self.calls = Counter[str]()
         self._settings = AppConfig(broker=PostgresConfig.model_validate({"database_url": url}))
-        self.app = HorsiesApp(self._open, TuiConfig(), database_name="bench", start=Place.TASKS)
+        self.app = HorsiesApp(self._open, TuiConfig(), database_name="bench", start=ScreenId.TASKS)
         self.app.driver_class = CountingDriver
 
     @asynccontextmanager

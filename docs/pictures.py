@@ -17,7 +17,7 @@ from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
 
@@ -29,9 +29,9 @@ NOON: Final = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 SIZE: Final = (110, 30)
 FAILED_MAIL: Final = TaskFilter(statuses=("FAILED",), queues=("mail",))
 KEYS: Final = {
-    "flows": (Place.WORKFLOWS, "j", "j", "j"),
-    "task": (Place.STALE, "enter"),
-    "preview": (Place.TASKS, "space", "space", "R"),
+    "flows": (ScreenId.WORKFLOWS, "j", "j", "j"),
+    "task": (ScreenId.STALE, "enter"),
+    "preview": (ScreenId.TASKS, "space", "space", "R"),
 }
 """Further pictures: start screen and the keys to press there."""
 
@@ -41,14 +41,14 @@ _UNIQUE: Final = re.compile(r"terminal-\d+")
 _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-async def picture(place: Place, *keys: str) -> str:
+async def picture(screen_id: ScreenId, *keys: str) -> str:
     """Return the screen after these keys as SVG."""
     system = DemoSystem.with_history(lambda: NOON, size=1500)
     app = HorsiesApp(
         DemoOpener(system, pace_s=None),
         TuiConfig(env="prod"),
         database_name="db1/app",
-        start=place,
+        start=screen_id,
         clock=DatabaseClock(monotonic=lambda: 0.0, local=lambda: NOON),
     )
     async with app.run_test(size=SIZE) as pilot:
@@ -71,9 +71,9 @@ async def _until_stable(pilot: Pilot[None]) -> None:
 
 async def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    pictures = {str(place): (place,) for place in SCREENS} | KEYS
-    for name, (place, *keys) in pictures.items():
-        (FOLDER / f"{name}.svg").write_text(await picture(place, *keys), encoding="utf-8")
+    pictures = {str(screen_id): (screen_id,) for screen_id in SCREENS} | KEYS
+    for name, (screen_id, *keys) in pictures.items():
+        (FOLDER / f"{name}.svg").write_text(await picture(screen_id, *keys), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 
 
-@pytest.mark.parametrize("place", SCREENS)
-def test_every_screen_has_a_picture(place: str) -> None:
-    assert f"{place}.svg" in {picture.name for picture in PICTURES}
+@pytest.mark.parametrize("screen_id", SCREENS)
+def test_every_screen_has_a_picture(screen_id: str) -> None:
+    assert f"{screen_id}.svg" in {picture.name for picture in PICTURES}
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)

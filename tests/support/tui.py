@@ -37,7 +37,7 @@ from horsies_tui.data.context import DatabaseClock, StateFile
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.theme import NO_USER_THEMES, UserThemes
 
@@ -73,7 +73,7 @@ async def running_app(
     settings: TuiConfig | None = None,
     size: tuple[int, int] = (80, 24),
     read_only: bool = False,
-    place: Place = Place.TASKS,
+    screen_id: ScreenId = ScreenId.TASKS,
     until: str = "LIVE",
     hook: Callable[[Message], None] | None = None,
     memory: StateFile | None = None,
@@ -87,7 +87,7 @@ async def running_app(
         settings or TuiConfig(),
         database_name="db1/app",
         read_only=read_only,
-        start=place,
+        start=screen_id,
         clock=frozen_clock(),
         state_file=memory,
         themes=themes,
@@ -177,8 +177,10 @@ class DatabaseOpener:
 
 
 @asynccontextmanager
-async def running_tui(url: str, *, place: Place = Place.TASKS, read_only: bool = False) -> AsyncGenerator[Pilot[None]]:
-    app = HorsiesApp(DatabaseOpener(url), TuiConfig(), database_name="test", read_only=read_only, start=place)
+async def running_tui(
+    url: str, *, screen_id: ScreenId = ScreenId.TASKS, read_only: bool = False
+) -> AsyncGenerator[Pilot[None]]:
+    app = HorsiesApp(DatabaseOpener(url), TuiConfig(), database_name="test", read_only=read_only, start=screen_id)
     async with app.run_test(size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
         yield pilot

@@ -30,9 +30,18 @@ from horsies_tui.data.context import AppContext, DatabaseClock, StateFile
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionStatus, Session
 from horsies_tui.format import sanitize
-from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place, actions_at, bindings, build_keymap, key_label
+from horsies_tui.keys import (
+    ACTIONS_BY_METHOD,
+    KeyScope,
+    ScreenId,
+    SharedScope,
+    actions_in,
+    bindings,
+    build_keymap,
+    key_label,
+)
 from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker
-from horsies_tui.screens import SCREENS, load_all, screen_class
+from horsies_tui.screens import load_all, screen_class
 from horsies_tui.screens.base import MainScreen
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
 from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog, TypedConfirmDialog
@@ -77,7 +86,7 @@ class HorsiesApp(App[None]):
 
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SharedScope.APP)]
     COMMANDS = App.COMMANDS | {IdProvider}
 
     def __init__(
@@ -88,7 +97,7 @@ class HorsiesApp(App[None]):
         database_name: str,
         actor: str = "",
         read_only: bool = False,
-        start: Place | None = None,
+        start: ScreenId = ScreenId.DASHBOARD,
         clock: DatabaseClock | None = None,
         state_file: StateFile | None = None,
         themes: UserThemes = NO_USER_THEMES,
@@ -96,8 +105,8 @@ class HorsiesApp(App[None]):
         super().__init__()
         self._keys = build_keymap(settings.keys)
         self._refresh_s = settings.refresh_ms / 1000
-        self._start = start or next(place for place in TABS if place in SCREENS)
-        self._last_place: Place | None = None
+        self._start = start
+        self._last_screen: ScreenId | None = None
         self._session_worker: Worker[None] | None = None
         self._can_enable_writes = not settings.read_only
         clock = clock or DatabaseClock()
@@ -117,8 +126,8 @@ class HorsiesApp(App[None]):
         self._theme_faults = themes.faults
         for theme in (DARK, LIGHT, *themes.themes):
             self.register_theme(theme)
-        for place in SCREENS:
-            self.add_mode(place, lambda place=place: screen_class(place)(self.context, frozenset(SCREENS)))
+        for screen_id in ScreenId:
+            self.add_mode(screen_id, lambda screen_id=screen_id: screen_class(screen_id)(self.context))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's filters, plus ours: they see every line of every widget before it is written."""
@@ -180,15 +189,12 @@ class HorsiesApp(App[None]):
         self.context.queries.invalidate_all()
 
     @property
-    def place(self) -> Place:
-        """The topmost main screen, below any dialogs."""
-        return next(
-            (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, MainScreen)), Place.APP
-        )
+    def scope(self) -> KeyScope:
+        """Whose keys work: those of the topmost main screen, below any dialogs."""
+        screens = (screen for screen in reversed(self.screen_stack) if isinstance(screen, MainScreen))
+        return next((screen.scope for screen in screens), SharedScope.APP)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "go" and parameters and parameters[0] not in SCREENS:
-            return None
         key_action = ACTIONS_BY_METHOD.get(action)
         if key_action is not None and key_action.opens_text_input and isinstance(self.focused, Input):
             return False  # these bindings have priority; in a text field their keys must stay text
@@ -207,14 +213,14 @@ class HorsiesApp(App[None]):
             return False
         return await super().run_action(action, default_namespace, namespaces)
 
-    def action_go(self, place: str) -> None:
+    def action_go(self, screen_id: str) -> None:
         """Switch to a main screen and the details open on it; if already there, close its details.
 
         The previous screen is remembered for `-`.
         """
-        if place != self.current_mode:
-            self._last_place = Place(self.current_mode)
-            self.switch_mode(place)
+        if screen_id != self.current_mode:
+            self._last_screen = ScreenId(self.current_mode)
+            self.switch_mode(screen_id)
         else:
             self._close_details()
 
@@ -265,45 +271,45 @@ class HorsiesApp(App[None]):
         from horsies_tui.screens.tasks.detail import OpenedTask, TaskDetailScreen
 
         screen = self.screen
-        tab = screen.tab if isinstance(screen, MainScreen) else Place.TASKS
+        tab = screen.tab if isinstance(screen, MainScreen) else ScreenId.TASKS
         opened = OpenedTask(task_id=message.task_id, sibling_ids=message.sibling_ids, tab=tab)
-        self.push_screen(TaskDetailScreen(self.context, frozenset(SCREENS), opened))
+        self.push_screen(TaskDetailScreen(self.context, opened))
 
     def on_show_tasks(self, message: ShowTasks) -> None:
         self.show_tasks(message.filter)
 
     def on_show_run(self, message: ShowRun) -> None:
-        self._show_place(Place.WORKFLOWS)
+        self._show_screen(ScreenId.WORKFLOWS)
         self.call_after_refresh(self._show_run, message.workflow_id)
 
     def _show_run(self, workflow_id: UUID) -> None:
-        if self._is_at(Place.WORKFLOWS):
+        if self._is_at(ScreenId.WORKFLOWS):
             cast("WorkflowsScreen", self.screen).show_run(workflow_id)
 
-    def _is_at(self, place: Place) -> bool:
-        """Whether this main screen is on top. Compares places, so no screen class has to be imported."""
-        return isinstance(self.screen, MainScreen) and self.screen.place is place
+    def _is_at(self, screen_id: ScreenId) -> bool:
+        """Whether this main screen is on top. Compares ids, so no screen class has to be imported."""
+        return isinstance(self.screen, MainScreen) and self.screen.scope is screen_id
 
-    def _show_place(self, place: Place) -> None:
+    def _show_screen(self, screen_id: ScreenId) -> None:
         """Show a main screen and close the details open on it."""
-        self.action_go(place)
+        self.action_go(screen_id)
         self._close_details()
 
     def on_show_worker(self, message: ShowWorker) -> None:
-        self._show_place(Place.WORKERS)
+        self._show_screen(ScreenId.WORKERS)
         self.call_after_refresh(self._show_worker, message.worker_id)
 
     def _show_worker(self, worker_id: UUID) -> None:
-        if self._is_at(Place.WORKERS):
+        if self._is_at(ScreenId.WORKERS):
             cast("WorkersScreen", self.screen).show_worker(worker_id)
 
     def show_tasks(self, task_filter: TaskFilter) -> None:
         """Go to the Tasks screen with this filter."""
-        self._show_place(Place.TASKS)
+        self._show_screen(ScreenId.TASKS)
         self.call_after_refresh(self._apply_task_filter, task_filter)
 
     def _apply_task_filter(self, task_filter: TaskFilter) -> None:
-        if self._is_at(Place.TASKS):
+        if self._is_at(ScreenId.TASKS):
             cast("TasksScreen", self.screen).apply_filter(task_filter)
 
     async def action_app_palette(self) -> None:
@@ -314,7 +320,7 @@ class HorsiesApp(App[None]):
             palette.set_focus(palette.query_one(Input))
 
     def action_app_help(self) -> None:
-        self.push_screen(HelpDialog(self.place, self._keys, self.context.glyphs))
+        self.push_screen(HelpDialog(self.scope, self._keys, self.context.glyphs))
 
     def action_app_quit(self) -> None:
         if len(self.screen_stack) > 1:
@@ -332,8 +338,8 @@ class HorsiesApp(App[None]):
             self.action_nav_last()
 
     def action_nav_last(self) -> None:
-        if self._last_place is not None:
-            self.action_go(self._last_place)
+        if self._last_screen is not None:
+            self.action_go(self._last_screen)
 
     def action_live_pause(self) -> None:
         queries = self.context.queries
@@ -390,11 +396,11 @@ class HorsiesApp(App[None]):
 
 def palette_commands(app: HorsiesApp) -> Iterator[SystemCommand]:
     """The current screen's actions, global actions, named filters and themes."""
-    for action in (*actions_at(app.place), *actions_at(Place.APP)):
-        owner = app if Place.APP in action.places else app.screen
+    for action in (*actions_in(app.scope), *actions_in(SharedScope.APP)):
+        owner = app if SharedScope.APP in action.scopes else app.screen
         keys = " ".join(key_label(key, app.context.glyphs) for key in action.keys)
         title = action.help[:1].upper() + action.help[1:]
-        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.textual_action, owner))
+        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.call, owner))
     for name, text in app.context.settings.filters.items():
         yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(app.filter_tasks, text))
     for name in app.available_themes:

@@ -1,15 +1,15 @@
 """The table of actions: key bindings, footer, help, palette, `[tui.keys]` and the read-only rule all come from it.
 
-`op.requeue` is implemented by the method `action_op_requeue` of the screen, list or app named in `places`.
-`go.queues` and the other screens are `action_go` with the place as its argument.
+`view.sort` is implemented by the method `action_view_sort` of the screen, list or app whose scope it names. Actions
+that share a method pass it an argument: `op.fail` calls `action_op("fail")`, `go.queues` calls `action_go("queues")`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from textual.binding import Binding
 
@@ -23,15 +23,12 @@ KEY_RULES: Final = (
 )
 
 
-class Place(StrEnum):
-    """Where an action is available."""
+class ScreenId(StrEnum):
+    """The main screens, in the order of their tabs and number keys."""
 
-    APP = "everywhere"
-    LIST = "lists"
     DASHBOARD = "dash"
     QUEUES = "queues"
     TASKS = "tasks"
-    TASK = "task"
     STALE = "stale"
     WORKERS = "workers"
     WORKFLOWS = "flows"
@@ -40,36 +37,43 @@ class Place(StrEnum):
     MAINTENANCE = "maint"
 
 
-TABS: Final = {
-    Place.DASHBOARD: "Dash",
-    Place.QUEUES: "Queues",
-    Place.TASKS: "Tasks",
-    Place.STALE: "Stale",
-    Place.WORKERS: "Workers",
-    Place.WORKFLOWS: "Flows",
-    Place.SCHEDULES: "Sched",
-    Place.EVENTS: "Events",
-    Place.MAINTENANCE: "Maint",
-}
-"""The main screens and their tab titles, in the order of their number keys."""
+class SharedScope(StrEnum):
+    """Scopes of keys that do not belong to one main screen."""
+
+    APP = "everywhere"
+    LIST = "lists"
+    TASK = "task"
+    """The detail of a task."""
+
+
+KeyScope: TypeAlias = ScreenId | SharedScope
+"""Where a key works."""
+
+
+def scope_title(scope: KeyScope) -> str:
+    """The title of a screen in the tabs and of a section of the help."""
+    return scope.capitalize()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAction:
-    """An action and its keys. A key has the same meaning in every place."""
+    """An action and its keys. A key has the same meaning in every scope."""
 
     id: str
     keys: tuple[str, ...]
     label: str
-    """One or two words for the footer."""
-    labels: Mapping[Place, str] = field(default_factory=dict[Place, str])
-    """Footer labels of places where `label` would be misleading."""
+    """One or two words for the footer; empty if only the help lists the action."""
     help: str
-    places: frozenset[Place]
-    mutates: bool = False
-    """Whether it can change the database. Disabled in read-only mode and while disconnected."""
-    is_in_footer: bool = True
-    """Whether the footer shows it if there is room; the help always does."""
+    scopes: tuple[KeyScope, ...]
+    labels: Mapping[KeyScope, str]
+    """Footer labels in scopes where `label` would be misleading."""
+    call: str
+    """The action in Textual's syntax: the name of a method without `action_`, and its arguments."""
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it can change the database. Disabled in read-only mode and while disconnected."""
+        return self.id.startswith("op.")
 
     @property
     def opens_text_input(self) -> bool:
@@ -79,245 +83,154 @@ class KeyAction:
     @property
     def method(self) -> str:
         """Name of the method, without `action_`."""
-        return "go" if self.id.startswith("go.") else self.id.replace(".", "_")
+        return self.call.partition("(")[0]
 
-    @property
-    def textual_action(self) -> str:
-        """The action in Textual's syntax."""
-        return f"go('{self.id.removeprefix('go.')}')" if self.method == "go" else self.method
-
-    def binding(self, place: Place) -> Binding:
-        label = self.labels.get(place, self.label)
+    def binding(self, scope: KeyScope) -> Binding:
         return Binding(
             ",".join(self.keys),
-            self.textual_action,
-            label,
-            show=self.is_in_footer,
+            self.call,
+            self.labels.get(scope, self.label),
+            show=bool(self.label),
             tooltip=self.help,
             id=self.id,
             priority=self.opens_text_input,
         )
 
 
-_APP = frozenset({Place.APP})
-_LIST = frozenset({Place.LIST})
-_TASK_LISTS = frozenset({Place.TASKS, Place.STALE})
-_FILTERED = frozenset(
-    {Place.TASKS, Place.TASK, Place.WORKFLOWS, Place.EVENTS, Place.QUEUES, Place.WORKERS, Place.SCHEDULES}
-)
-_COPYABLE = frozenset(
-    {Place.TASKS, Place.TASK, Place.STALE, Place.QUEUES, Place.WORKERS, Place.WORKFLOWS, Place.SCHEDULES}
-)
-
-
-def _hidden_action(action_id: str, keys: str, help_text: str, places: frozenset[Place]) -> KeyAction:
-    return KeyAction(
-        id=action_id, keys=tuple(keys.split()), label="", help=help_text, places=places, is_in_footer=False
-    )
-
-
-def _footer_action(
-    action_id: str, keys: str, label: str, help_text: str, places: frozenset[Place], *, mutates: bool = False
+def _action(
+    action_id: str,
+    keys: str,
+    label: str,
+    help_text: str,
+    *scopes: KeyScope,
+    labels: Mapping[KeyScope, str] | None = None,
+    call: str | None = None,
 ) -> KeyAction:
+    group, _, name = action_id.partition(".")
+    default_call = f"{group}('{name}')" if group in ("go", "op", "mark") else f"{group}_{name}"
     return KeyAction(
-        id=action_id, keys=tuple(keys.split()), label=label, help=help_text, places=places, mutates=mutates
+        id=action_id,
+        keys=tuple(keys.split()),
+        label=label,
+        help=help_text,
+        scopes=scopes,
+        labels=labels or {},
+        call=call or default_call,
     )
 
+
+APP, LIST, TASK = SharedScope
+_, QUEUES, TASKS, STALE, WORKERS, WORKFLOWS, SCHEDULES, EVENTS, MAINTENANCE = ScreenId
+_TASK_SCREENS = (TASKS, TASK, STALE)
+_FILTERED = (QUEUES, TASKS, TASK, WORKERS, WORKFLOWS, SCHEDULES, EVENTS)
+_COPYABLE = (QUEUES, TASKS, TASK, STALE, WORKERS, WORKFLOWS, SCHEDULES)
 
 # In footer order: where there is no room, the footer drops the last ones first.
 ACTIONS: Final = (
-    _footer_action("mark.toggle", "space", "mark", "mark the row and move down", _TASK_LISTS),
-    _footer_action("mark.page", "a", "page", "mark all loaded rows", _TASK_LISTS),
-    _footer_action(
-        "mark.match", "ctrl+a", "match", "mark everything that matches the filter", frozenset({Place.TASKS})
+    _action("mark.toggle", "space", "mark", "mark the row and move down", TASKS, STALE),
+    _action("mark.page", "a", "page", "mark all loaded rows", TASKS, STALE),
+    _action("mark.match", "ctrl+a", "match", "mark everything that matches the filter", TASKS),
+    _action("op.sweep", "S", "sweep", "run the sweep now: recover stale tasks", STALE, MAINTENANCE),
+    _action(
+        "op.requeue",
+        "R",
+        "requeue",
+        "requeue or retry tasks; recover the tasks of a worker; retry the failed nodes of a run",
+        TASKS,
+        TASK,
+        STALE,
+        WORKERS,
+        WORKFLOWS,
+        labels={WORKERS: "recover", WORKFLOWS: "retry"},
     ),
-    _footer_action(
-        "op.sweep",
-        "S",
-        "sweep",
-        "run the sweep now: recover stale tasks",
-        frozenset({Place.STALE, Place.MAINTENANCE}),
-        mutates=True,
-    ),
-    KeyAction(
-        id="op.requeue",
-        keys=("R",),
-        label="requeue",
-        labels={Place.WORKERS: "recover", Place.WORKFLOWS: "retry"},
-        help="requeue or retry tasks; recover the tasks of a worker; retry the failed nodes of a run",
-        places=frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.WORKERS, Place.WORKFLOWS}),
-        mutates=True,
-    ),
-    _footer_action(
-        "op.fail", "F", "fail", "mark tasks as failed", frozenset({Place.TASKS, Place.TASK, Place.STALE}), mutates=True
-    ),
-    _footer_action(
-        "op.expire",
-        "X",
-        "expire",
-        "expire tasks that have not started",
-        frozenset({Place.TASKS, Place.TASK}),
-        mutates=True,
-    ),
-    _footer_action(
-        "op.cancel",
-        "C",
-        "cancel",
-        "cancel tasks or a workflow run",
-        frozenset({Place.TASKS, Place.TASK, Place.WORKFLOWS}),
-        mutates=True,
-    ),
-    _footer_action(
-        "op.pause",
-        "P",
-        "pause/resume",
-        "pause or resume a queue or workflow run",
-        frozenset({Place.QUEUES, Place.WORKFLOWS}),
-        mutates=True,
-    ),
-    _footer_action(
-        "op.cleanup",
-        "D",
-        "cleanup",
-        "run the cleanup now: delete rows past their retention",
-        frozenset({Place.MAINTENANCE}),
-        mutates=True,
-    ),
-    _footer_action(
+    _action("op.fail", "F", "fail", "mark tasks as failed", *_TASK_SCREENS),
+    _action("op.expire", "X", "expire", "expire tasks that have not started", TASKS, TASK),
+    _action("op.cancel", "C", "cancel", "cancel tasks or a workflow run", TASKS, TASK, WORKFLOWS),
+    _action("op.pause", "P", "pause/resume", "pause or resume a queue or workflow run", QUEUES, WORKFLOWS),
+    _action("op.cleanup", "D", "cleanup", "run the cleanup now: delete rows past their retention", MAINTENANCE),
+    _action(
         "plan.dry",
         "d",
         "dry-run",
         "dry run: preview a sweep, or R on these rows, without changes",
-        frozenset({Place.STALE, Place.MAINTENANCE, Place.TASKS, Place.TASK}),
+        *_TASK_SCREENS,
+        MAINTENANCE,
     ),
-    _footer_action("nav.open", "enter", "open", "open the row under the cursor", _LIST),
-    KeyAction(
-        id="filter.edit",
-        keys=("slash",),
-        label="filter",
-        labels={Place.TASK: "search"},
-        help="edit the filter; in a task: search",
-        places=_FILTERED,
+    _action("nav.open", "enter", "open", "open the row under the cursor", LIST),
+    _action(
+        "filter.edit", "slash", "filter", "edit the filter; in a task: search", *_FILTERED, labels={TASK: "search"}
     ),
-    _footer_action(
-        "filter.facets",
-        "f",
-        "facets",
-        "choose states, queues, names and errors, with counts",
-        frozenset({Place.TASKS, Place.EVENTS}),
-    ),
-    _footer_action(
-        "view.sort",
-        "s",
-        "sort",
-        "choose the sort column; again: reverse the order",
-        frozenset({Place.QUEUES, Place.WORKERS, Place.TASKS}),
-    ),
-    _footer_action("view.fold", "z", "fold", "collapse or expand all", frozenset({Place.WORKFLOWS, Place.EVENTS})),
-    _footer_action("view.layers", "b", "layers", "switch between tree and layers", frozenset({Place.WORKFLOWS})),
-    _footer_action(
+    _action("filter.facets", "f", "facets", "choose states, queues, names and errors, with counts", TASKS, EVENTS),
+    _action("view.sort", "s", "sort", "choose the sort column; again: reverse the order", QUEUES, TASKS, WORKERS),
+    _action("view.fold", "z", "fold", "collapse or expand all", WORKFLOWS, EVENTS),
+    _action("view.layers", "b", "layers", "switch between tree and layers", WORKFLOWS),
+    _action(
         "view.exclude",
         "x",
         "hide healthy",
         "hide lost workers, completed branches, disabled schedules",
-        frozenset({Place.WORKERS, Place.WORKFLOWS, Place.SCHEDULES}),
+        WORKERS,
+        WORKFLOWS,
+        SCHEDULES,
     ),
-    _footer_action("view.limits", "comma", "limits", "set the thresholds for this session", frozenset({Place.STALE})),
-    _footer_action(
-        "view.pager", "vertical_line", "pager", "open arguments and result in $PAGER", frozenset({Place.TASK})
-    ),
-    _footer_action(
-        "nav.events",
-        "l",
-        "log",
-        "events of this task; the operator log",
-        frozenset({Place.TASK, Place.MAINTENANCE}),
-    ),
-    _footer_action(
-        "nav.owner", "o", "owner", "go to its worker, workflow or queue", frozenset({Place.TASKS, Place.TASK})
-    ),
-    _footer_action("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", _COPYABLE),
-    _footer_action("app.palette", "colon ctrl+p", "command", "command palette", _APP),
-    _footer_action("app.help", "question_mark f1", "help", "show the keys of this screen", _APP),
-    _footer_action("app.quit", "q", "quit", "quit; in a detail: go back", _APP),
-    _hidden_action("filter.clear", "backslash", "clear the filter", _FILTERED),
-    _hidden_action("find.next", "n", "go to the next search match", frozenset({Place.TASK})),
-    _hidden_action("find.prev", "N", "go to the previous search match", frozenset({Place.TASK})),
-    _hidden_action("mark.range", "v", "start or end a range of marks", _TASK_LISTS),
-    _hidden_action("mark.none", "u", "clear all marks", _TASK_LISTS),
-    _hidden_action("view.preview", "i", "show or hide the preview", frozenset({Place.TASKS})),
-    _hidden_action(
-        "view.wide", "w", "show all columns and scroll sideways, or only those that fit", frozenset({Place.TASKS})
-    ),
-    _hidden_action("view.max", "m", "maximise the list, or restore", frozenset({Place.TASKS})),
-    _hidden_action("copy.json", "Y", "copy the rows as JSON", frozenset({Place.TASKS, Place.TASK})),
-    _hidden_action(
-        "copy.cli",
-        "c",
-        "copy the equivalent horsies command",
-        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.WORKFLOWS, Place.MAINTENANCE}),
-    ),
-    _hidden_action(
-        "export.rows",
-        "ctrl+s",
-        "export the rows as JSON lines or CSV",
-        frozenset({Place.TASKS, Place.EVENTS, Place.MAINTENANCE}),
-    ),
-    _hidden_action("live.pause", "p", "freeze or resume updates", _APP),
-    _hidden_action("live.refresh", "r ctrl+r", "refresh now", _APP),
-    _hidden_action("live.slower", "less_than_sign", "refresh less often", _APP),
-    _hidden_action("live.faster", "greater_than_sign", "refresh more often", _APP),
-    _hidden_action("view.theme", "t", "switch to the next theme", _APP),
-    _hidden_action("app.write", "exclamation_mark", "enable or disable actions for this session (read-only)", _APP),
-    _hidden_action("app.back", "escape", "go back one step", _APP),
-    _hidden_action("nav.last", "minus", "return to the previous screen", _APP),
-    _hidden_action(
-        "nav.prev",
-        "left_square_bracket",
-        "previous item; on charts: a shorter time range",
-        frozenset({Place.TASK, Place.WORKERS}),
-    ),
-    _hidden_action(
-        "nav.next",
-        "right_square_bracket",
-        "next item; on charts: a longer time range",
-        frozenset({Place.TASK, Place.WORKERS}),
-    ),
-    _hidden_action(
-        "nav.left",
-        "h left",
-        "collapse the branch or go to its parent; scroll columns left",
-        frozenset({Place.WORKFLOWS, Place.TASKS}),
-    ),
-    _hidden_action(
-        "nav.right", "l right", "expand the branch; scroll columns right", frozenset({Place.WORKFLOWS, Place.TASKS})
-    ),
-    _hidden_action("nav.down", "j down", "move down", _LIST),
-    _hidden_action("nav.up", "k up", "move up", _LIST),
-    _hidden_action("nav.top", "g home", "go to the first row", _LIST),
-    _hidden_action("nav.bottom", "G end", "go to the last row", _LIST),
-    _hidden_action("nav.page_down", "ctrl+f pagedown", "page down", _LIST),
-    _hidden_action("nav.page_up", "ctrl+b pageup", "page up", _LIST),
-    _hidden_action("nav.half_down", "ctrl+d", "half a page down", _LIST),
-    _hidden_action("nav.half_up", "ctrl+u", "half a page up", _LIST),
+    _action("view.limits", "comma", "limits", "set the thresholds for this session", STALE),
+    _action("view.pager", "vertical_line", "pager", "open arguments and result in $PAGER", TASK),
+    _action("nav.events", "l", "log", "events of this task; the operator log", TASK, MAINTENANCE),
+    _action("nav.owner", "o", "owner", "go to its worker, workflow or queue", TASKS, TASK),
+    _action("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", *_COPYABLE),
+    _action("app.palette", "colon ctrl+p", "command", "command palette", APP),
+    _action("app.help", "question_mark f1", "help", "show the keys of this screen", APP),
+    _action("app.quit", "q", "quit", "quit; in a detail: go back", APP),
+    _action("filter.clear", "backslash", "", "clear the filter", *_FILTERED),
+    _action("find.next", "n", "", "go to the next search match", TASK),
+    _action("find.prev", "N", "", "go to the previous search match", TASK),
+    _action("mark.range", "v", "", "start or end a range of marks", TASKS, STALE),
+    _action("mark.none", "u", "", "clear all marks", TASKS, STALE),
+    _action("view.preview", "i", "", "show or hide the preview", TASKS),
+    _action("view.wide", "w", "", "show all columns and scroll sideways, or only those that fit", TASKS),
+    _action("view.max", "m", "", "maximise the list, or restore", TASKS),
+    _action("copy.json", "Y", "", "copy the rows as JSON", TASKS, TASK),
+    _action("copy.cli", "c", "", "copy the equivalent horsies command", TASKS, TASK, STALE, WORKFLOWS, MAINTENANCE),
+    _action("export.rows", "ctrl+s", "", "export the rows as JSON lines or CSV", TASKS, EVENTS, MAINTENANCE),
+    _action("live.pause", "p", "", "freeze or resume updates", APP),
+    _action("live.refresh", "r ctrl+r", "", "refresh now", APP),
+    _action("live.slower", "less_than_sign", "", "refresh less often", APP),
+    _action("live.faster", "greater_than_sign", "", "refresh more often", APP),
+    _action("view.theme", "t", "", "switch to the next theme", APP),
+    _action("app.write", "exclamation_mark", "", "enable or disable actions for this session (read-only)", APP),
+    _action("app.back", "escape", "", "go back one step", APP),
+    _action("nav.last", "minus", "", "return to the previous screen", APP),
+    _action("nav.prev", "left_square_bracket", "", "previous item; on charts: a shorter time range", TASK, WORKERS),
+    _action("nav.next", "right_square_bracket", "", "next item; on charts: a longer time range", TASK, WORKERS),
+    _action("nav.left", "h left", "", "collapse the branch or go to its parent; scroll columns left", TASKS, WORKFLOWS),
+    _action("nav.right", "l right", "", "expand the branch; scroll columns right", TASKS, WORKFLOWS),
+    _action("nav.down", "j down", "", "move down", LIST, call="move_rows(1)"),
+    _action("nav.up", "k up", "", "move up", LIST, call="move_rows(-1)"),
+    _action("nav.top", "g home", "", "go to the first row", LIST, call="move_to_end('top')"),
+    _action("nav.bottom", "G end", "", "go to the last row", LIST, call="move_to_end('bottom')"),
+    _action("nav.page_down", "ctrl+f pagedown", "", "page down", LIST, call="move_pages(1)"),
+    _action("nav.page_up", "ctrl+b pageup", "", "page up", LIST, call="move_pages(-1)"),
+    _action("nav.half_down", "ctrl+d", "", "half a page down", LIST, call="move_pages(0.5)"),
+    _action("nav.half_up", "ctrl+u", "", "half a page up", LIST, call="move_pages(-0.5)"),
     *(
-        _hidden_action(f"go.{place}", str(key), f"go to {title}", _APP)
-        for key, (place, title) in enumerate(TABS.items(), 1)
+        _action(f"go.{screen_id}", str(number), "", f"go to {scope_title(screen_id)}", APP)
+        for number, screen_id in enumerate(ScreenId, 1)
     ),
 )
 
 ACTIONS_BY_ID: Final = {action.id: action for action in ACTIONS}
 ACTIONS_BY_METHOD: Final = {action.method: action for action in ACTIONS}
+"""Of the actions that share a method, the last one."""
 
 
-def actions_at(place: Place) -> tuple[KeyAction, ...]:
-    """The actions of a place itself, in footer order."""
-    return tuple(action for action in ACTIONS if place in action.places)
+def actions_in(scope: KeyScope) -> tuple[KeyAction, ...]:
+    """The actions of this scope alone, in footer order."""
+    return tuple(action for action in ACTIONS if scope in action.scopes)
 
 
-def bindings(place: Place) -> list[Binding]:
+def bindings(scope: KeyScope) -> list[Binding]:
     """The `BINDINGS` of a screen or widget."""
-    return [action.binding(place) for action in actions_at(place)]
+    return [action.binding(scope) for action in actions_in(scope)]
 
 
 # Key names and the user's keymap (`[tui.keys]`)
@@ -363,7 +276,7 @@ def key_label(key: str, glyphs: Glyphs = UNICODE) -> str:
 def build_keymap(overrides: Mapping[str, str]) -> dict[str, str]:
     """Textual's keymap for the user's keys by action id; an empty text disables an action.
 
-    Raises ConfigurationError for an unknown action, a key that another action in the same place uses (Textual would
+    Raises ConfigurationError for an unknown action, a key that another action in the same scope uses (Textual would
     silently drop one of the two), and a plain lower-case key for an action that changes the database.
     """
     chosen = {action_id: _parse_keys(keys) for action_id, keys in overrides.items()}
@@ -400,8 +313,8 @@ def _reject_collisions(keys: Mapping[str, tuple[str, ...]], changed: set[str]) -
 
 def _are_active_together(one: KeyAction, other: KeyAction) -> bool:
     """Whether both can be available at the same time."""
-    everywhere = {Place.APP, Place.LIST}
-    return bool(one.places & other.places or one.places & everywhere or other.places & everywhere)
+    is_everywhere = bool({APP, LIST} & {*one.scopes, *other.scopes})
+    return is_everywhere or bool(set(one.scopes) & set(other.scopes))
 
 
 def _keymap_error(action_id: str, fault: str, *, hint: str | None = None) -> ConfigurationError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.workers import WorkersScreen
@@ -23,7 +23,7 @@ NOW = datetime.now(UTC)
 
 async def test_pausing_queue_updates_database_and_audit(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
-    async with running_tui(database_url, place=Place.QUEUES) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.QUEUES) as pilot:
         await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -42,7 +42,7 @@ async def test_sweep_of_worker_recovers_only_its_tasks(database_url: str) -> Non
     claimed = await insert_owned_task(database_url, "CLAIMED", owner=lost, silent_s=3_600)
     running = await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=3_600)
     untouched = await insert_owned_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
-    async with running_tui(database_url, place=Place.WORKERS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.WORKERS) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, WorkersScreen)
         screen.show_worker(lost)
@@ -60,7 +60,7 @@ async def test_alerts_come_from_database(database_url: str) -> None:
     await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=3_600)
     await insert_task(database_url, queue_name="orphans")
     await insert_task(database_url, status="FAILED", error_code="SMTP_TIMEOUT")
-    async with running_tui(database_url, place=Place.DASHBOARD) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.DASHBOARD) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
         await eventually(pilot, lambda: bool(screen.list.rows))
@@ -70,7 +70,7 @@ async def test_alerts_come_from_database(database_url: str) -> None:
 
 async def test_read_only_session_cannot_pause_queue(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
-    async with running_tui(database_url, place=Place.QUEUES, read_only=True) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.QUEUES, read_only=True) as pilot:
         await eventually(pilot, lambda: "✖ unserved" in screen_text(pilot))
         await pilot.press("P")
         assert isinstance(pilot.app.screen, QueuesScreen)
@@ -87,7 +87,7 @@ async def test_control_sequences_in_names_are_harmless_on_fleet_screens(
     await insert_task(database_url, queue_name=evil, task_name=evil)
     await insert_task(database_url, queue_name=evil, task_name=evil, status="FAILED", error_code=evil)
     await insert(database_url, "horsies_audit", actor=evil, host=evil, action="fail", reason=evil, via="cli")
-    async with running_tui(database_url, place=Place.DASHBOARD) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.DASHBOARD) as pilot:
         for key, seen in (("1", "failure in 1h"), ("2", "served by"), ("5", "holds 1 task")):
             await pilot.press(key)
             await eventually(pilot, lambda seen=seen: seen in screen_text(pilot) and "evil" in screen_text(pilot))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from textual.widgets import Input
 
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.rows import count_rows, insert_finished_task, insert_listening_worker, insert_owned_task
 from tests.support.tui import eventually, fetch_rows, running_tui, screen_text, until_plan_dialog
@@ -19,7 +19,7 @@ async def test_sweep_recovers_listed_tasks_and_is_audited(database_url: str) -> 
     await insert_listening_worker(database_url)
     claimed = await insert_owned_task(database_url, "CLAIMED", owner=lost, silent_s=400)
     running = await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=400)
-    async with running_tui(database_url, place=Place.STALE) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.STALE) as pilot:
         await eventually(pilot, lambda: "2 stale" in screen_text(pilot))
         await pilot.press("S")
         await until_plan_dialog(pilot)
@@ -38,7 +38,7 @@ async def test_sweep_recovers_listed_tasks_and_is_audited(database_url: str) -> 
 async def test_failing_silent_task_of_live_worker_warns(database_url: str) -> None:
     alive = await insert_listening_worker(database_url)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=alive, silent_s=400)
-    async with running_tui(database_url, place=Place.STALE) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.STALE) as pilot:
         await eventually(pilot, lambda: "? alive" in screen_text(pilot))
         await pilot.press("F")
         await until_plan_dialog(pilot)
@@ -53,7 +53,7 @@ async def test_failing_silent_task_of_live_worker_warns(database_url: str) -> No
 async def test_threshold_below_two_heartbeats_is_rejected(database_url: str) -> None:
     owner = await insert_listening_worker(database_url)
     await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=400)
-    async with running_tui(database_url, place=Place.STALE) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.STALE) as pilot:
         await eventually(pilot, lambda: "1 stale" in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, StaleScreen)
@@ -68,7 +68,7 @@ async def test_cleanup_deletes_counted_rows(database_url: str) -> None:
     for _ in range(3):
         await insert_finished_task(database_url, age=timedelta(days=31))
     kept = await insert_finished_task(database_url, age=timedelta(days=1))
-    async with running_tui(database_url, place=Place.MAINTENANCE) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.MAINTENANCE) as pilot:
         await eventually(pilot, lambda: "31d" in screen_text(pilot))
         await pilot.press("D")
         await until_plan_dialog(pilot)
@@ -81,7 +81,7 @@ async def test_cleanup_deletes_counted_rows(database_url: str) -> None:
 
 async def test_viewing_maintenance_writes_nothing(database_url: str) -> None:
     await insert_finished_task(database_url, age=timedelta(days=31))
-    async with running_tui(database_url, place=Place.MAINTENANCE, read_only=True) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.MAINTENANCE, read_only=True) as pilot:
         await eventually(pilot, lambda: "31d" in screen_text(pilot))
         await pilot.press("D", "S")
         assert "RO" in screen_text(pilot)
@@ -91,7 +91,7 @@ async def test_viewing_maintenance_writes_nothing(database_url: str) -> None:
 
 async def test_events_screen_shows_recorded_events_and_changes(database_url: str) -> None:
     worker = await insert_listening_worker(database_url)
-    async with running_tui(database_url, place=Place.EVENTS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.EVENTS) as pilot:
         await eventually(pilot, lambda: "listening" in screen_text(pilot))
         await fetch_rows(
             database_url,

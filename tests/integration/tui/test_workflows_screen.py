@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from horsies.store.database import Database
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.workflows.screen import WorkflowsScreen
 from tests.support.store import Connection
 from tests.support.tui import eventually, running_tui, screen_text, until_plan_dialog
@@ -49,7 +49,7 @@ async def test_run_is_paused_resumed_and_cancelled_with_audit(
     database_url: str, driver: WorkflowDriver, connection: Connection
 ) -> None:
     run = await driver.start_run(node(0), node(1, 0))
-    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "[1] n1" in screen_text(pilot))
         await _apply(pilot, "P", "Paused")
         assert await _status(connection, run) == "PAUSED"
@@ -73,7 +73,7 @@ async def test_failed_run_is_retried_from_failed_nodes(
     run = await driver.start_run(node(0), node(1, 0), node(2, 1))
     await driver.run(lambda name: "err" if name == "n1" else "ok")
     assert await node_statuses(connection, run) == ["COMPLETED", "FAILED", "SKIPPED"]
-    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "skipped: [1] failed" in screen_text(pilot))
         assert "BROKEN" in screen_text(pilot)
         await _apply(pilot, "R", "retried, 2 nodes")
@@ -85,7 +85,7 @@ async def test_failed_run_is_retried_from_failed_nodes(
 async def test_node_opens_its_task_with_attempt(database_url: str, driver: WorkflowDriver) -> None:
     await driver.start_run(node(0))
     await driver.run(lambda _: "err")
-    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "✗ [0] n0" in screen_text(pilot))
         await pilot.press("enter", "enter")
         await eventually(pilot, lambda: "#1 FAILED BROKEN" in screen_text(pilot))
@@ -93,10 +93,10 @@ async def test_node_opens_its_task_with_attempt(database_url: str, driver: Workf
 
 
 async def test_screen_without_workflows_says_so(database_url: str) -> None:
-    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "no workflows yet" in screen_text(pilot))
 
 
 async def test_screen_without_schedules_says_so(database_url: str) -> None:
-    async with running_tui(database_url, place=Place.SCHEDULES) as pilot:
+    async with running_tui(database_url, screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens import SCREENS
 from horsies_tui.theme import to_ascii
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
@@ -35,12 +35,12 @@ def test_ascii_text_keeps_its_width(text: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (150, 40)], ids=["small", "large"])
-@pytest.mark.parametrize("place", SCREENS)
-async def test_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("screen_id", SCREENS)
+async def test_screen_is_drawn_in_ascii(screen_id: ScreenId, size: tuple[int, int]) -> None:
     system = frozen_system()
     system.send(KINDS[0], kwargs_json='{"to": "Zoë 漢字 \U0001f40e"}')
     async with running_app(
-        DemoOpener(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, place=place
+        DemoOpener(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, screen_id=screen_id
     ) as pilot:
         assert {character for character in screen_text(pilot) if not character.isascii()} == set()
 

@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import WORKERS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
@@ -28,7 +28,7 @@ async def _move_to(pilot: Pilot[None], key: str) -> DashboardScreen:
 
 async def test_task_alert_opens_its_tasks() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.DASHBOARD, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.DASHBOARD, hook=messages.append) as pilot:
         await _move_to(pilot, "stale RUNNING")
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TasksScreen))
@@ -42,7 +42,7 @@ async def test_task_alert_opens_its_tasks() -> None:
 
 async def test_worker_alert_opens_that_worker() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.DASHBOARD, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.DASHBOARD, hook=messages.append) as pilot:
         await _move_to(pilot, f"dead {LOST.id}")
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkersScreen))
@@ -53,7 +53,7 @@ async def test_worker_alert_opens_that_worker() -> None:
 
 
 async def test_cursor_stays_on_its_alert_when_others_change() -> None:
-    async with running_app(place=Place.DASHBOARD) as pilot:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
         screen = await _move_to(pilot, "failures")
         await _move_to(pilot, "stale CLAIMED")
         screen.list.show([row for row in screen.list.rows if row.key != "stale RUNNING"])
@@ -62,13 +62,13 @@ async def test_cursor_stays_on_its_alert_when_others_change() -> None:
 
 
 async def test_newest_operator_action_comes_first() -> None:
-    async with running_app(place=Place.DASHBOARD) as pilot:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
         await eventually(pilot, lambda: " ana " in screen_text(pilot))
         assert screen_text(pilot).index(" ana ") < screen_text(pilot).index(" cron ")
 
 
 async def test_empty_system_has_no_task_alerts() -> None:
-    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), place=Place.DASHBOARD) as pilot:
+    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), screen_id=ScreenId.DASHBOARD) as pilot:
         await eventually(pilot, lambda: "no actions yet" in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)

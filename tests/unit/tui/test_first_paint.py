@@ -15,10 +15,10 @@ from tests.support.tui import eventually, frozen_system, running_app, screen_tex
 
 LIST_MODULES = """
 import sys
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.app import HorsiesApp
 from horsies_tui.screens import screen_class
-screen_class(Place.DASHBOARD)
+screen_class(ScreenId.DASHBOARD)
 print(*sys.modules)
 """
 

@@ -3,22 +3,22 @@ from __future__ import annotations
 import pytest
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.keys import KEY_RULES, Place, actions_at
+from horsies_tui.keys import KEY_RULES, ScreenId, SharedScope, actions_in
 from horsies_tui.screens import SCREENS
 from horsies_tui.widgets.dialogs import help_content
 from tests.support.tui import eventually, running_app, screen_text
 
 
-@pytest.mark.parametrize("place", SCREENS)
-def test_help_lists_every_action_of_screen(place: Place) -> None:
-    text = help_content(place, {}).plain
+@pytest.mark.parametrize("screen_id", SCREENS)
+def test_help_lists_every_action_of_screen(screen_id: ScreenId) -> None:
+    text = help_content(screen_id, {}).plain
     assert all(rule in text for rule in KEY_RULES)
-    for section in (place, Place.LIST, Place.APP):
-        assert all(action.id in text for action in actions_at(section))
+    for section in (screen_id, SharedScope.LIST, SharedScope.APP):
+        assert all(action.id in text for action in actions_in(section))
 
 
 def test_help_shows_changed_key() -> None:
-    text = help_content(Place.TASKS, {"op.fail": "K", "op.expire": ""}).plain
+    text = help_content(ScreenId.TASKS, {"op.fail": "K", "op.expire": ""}).plain
     assert any(line.split()[:2] == ["K", "op.fail"] for line in text.splitlines())
     assert any(line.split()[:2] == ["(off)", "op.expire"] for line in text.splitlines())
 

@@ -23,7 +23,7 @@ from horsies_tui.app import HorsiesApp
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from tests.support.tui import (
     NOON,
@@ -139,7 +139,7 @@ def test_control_sequences_in_values_never_reach_terminal(values: list[str]) -> 
         yield HostileSource(values)
 
     # Wide enough for the facet sidebar, argument previews and the preview pane.
-    app = HorsiesApp(opener, TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=frozen_clock())
+    app = HorsiesApp(opener, TuiConfig(), database_name="db1/app", start=ScreenId.TASKS, clock=frozen_clock())
     sent = asyncio.run(record_output(app, (170, 40), _open_first_task))
     assert "FAILED" in sent
     assert re.findall(f".{{0,20}}(?:{CONTROLS.pattern}).{{0,20}}", without_own_sequences(sent)) == []

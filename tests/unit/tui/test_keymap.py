@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from horsies.errors import ConfigurationError
-from horsies_tui.keys import ACTIONS, ACTIONS_BY_ID, Place, build_keymap, key_label
+from horsies_tui.keys import ACTIONS, ACTIONS_BY_ID, build_keymap, key_label
 
 
 def test_user_key_replaces_default() -> None:
@@ -42,11 +42,9 @@ def test_exactly_mutating_actions_use_capital_letters() -> None:
     assert {action.id for action in ACTIONS if action.mutates} == capitals - {"nav.bottom", "copy.json", "find.prev"}
 
 
-def test_actions_have_unique_ids_help_and_labels() -> None:
+def test_actions_have_unique_ids_help_and_scopes() -> None:
     assert len(ACTIONS_BY_ID) == len(ACTIONS)
-    assert all(action.help and action.places for action in ACTIONS)
-    assert all(action.label for action in ACTIONS if action.is_in_footer)
-    assert all(isinstance(place, Place) for action in ACTIONS for place in action.places)
+    assert all(action.help and action.scopes for action in ACTIONS)
 
 
 def test_key_labels_are_readable() -> None:

@@ -5,7 +5,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.maintenance import MaintenanceScreen, OperatorLogDialog
 from horsies_tui.screens.stale import StaleScreen
@@ -23,7 +23,7 @@ def _move_to(pilot: Pilot[None], key: str) -> None:
 
 async def test_cleanup_requires_typing_delete_and_database_name() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.MAINTENANCE) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.MAINTENANCE) as pilot:
         await pilot.press("D")
         await until_plan_dialog(pilot)
         await pilot.press(*"delete db2", "enter")
@@ -41,7 +41,7 @@ async def test_cleanup_requires_typing_delete_and_database_name() -> None:
     ("key", "title"), [("sweep RUNNING", "Sweep 7 tasks"), ("cleanup events", "Delete 563,711 old rows")]
 )
 async def test_dry_run_depends_on_item_under_cursor(key: str, title: str) -> None:
-    async with running_app(place=Place.MAINTENANCE, read_only=True) as pilot:
+    async with running_app(screen_id=ScreenId.MAINTENANCE, read_only=True) as pilot:
         _move_to(pilot, key)
         await pilot.press("d")
         await until_plan_dialog(pilot)
@@ -49,21 +49,21 @@ async def test_dry_run_depends_on_item_under_cursor(key: str, title: str) -> Non
 
 
 async def test_sweep_item_opens_stale_screen() -> None:
-    async with running_app(place=Place.MAINTENANCE) as pilot:
+    async with running_app(screen_id=ScreenId.MAINTENANCE) as pilot:
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, StaleScreen))
 
 
 async def test_retention_item_opens_matching_tasks() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.MAINTENANCE, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.MAINTENANCE, hook=messages.append) as pilot:
         _move_to(pilot, "cleanup terminal records")
         await pilot.press("enter")
         await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in messages))
 
 
 async def test_operator_log_opens_in_dialog() -> None:
-    async with running_app(place=Place.MAINTENANCE) as pilot:
+    async with running_app(screen_id=ScreenId.MAINTENANCE) as pilot:
         await pilot.press("l")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, OperatorLogDialog))
         await eventually(pilot, lambda: "reason smtp is back" in screen_text(pilot))
@@ -73,7 +73,7 @@ async def test_operator_log_opens_in_dialog() -> None:
 
 async def test_read_only_disables_sweep_and_cleanup() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.MAINTENANCE, read_only=True) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.MAINTENANCE, read_only=True) as pilot:
         await pilot.press("D", "S")
         await pilot.pause()
         assert pilot.app.screen is _screen(pilot)

@@ -13,7 +13,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
@@ -30,12 +30,12 @@ async def _unreachable(*, read_only: bool) -> AsyncGenerator[DataSource]:
 
 @pytest.mark.parametrize("theme", ["horsies-dark", "horsies-light"])
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("place", SCREENS)
-async def test_screen_matches_picture(place: Place, size: tuple[int, int], theme: str) -> None:
-    async with running_app(place=place, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
+@pytest.mark.parametrize("screen_id", SCREENS)
+async def test_screen_matches_picture(screen_id: ScreenId, size: tuple[int, int], theme: str) -> None:
+    async with running_app(screen_id=screen_id, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
         await eventually(pilot, lambda: "· " in lines(pilot)[-2])
         await until_stable(pilot)
-        assert_matches_picture(pilot, f"{place}-{size[0]}-{theme.removeprefix('horsies-')}")
+        assert_matches_picture(pilot, f"{screen_id}-{size[0]}-{theme.removeprefix('horsies-')}")
 
 
 async def test_preview_matches_picture() -> None:

@@ -5,13 +5,15 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from horsies.errors import DatabaseUnreachable
 from horsies_ops.actions.plan import Plan
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId, actions_in
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
@@ -33,6 +35,18 @@ class SlowSource(DemoSource):
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # signature of an opener
         yield self
+
+
+@pytest.mark.parametrize("screen_id", ScreenId)
+async def test_every_changing_key_opens_a_preview(screen_id: ScreenId) -> None:
+    async with running_app(screen_id=screen_id) as pilot:
+        screen = pilot.app.screen
+        for action in actions_in(screen_id):
+            if action.mutates:
+                await pilot.press(*action.keys)
+                dialog = await until_plan_dialog(pilot)
+                dialog.dismiss(None)
+                await eventually(pilot, lambda: pilot.app.screen is screen)
 
 
 async def test_key_pressed_twice_opens_one_preview() -> None:
@@ -90,6 +104,6 @@ async def test_too_small_terminal_ignores_all_but_exit_keys() -> None:
         await pilot.press("R", "F", "2", "space")
         await until_stable(pilot)
         assert source.plan_calls == 0
-        assert pilot.app.current_mode == Place.TASKS
+        assert pilot.app.current_mode == ScreenId.TASKS
         await pilot.press("q")
         assert not pilot.app.is_running

@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
@@ -28,7 +28,7 @@ async def _move_to(pilot: Pilot[None], name: str) -> None:
 
 async def test_pausing_a_queue_records_the_reason() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.QUEUES) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -47,7 +47,7 @@ async def test_pausing_a_queue_records_the_reason() -> None:
 async def test_same_key_resumes_a_paused_queue() -> None:
     system = frozen_system()
     system.audit_log.pause("mail", "smtp is down")
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.QUEUES) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -60,7 +60,7 @@ async def test_same_key_resumes_a_paused_queue() -> None:
 
 async def test_enter_in_preview_changes_nothing() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.QUEUES) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -71,16 +71,16 @@ async def test_enter_in_preview_changes_nothing() -> None:
 
 async def test_read_only_disables_pause() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.QUEUES, read_only=True) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES, read_only=True) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         assert pilot.app.screen is _screen(pilot)
-        assert _screen(pilot).check_action("op_pause", ()) is None
+        assert _screen(pilot).check_action("op", ("pause",)) is None
 
 
 async def test_enter_opens_unfinished_tasks_of_queue() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.QUEUES, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.QUEUES, hook=messages.append) as pilot:
         await _move_to(pilot, "scraping")
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TasksScreen))
@@ -92,7 +92,7 @@ async def test_enter_opens_unfinished_tasks_of_queue() -> None:
 
 
 async def test_cursor_stays_on_queue_when_order_changes() -> None:
-    async with running_app(place=Place.QUEUES) as pilot:
+    async with running_app(screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("s", "down", "enter")
         await until_stable(pilot)
@@ -106,7 +106,7 @@ async def test_cursor_stays_on_queue_when_order_changes() -> None:
 
 
 async def test_detail_pane_shows_tasks_and_workers() -> None:
-    async with running_app(place=Place.QUEUES, settings=TuiConfig()) as pilot:
+    async with running_app(screen_id=ScreenId.QUEUES, settings=TuiConfig()) as pilot:
         await _move_to(pilot, "reports")
         await eventually(pilot, lambda: "no worker serves this queue; tasks will wait" in screen_text(pilot))
         await _move_to(pilot, "mail")

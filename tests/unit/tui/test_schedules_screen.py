@@ -5,14 +5,14 @@ from textual.message import Message
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import ACTIONS, Place
+from horsies_tui.keys import ACTIONS, ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.schedules import SchedulesScreen
 from tests.support.tui import NOON, eventually, running_app, screen_text
 
 
 async def test_list_shows_next_run_and_last_result() -> None:
-    async with running_app(place=Place.SCHEDULES) as pilot:
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "4 schedules" in screen_text(pilot))
         assert "in 10m28s" in screen_text(pilot)
         assert "disabled" in screen_text(pilot)
@@ -20,7 +20,7 @@ async def test_list_shows_next_run_and_last_result() -> None:
 
 
 async def test_disabled_schedules_can_be_hidden() -> None:
-    async with running_app(place=Place.SCHEDULES) as pilot:
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "legacy-sync" in screen_text(pilot))
         await pilot.press("x")
         assert "legacy-sync" not in screen_text(pilot)
@@ -29,7 +29,7 @@ async def test_disabled_schedules_can_be_hidden() -> None:
 
 async def test_enter_opens_tasks_of_schedule() -> None:
     messages = list[Message]()
-    async with running_app(place=Place.SCHEDULES, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.SCHEDULES, hook=messages.append) as pilot:
         await eventually(pilot, lambda: "nightly-etl" in screen_text(pilot))
         await pilot.press("j", "enter")
         await eventually(pilot, lambda: "name:etl.load" in screen_text(pilot))
@@ -38,14 +38,14 @@ async def test_enter_opens_tasks_of_schedule() -> None:
 
 
 async def test_empty_screen_explains_how_to_define_schedules() -> None:
-    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), place=Place.SCHEDULES) as pilot:
+    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))
         assert "No command runs them yet" in screen_text(pilot)
 
 
 async def test_screen_has_no_actions() -> None:
-    async with running_app(place=Place.SCHEDULES) as pilot:
-        assert not [action for action in ACTIONS if action.mutates and Place.SCHEDULES in action.places]
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
+        assert not [action for action in ACTIONS if action.mutates and ScreenId.SCHEDULES in action.scopes]
         assert isinstance(pilot.app.screen, SchedulesScreen)
         await pilot.press(*[key for action in ACTIONS if action.mutates for key in action.keys])
         assert isinstance(pilot.app.screen, SchedulesScreen)

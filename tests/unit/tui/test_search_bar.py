@@ -6,22 +6,22 @@ from typing import cast
 
 import pytest
 
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.screens.lists import FilteredListScreen
 from tests.support.tui import eventually, running_app, screen_text
 
 
 @pytest.mark.parametrize(
-    ("place", "typed", "shown", "hidden"),
+    ("screen_id", "typed", "shown", "hidden"),
     [
-        (Place.QUEUES, "mai", "mail", "scraping"),
-        (Place.WORKERS, "host-2", "host-2:877", "host-1:901"),
-        (Place.WORKERS, "lost host", "host-3:4121", "host-1:901"),
-        (Place.SCHEDULES, "etl", "nightly-etl", "digest"),
+        (ScreenId.QUEUES, "mai", "mail", "scraping"),
+        (ScreenId.WORKERS, "host-2", "host-2:877", "host-1:901"),
+        (ScreenId.WORKERS, "lost host", "host-3:4121", "host-1:901"),
+        (ScreenId.SCHEDULES, "etl", "nightly-etl", "digest"),
     ],
 )
-async def test_only_rows_with_every_word_are_shown(place: Place, typed: str, shown: str, hidden: str) -> None:
-    async with running_app(place=place) as pilot:
+async def test_only_rows_with_every_word_are_shown(screen_id: ScreenId, typed: str, shown: str, hidden: str) -> None:
+    async with running_app(screen_id=screen_id) as pilot:
         await eventually(pilot, lambda: shown in screen_text(pilot) and hidden in screen_text(pilot))
         screen = cast("FilteredListScreen", pilot.app.screen)
         count = len(screen.list.rows)

@@ -8,7 +8,7 @@ from textual.widgets import Input
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
@@ -25,7 +25,7 @@ async def _enter_threshold(pilot: Pilot[None], text: str) -> None:
 
 
 async def test_keys_typed_while_prompt_opens_go_into_it() -> None:
-    async with running_app(place=Place.STALE) as pilot:
+    async with running_app(screen_id=ScreenId.STALE) as pilot:
         for key in ("comma", *"90s"):
             pilot.app.simulate_key(key)
         await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
@@ -35,7 +35,7 @@ async def test_keys_typed_while_prompt_opens_go_into_it() -> None:
 
 
 async def test_tasks_near_limit_are_listed_below_stale_ones() -> None:
-    async with running_app(place=Place.STALE) as pilot:
+    async with running_app(screen_id=ScreenId.STALE) as pilot:
         listed = [(row.task.task_name, row.is_near_threshold) for row in _screen(pilot).list.rows]
         assert sum(not is_near for _, is_near in listed) == 7
         assert listed[-1] == ("etl.load", True)
@@ -44,7 +44,7 @@ async def test_tasks_near_limit_are_listed_below_stale_ones() -> None:
 
 async def test_sweep_with_live_owners_requires_typed_count() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
         await pilot.press("S")
         await until_plan_dialog(pilot)
         assert "2 of these are silent but their worker still sends heartbeats" in screen_text(pilot)
@@ -59,7 +59,7 @@ async def test_sweep_with_live_owners_requires_typed_count() -> None:
 
 async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE, read_only=True) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE, read_only=True) as pilot:
         before = dict(system.tasks)
         await pilot.press("d")
         await until_plan_dialog(pilot)
@@ -76,7 +76,7 @@ async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:
 
 async def test_requeue_with_live_owner_warns_and_requires_count() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
         alive = next(index for index, row in enumerate(_screen(pilot).list.rows) if row.has_live_owner)
         _screen(pilot).list.move_to(alive)
         task_id = _screen(pilot).list.rows[alive].id
@@ -91,7 +91,7 @@ async def test_requeue_with_live_owner_warns_and_requires_count() -> None:
 
 
 async def test_dry_run_covers_only_marked_rows() -> None:
-    async with running_app(place=Place.STALE) as pilot:
+    async with running_app(screen_id=ScreenId.STALE) as pilot:
         await pilot.press("space", "space", "d")
         await until_plan_dialog(pilot)
         assert "Requeue 2 tasks — dry run" in screen_text(pilot)
@@ -99,7 +99,7 @@ async def test_dry_run_covers_only_marked_rows() -> None:
 
 async def test_marked_rows_are_failed_together_and_unmarked() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "F")
         await until_plan_dialog(pilot)
@@ -111,7 +111,7 @@ async def test_marked_rows_are_failed_together_and_unmarked() -> None:
 
 
 async def test_session_threshold_applies_to_list_and_sweep() -> None:
-    async with running_app(place=Place.STALE) as pilot:
+    async with running_app(screen_id=ScreenId.STALE) as pilot:
         await _enter_threshold(pilot, "10m")
         await eventually(pilot, lambda: "this session" in screen_text(pilot))
         assert _screen(pilot).options.sweep_threshold == timedelta(minutes=10)
@@ -123,7 +123,7 @@ async def test_session_threshold_applies_to_list_and_sweep() -> None:
 
 
 async def test_invalid_threshold_is_reported_and_ignored() -> None:
-    async with running_app(place=Place.STALE, notifies=True) as pilot:
+    async with running_app(screen_id=ScreenId.STALE, notifies=True) as pilot:
         await _enter_threshold(pilot, "soon")
         await eventually(pilot, lambda: "invalid duration" in screen_text(pilot))
         assert _screen(pilot).options.sweep_threshold is None
@@ -131,7 +131,7 @@ async def test_invalid_threshold_is_reported_and_ignored() -> None:
 
 async def test_enter_opens_task_with_its_siblings() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.STALE, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.STALE, hook=messages.append) as pilot:
         rows = tuple(row.id for row in _screen(pilot).list.rows)
         await pilot.press("j", "enter")
         await eventually(pilot, lambda: any(isinstance(message, OpenTask) for message in messages))
@@ -140,7 +140,7 @@ async def test_enter_opens_task_with_its_siblings() -> None:
 
 
 async def test_evidence_follows_cursor() -> None:
-    async with running_app(place=Place.STALE) as pilot:
+    async with running_app(screen_id=ScreenId.STALE) as pilot:
         rows = _screen(pilot).list.rows
         await pilot.press("j")
         await eventually(pilot, lambda: f"Why {str(rows[1].id)[-8:]}" in screen_text(pilot))

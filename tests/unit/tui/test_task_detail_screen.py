@@ -13,7 +13,7 @@ from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import ACTIONS, Place, actions_at
+from horsies_tui.keys import ACTIONS, SharedScope, actions_in
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
@@ -126,10 +126,12 @@ async def test_brackets_walk_through_list_as_of_opening() -> None:
 
 async def test_actions_need_a_task_on_screen() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), notifies=True) as pilot:
         screen = await _open(pilot, system.task_ids[-1], system.task_ids[-2:])
         screen.task_id = system.task_ids[-2]
-        assert screen.selector() is None
+        await pilot.press("F")
+        await eventually(pilot, lambda: "no row selected" in screen_text(pilot))
+        assert pilot.app.screen is screen
 
 
 async def test_failed_task_can_be_retried() -> None:
@@ -153,7 +155,7 @@ async def test_read_only_disables_all_actions() -> None:
     async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
         screen = await _open(pilot, system.task_ids[-1])
         for action in ACTIONS:
-            if action.mutates and Place.TASK in action.places:
+            if action.mutates and SharedScope.TASK in action.scopes:
                 await pilot.press(*action.keys)
                 assert pilot.app.screen is screen
 
@@ -221,7 +223,7 @@ async def test_arguments_cannot_inject_controls_or_markup() -> None:
 
 
 def test_every_action_has_a_method() -> None:
-    for action in actions_at(Place.TASK):
+    for action in actions_in(SharedScope.TASK):
         assert callable(getattr(TaskDetailScreen, f"action_{action.method}", None)), action.id
 
 

@@ -14,7 +14,7 @@ from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import ACTIONS, Place, actions_at
+from horsies_tui.keys import ACTIONS, ScreenId, SharedScope, actions_in
 from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.filter_bar import TaskFilterBar
@@ -228,16 +228,16 @@ async def test_reason_is_required_by_setting() -> None:
         await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
 
 
-@pytest.mark.parametrize("place", SCREENS)
-def test_every_screen_action_has_a_method(place: Place) -> None:
-    screen = screen_class(place)
-    assert screen.place is place
-    for action in actions_at(place):
+@pytest.mark.parametrize("screen_id", SCREENS)
+def test_every_screen_action_has_a_method(screen_id: ScreenId) -> None:
+    screen = screen_class(screen_id)
+    assert screen.scope is screen_id
+    for action in actions_in(screen_id):
         assert callable(getattr(screen, f"action_{action.method}", None)), action.id
 
 
 def test_every_list_action_has_a_method() -> None:
-    for action in actions_at(Place.LIST):
+    for action in actions_in(SharedScope.LIST):
         assert callable(getattr(RowList, f"action_{action.method}", None)), action.id
 
 

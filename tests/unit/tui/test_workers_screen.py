@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import WORKERS
-from horsies_tui.keys import Place
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
@@ -33,7 +33,7 @@ async def _move_to(pilot: Pilot[None], worker_id: UUID) -> None:
 async def test_tasks_of_lost_worker_are_recovered() -> None:
     system = frozen_system()
     held = [task.id for task in system.tasks.values() if task.worker_id == LOST.id and not _is_finished(task.status)]
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKERS) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, LOST.id)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -48,7 +48,7 @@ async def test_tasks_of_lost_worker_are_recovered() -> None:
 
 async def test_healthy_worker_has_nothing_to_recover() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKERS) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, ALIVE.id)
         before = dict(system.tasks)
         await pilot.press("R")
@@ -59,7 +59,7 @@ async def test_healthy_worker_has_nothing_to_recover() -> None:
 
 
 async def test_hidden_lost_workers_are_still_counted() -> None:
-    async with running_app(place=Place.WORKERS) as pilot:
+    async with running_app(screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, LOST.id)
         await pilot.press("x")
         await until_stable(pilot)
@@ -71,7 +71,7 @@ async def test_hidden_lost_workers_are_still_counted() -> None:
 
 
 async def test_brackets_change_chart_window() -> None:
-    async with running_app(place=Place.WORKERS) as pilot:
+    async with running_app(screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, ALIVE.id)
         await pilot.press("right_square_bracket")
         await eventually(pilot, lambda: "window 1h" in screen_text(pilot))
@@ -80,7 +80,7 @@ async def test_brackets_change_chart_window() -> None:
 
 
 async def test_detail_pane_lists_held_tasks() -> None:
-    async with running_app(place=Place.WORKERS) as pilot:
+    async with running_app(screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, LOST.id)
         await eventually(pilot, lambda: "holds 5 tasks" in screen_text(pilot))
         assert "report.build" in screen_text(pilot)
@@ -88,7 +88,7 @@ async def test_detail_pane_lists_held_tasks() -> None:
 
 async def test_enter_opens_tasks_of_worker() -> None:
     messages: list[Message] = []
-    async with running_app(place=Place.WORKERS, hook=messages.append) as pilot:
+    async with running_app(screen_id=ScreenId.WORKERS, hook=messages.append) as pilot:
         await _move_to(pilot, LOST.id)
         await pilot.press("enter")
         await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in messages))

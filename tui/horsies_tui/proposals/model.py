@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from horsies.model.operator_actions import Action, ActionOptions
+from horsies.model.task import TaskStatus
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import format_filter
 from horsies_ops.source import DataSource
@@ -76,6 +77,19 @@ class Proposal:
     def is_empty(self) -> bool:
         """Whether nothing would change."""
         return all(line.is_skipped for line in self.lines)
+
+
+ProposalFactory: TypeAlias = Callable[[DataSource], Awaitable[Proposal]]
+"""Reads what an action would change now."""
+
+
+# Actions on tasks
+
+
+def requeue_or_retry(statuses: Sequence[str]) -> Action:
+    """What `R` does to tasks with these statuses: retry if all are finished, else requeue."""
+    is_finished = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
+    return Action.RETRY if is_finished else Action.REQUEUE
 
 
 async def propose_task_action(

@@ -104,6 +104,14 @@ async def propose_run_cancel(source: DataSource, workflow_id: UUID, *, kill: boo
     )
 
 
+RUN_PROPOSALS: Final = {
+    "requeue": propose_run_retry,
+    "pause": propose_run_pause_toggle,
+    "cancel": propose_run_cancel,
+}
+"""By the name of the action: `op.requeue`, `op.pause`, `op.cancel`."""
+
+
 def _run_proposal(
     detail: WorkflowDetail | None,
     workflow_id: UUID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -16,7 +16,7 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.data.session import ConnectionState, ConnectionStatus
 from horsies_tui.format import format_age, format_seconds, format_time, plural, safe
-from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place
+from horsies_tui.keys import ACTIONS_BY_METHOD, KeyScope, ScreenId, bindings
 from horsies_tui.messages import Fetched, FetchFailed
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
@@ -31,9 +31,13 @@ OVERVIEW = "overview"
 
 
 class MainScreen(Screen[None]):
-    """One tab. A subclass sets `place` and implements `body`, `live_queries` and `show_result`."""
+    """A screen with its keys: `class QueuesScreen(MainScreen, scope=ScreenId.QUEUES)`.
 
-    place: ClassVar[Place]
+    A subclass implements `body`, `live_queries` and `show_result`.
+    """
+
+    scope: ClassVar[KeyScope]
+    """Whose keys it has."""
     overview_min_interval_s: ClassVar[float] = 5.0
     """Shortest pause between two overview queries, which read the whole system."""
     AUTO_FOCUS = "RowList"
@@ -46,26 +50,30 @@ class MainScreen(Screen[None]):
     ]
     VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall")]  # noqa: RUF012  # declared like this by Textual
 
-    def __init__(self, context: AppContext, tabs: frozenset[Place] = frozenset(TABS)) -> None:
+    def __init_subclass__(cls, *, scope: KeyScope | None = None, **options: Any) -> None:
+        if scope is not None:
+            cls.scope, cls.BINDINGS = scope, [*bindings(scope)]
+        super().__init_subclass__(**options)
+
+    def __init__(self, context: AppContext) -> None:
         super().__init__()
         self.context = context
-        self._tabs = tabs
         self._could_act: bool | None = None
         """Whether actions were enabled when the key line was last drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static("terminal too small, horsies needs 60 × 15", id="too-small")
         yield AppHeader(self.context)
-        yield ScreenTabs(self.tab, self._tabs)
+        yield ScreenTabs(self.tab)
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
         yield KeyLine(self.context.glyphs)
 
     @property
-    def tab(self) -> Place:
+    def tab(self) -> ScreenId:
         """The tab to highlight; a detail screen highlights the list it was opened from."""
-        return self.place
+        return ScreenId(self.scope)
 
     def body(self) -> ComposeResult:
         """Yield the widgets between the tabs and the status line."""

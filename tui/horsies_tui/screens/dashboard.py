@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
@@ -21,7 +20,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
 from horsies_tui.screens.base import OVERVIEW, TASK_TOPICS, MainScreen
@@ -149,17 +148,15 @@ def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
     return "" if age is None else f"{label} {format_age(age + elapsed)}"
 
 
-class DashboardScreen(MainScreen):
+class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     """Summary panes at the top, alerts in the middle, recent operator actions at the bottom."""
 
-    place = Place.DASHBOARD
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.DASHBOARD)]
     HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # declared like this by Textual
     # Refresh the counts often here; the other screens use the overview only for the number of stale tasks in the tabs.
     overview_min_interval_s = 1.0
 
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.list: RowList[Alert] = RowList(
             _alert_columns(context.glyphs), key=lambda alert: alert.key, now=context.clock.now, glyphs=context.glyphs
         )

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import Final
 from uuid import UUID
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
@@ -22,7 +21,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext, DatabaseClock
 from horsies_tui.data.queries import MAX_CHANGES, ChangeLog, LiveQuery
 from horsies_tui.format import format_time, plural
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import StreamEntry, entry_from_audit, entry_from_change, entry_from_event, matches
@@ -139,14 +138,11 @@ async def load_event_stream(
     )
 
 
-class EventsScreen(MainScreen):
+class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
     """The list, newest first. It follows while the cursor is on top; below, it stands still and counts new entries."""
 
-    place = Place.EVENTS
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.EVENTS)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.stream = EventStream(entries=(), known_tasks={}, per_minute=0)
         self.list: RowList[StreamEntry] = RowList(
             EVENT_COLUMNS, key=lambda entry: entry.key, now=context.clock.now, glyphs=context.glyphs

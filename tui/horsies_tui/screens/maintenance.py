@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar, Final, cast
 
 import humanize
@@ -27,17 +28,16 @@ from horsies_ops.reads.events import AuditRow
 from horsies_ops.reads.filters import TaskFilter, format_duration
 from horsies_ops.reads.server import Storage, TableStorage
 from horsies_ops.reads.workers import MaintenanceStatus
-from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, safe, sanitize
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.model import Proposal
+from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.sweep import propose_cleanup, propose_sweep
-from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
-from horsies_tui.screens.lists import ProposingScreen
+from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
@@ -268,18 +268,16 @@ class OperatorLogDialog(ModalScreen[None]):
         self.dismiss(None)
 
 
-class MaintenanceScreen(ProposingScreen):
+class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
     """Sweep and retention work counted by dry runs, storage, and the operator log."""
 
-    place = Place.MAINTENANCE
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.MAINTENANCE)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.data = MaintenanceData()
         self.list: RowList[MaintenanceItem] = RowList(
             MAINTENANCE_COLUMNS, key=lambda item: item.key, now=context.clock.now, glyphs=context.glyphs
         )
+        self._proposals = ProposalRunner(self)
         self._counted_at: datetime | None = None
 
     def body(self) -> ComposeResult:
@@ -361,27 +359,22 @@ class MaintenanceScreen(ProposingScreen):
             self.post_message(ShowTasks(item.task_filter))
         elif item.key == "sweep workflows":
             # `call_later` also awaits: `run_action` is a coroutine function, this handler is not.
-            self.app.call_later(self.app.run_action, f"go('{Place.WORKFLOWS}')")
+            self.app.call_later(self.app.run_action, f"go('{ScreenId.WORKFLOWS}')")
         elif item.command is MaintenanceCommand.SWEEP:
-            self.app.call_later(self.app.run_action, f"go('{Place.STALE}')")
+            self.app.call_later(self.app.run_action, f"go('{ScreenId.STALE}')")
         else:
             self.notify("no screen lists these rows; d shows their number and size")
 
     def action_plan_dry(self) -> None:
-        is_cleanup = self._selected_command is MaintenanceCommand.CLEANUP
-        self.dry_run(self._propose_cleanup if is_cleanup else self._propose_sweep)
+        self._proposals.dry_run(self._proposal(self._selected_command))
 
-    def action_op_sweep(self) -> None:
-        self.propose(self._propose_sweep)
+    def action_op(self, verb: str) -> None:
+        self._proposals.propose(self._proposal(MaintenanceCommand(verb)))
 
-    def action_op_cleanup(self) -> None:
-        self.propose(self._propose_cleanup)
-
-    async def _propose_sweep(self, source: DataSource) -> Proposal:
-        return await propose_sweep(source, SweepOptions())
-
-    async def _propose_cleanup(self, source: DataSource) -> Proposal:
-        return await propose_cleanup(source, database_name=self.context.database_name, now=self.context.clock.now())
+    def _proposal(self, command: MaintenanceCommand) -> ProposalFactory:
+        if command is MaintenanceCommand.SWEEP:
+            return partial(propose_sweep, options=SweepOptions())
+        return partial(propose_cleanup, database_name=self.context.database_name, now=self.context.clock.now())
 
     @work(group="log", exclusive=True, exit_on_error=False)
     async def action_nav_events(self) -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, cast
+from functools import partial
+from typing import Any, Final, cast
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
@@ -24,7 +24,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
@@ -39,7 +39,7 @@ from horsies_tui.screens.fleet import (
     load_workers,
     queue_health,
 )
-from horsies_tui.screens.lists import SortedListScreen
+from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
@@ -214,15 +214,14 @@ def _pause_line(queue: QueueRow, now: datetime) -> str:
     return f"paused     {format_age(now - queue.paused_at)} ago by {queue.paused_by}{reason}"
 
 
-class QueuesScreen(SortedListScreen[QueueLine]):
+class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
     """List of queues with a detail pane for the queue under the cursor."""
 
-    place = Place.QUEUES
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.QUEUES)]
     sort_keys = QUEUE_SORT_KEYS
 
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs, queue_columns(context.glyphs), key=lambda line: line.row.name)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context, queue_columns(context.glyphs), key=lambda line: line.row.name)
+        self._proposals = ProposalRunner(self)
         self._detail: QueueDetail | None = None
 
     def body(self) -> ComposeResult:
@@ -270,12 +269,11 @@ class QueuesScreen(SortedListScreen[QueueLine]):
             unfinished = tuple(status for status in TaskStatus if not status.is_terminal)
             self.post_message(ShowTasks(TaskFilter(queues=(line.row.name,), statuses=unfinished)))
 
-    def action_op_pause(self) -> None:
-        if (line := self.list.current) is None:
-            self.notify("no queue selected")
-            return
-        name = line.row.name
-        self.propose(lambda source: propose_queue_pause_toggle(source, name, self.context.clock.now()))
+    def action_op(self, _: str) -> None:
+        """Pause or resume the queue."""
+        line = self.list.current
+        now = self.context.clock.now()
+        self._proposals.propose(line and partial(propose_queue_pause_toggle, name=line.row.name, now=now))
 
     def action_copy_id(self) -> None:
         if (line := self.list.current) is not None:

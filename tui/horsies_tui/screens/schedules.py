@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, cast
+from typing import Final, cast
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
@@ -19,7 +18,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import FilteredListScreen
@@ -94,14 +93,11 @@ SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
 )
 
 
-class SchedulesScreen(FilteredListScreen):
+class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
     """List of schedules, next run first; they are changed in the settings, not here."""
 
-    place = Place.SCHEDULES
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCHEDULES)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.list: RowList[ScheduleRow] = RowList(
             SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, now=context.clock.now, glyphs=context.glyphs
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from functools import partial
+from typing import Final
+from uuid import UUID
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -24,9 +25,9 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, plural, safe, sanitize, short_id
-from horsies_tui.keys import Place, bindings
-from horsies_tui.proposals import model
-from horsies_tui.proposals.model import Proposal
+from horsies_tui.keys import ScreenId
+from horsies_tui.messages import OpenTask
+from horsies_tui.proposals.model import ProposalFactory, propose_task_action
 from horsies_tui.proposals.sweep import (
     NEAR_MARGIN,
     StaleCandidate,
@@ -38,8 +39,8 @@ from horsies_tui.proposals.sweep import (
     propose_sweep,
     sweep_command,
 )
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import MarkableTaskScreen, ProposalFactory
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.dialogs import PromptDialog
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
@@ -93,19 +94,17 @@ THRESHOLD_SOURCES: Final = {
 THRESHOLD_PROMPT: Final = "Stale threshold for this session, such as 90s or 5m (empty: the workers' setting)"
 
 
-class StaleScreen(MarkableTaskScreen):
+class StaleScreen(MainScreen, scope=ScreenId.STALE):
     """The dry run of a sweep as a list, with the evidence for the row under the cursor below it."""
 
-    place = Place.STALE
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.STALE)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.options = SweepOptions()
         self.candidates: StaleCandidates | None = None
         self.list: RowList[StaleCandidate] = RowList(
             STALE_COLUMNS, key=lambda candidate: candidate.id, now=context.clock.now, glyphs=context.glyphs
         )
+        self._proposals = ProposalRunner(self, after_apply=self.list.unmark)
         self._detail: TaskDetail | None = None
 
     def body(self) -> ComposeResult:
@@ -199,28 +198,40 @@ class StaleScreen(MarkableTaskScreen):
 
     def on_row_list_opened(self) -> None:
         if (candidate := self.list.current) is not None:
-            self.open_task(candidate.id, [row.id for row in self.list.rows])
+            self.post_message(OpenTask(candidate.id, [row.id for row in self.list.rows]))
 
     def step_back(self) -> bool:
         if not self.list.selection.marks:
             return False
-        self.action_mark_none()
+        self.list.mark("none")
         return True
 
-    def selector(self) -> Selector | None:
-        return Selector.of_ids(self.selected_ids) if self.selected_ids else None
+    def action_mark(self, rows: str) -> None:
+        self.list.mark(rows)
 
-    def requeue_or_retry(self) -> Action:
-        return Action.REQUEUE
+    def action_op(self, verb: str) -> None:
+        self._proposals.propose(self._proposal(verb))
 
-    def proposal_factory(self, action: Action, selector: Selector) -> ProposalFactory:
-        """Include running tasks, and warn about those that may still be alive."""
-        # A started task cannot expire, so that action has no such option.
-        options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
-        return lambda source: model.propose_task_action(source, action, selector, options, cautions=cautions)
+    def action_plan_dry(self) -> None:
+        """Preview a requeue of the marked rows or, without marks, a sweep."""
+        self._proposals.dry_run(self._proposal("requeue" if self.list.selection.marks else "sweep"))
 
-    def _cautions(self) -> tuple[str, ...]:
-        selected_ids = set(self.list.selection.selected)
+    def _proposal(self, verb: str) -> ProposalFactory | None:
+        """A sweep, or an action on the selected tasks that includes running ones."""
+        if verb == "sweep":
+            return partial(propose_sweep, options=self.options)
+        if not (selected_ids := self.list.selection.selected):
+            return None
+        return partial(
+            propose_task_action,
+            action=Action(verb),
+            selector=Selector.of_ids(selected_ids),
+            options=ActionOptions(include_running=True),
+            cautions=self._cautions(set(selected_ids)),
+        )
+
+    def _cautions(self, selected_ids: Collection[UUID]) -> tuple[str, ...]:
+        """Warn about tasks that may still be alive."""
         selected = [candidate for candidate in self.list.rows if candidate.id in selected_ids]
         counts = {
             "silent, but the worker still reports: may be blocked and still running": sum(
@@ -229,19 +240,6 @@ class StaleScreen(MarkableTaskScreen):
             "not stale yet": sum(candidate.is_near_threshold for candidate in selected),
         }
         return tuple(f"{count} {caution}" for caution, count in counts.items() if count)
-
-    def action_op_sweep(self) -> None:
-        self.propose(self._propose_sweep)
-
-    def action_plan_dry(self) -> None:
-        """Preview a requeue of the marked rows or, without marks, a sweep."""
-        if self.list.selection.marks:
-            super().action_plan_dry()
-        else:
-            self.dry_run(self._propose_sweep)
-
-    async def _propose_sweep(self, source: DataSource) -> Proposal:
-        return await propose_sweep(source, self.options)
 
     async def action_view_limits(self) -> None:
         """Ask for a threshold to use in this session."""
@@ -269,6 +267,9 @@ class StaleScreen(MarkableTaskScreen):
             return
         self.options = options
         self.context.queries.refresh("stale")
+
+    def action_copy_id(self) -> None:
+        self.copy_text("\n".join(map(str, self.list.selection.selected)), "ids")
 
     def action_copy_cli(self) -> None:
         self.copy_text(f"{sweep_command(self.options)} --dry-run", "the command")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, cast
+from functools import partial
+from typing import Any, Final, cast
 from uuid import UUID
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
@@ -23,7 +23,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.sweep import propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
@@ -35,7 +35,7 @@ from horsies_tui.screens.fleet import (
     worker_health,
     worker_warnings,
 )
-from horsies_tui.screens.lists import SortedListScreen
+from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
@@ -209,17 +209,16 @@ def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     ]
 
 
-class WorkersScreen(SortedListScreen[WorkerRow]):
+class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
     """List of workers with a detail pane for the worker under the cursor."""
 
-    place = Place.WORKERS
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.WORKERS)]
     sort_keys = WORKER_SORT_KEYS
 
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs, worker_columns(context.glyphs), key=lambda worker: worker.worker_id)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context, worker_columns(context.glyphs), key=lambda worker: worker.worker_id)
         # Picking the same column again reverses the order: hosts are sorted A to Z.
         self.order = self.order.with_column(self.order.column)
+        self._proposals = ProposalRunner(self)
         self.window = CHART_WINDOWS[2]
         self._detail: WorkerDetail | None = None
         self._hides_dead = False
@@ -287,13 +286,11 @@ class WorkersScreen(SortedListScreen[WorkerRow]):
         if (worker := self.list.current) is not None:
             self.post_message(ShowTasks(TaskFilter(worker_id=str(worker.worker_id))))
 
-    def action_op_requeue(self) -> None:
+    def action_op(self, _: str) -> None:
         """Recover the tasks of this worker: a sweep limited to them."""
-        if (worker := self.list.current) is None:
-            self.notify("no worker selected")
-            return
-        options = SweepOptions(worker_id=worker.worker_id)
-        self.propose(lambda source: propose_sweep(source, options))
+        worker = self.list.current
+        options = worker and SweepOptions(worker_id=worker.worker_id)
+        self._proposals.propose(options and partial(propose_sweep, options=options))
 
     def action_view_exclude(self) -> None:
         self._hides_dead = not self._hides_dead

@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from horsies_tui.format import fit, safe
-from horsies_tui.keys import KEY_RULES, TABS, KeyAction, Place, actions_at, key_label
+from horsies_tui.keys import KEY_RULES, KeyScope, SharedScope, actions_in, key_label, scope_title
 from horsies_tui.theme import UNICODE, Glyphs
 
 
@@ -122,34 +122,34 @@ class HelpDialog(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter", "leave", "close")]
 
-    def __init__(self, place: Place, keymap: Mapping[str, str], glyphs: Glyphs) -> None:
+    def __init__(self, scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs) -> None:
         super().__init__()
-        self._place = place
+        self._scope = scope
         self._keymap = keymap
         self._glyphs = glyphs
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static(help_content(self._place, self._keymap, self._glyphs))
+            yield Static(help_content(self._scope, self._keymap, self._glyphs))
 
     def on_mount(self) -> None:
-        self.query_one("#help").border_title = f"Keys of {TABS.get(self._place, self._place)}"
+        self.query_one("#help").border_title = f"Keys of {scope_title(self._scope)}"
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
-def help_content(place: Place, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:
+def help_content(scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:
     """The help text, generated from the table of actions and the user's keymap."""
     rules = [Content.styled(f"• {rule}", "$text-muted") for rule in KEY_RULES]
-    sections = {TABS.get(place, place.capitalize()): place, "Lists": Place.LIST, "Everywhere": Place.APP}
-    keys = [line for title, at in sections.items() for line in _help_section(title, actions_at(at), keymap, glyphs)]
+    scopes = (scope, SharedScope.LIST, SharedScope.APP)
+    keys = [line for shown in scopes for line in _help_section(shown, keymap, glyphs)]
     return Content("\n").join([*rules, *keys])
 
 
-def _help_section(title: str, actions: Sequence[KeyAction], keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
-    lines = [Content(""), Content.styled(title, "bold")]
-    for action in actions:
+def _help_section(scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
+    lines = [Content(""), Content.styled(scope_title(scope), "bold")]
+    for action in actions_in(scope):
         override = keymap.get(action.id)
         keys = action.keys if override is None else tuple(filter(None, override.split(",")))
         shown = fit(" ".join(key_label(key, glyphs) for key in keys) or "(off)", 9)

@@ -93,9 +93,7 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
         self._list.show(choices)
 
     def action_toggle_value(self) -> None:
-        self._list.selection.toggle()
-        self._list.refresh_marks()
-        self._list.action_nav_down()
+        self._list.mark("toggle")
 
     def on_row_list_opened(self) -> None:
         """Enter: the selected values replace those of the filter; a field without any is no longer filtered."""

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.session import connection_text
 from horsies_tui.format import format_time, safe, sanitize, truncate, truncate_start
-from horsies_tui.keys import ACTIONS, TABS, Place, key_label
+from horsies_tui.keys import ACTIONS, ScreenId, key_label, scope_title
 from horsies_tui.theme import Glyphs
 
 MIN_NAME_WIDTH: Final = 12
@@ -81,35 +81,32 @@ class AppHeader(Widget):
 
 
 class ScreenTabs(Widget):
-    """The main screens by number; the current one in brackets, unavailable ones dim."""
+    """The main screens by number; the current one in brackets."""
 
     stale: reactive[int] = reactive(0)
 
-    def __init__(self, active: Place, available: frozenset[Place]) -> None:
+    def __init__(self, active: ScreenId) -> None:
         super().__init__()
         self._active = active
-        self._available = available
 
     def render(self) -> Content:
         if self.size.width < 72:
-            number = list(TABS).index(self._active) + 1
-            return Content(f" {number}/{len(TABS)} {TABS[self._active]}")
-        return Content(" ").join([Content(""), *(self._tab(number, place) for number, place in enumerate(TABS, 1))])
+            number = list(ScreenId).index(self._active) + 1
+            return Content(f" {number}/{len(ScreenId)} {scope_title(self._active)}")
+        return Content(" ").join([Content(""), *(self._tab(number, tab) for number, tab in enumerate(ScreenId, 1))])
 
-    def _tab(self, number: int, place: Place) -> Content:
-        count = f"({self.stale})" if place is Place.STALE and self.stale else ""
-        title = f"{number}{TABS[place]}{count}"
-        if place is self._active:
-            return Content.styled(f"[{title}]", "bold")
-        return Content.styled(title, "" if place in self._available else "dim")
+    def _tab(self, number: int, screen_id: ScreenId) -> Content:
+        count = f"({self.stale})" if screen_id is ScreenId.STALE and self.stale else ""
+        title = f"{number}{scope_title(screen_id)}{count}"
+        return Content.styled(f"[{title}]", "bold") if screen_id is self._active else Content(title)
 
     async def on_click(self, event: events.Click) -> None:
         # `render` puts one space before each tab.
         x = 1
-        for number, place in enumerate(TABS, 1):
-            width = self._tab(number, place).cell_length
-            if x <= event.x < x + width and place in self._available:
-                await self.run_action(f"app.go('{place}')")
+        for number, screen_id in enumerate(ScreenId, 1):
+            width = self._tab(number, screen_id).cell_length
+            if x <= event.x < x + width:
+                await self.run_action(f"app.go('{screen_id}')")
             x += width + 1
 
 
@@ -138,7 +135,7 @@ class KeyLine(Widget):
     def render(self) -> Content:
         # Reversed, so that of several keys of an action the first one stays.
         active = {entry.binding.id: (key, entry) for key, entry in reversed(self.screen.active_bindings.items())}
-        in_footer = [action.id for action in ACTIONS if action.is_in_footer and action.id in active]
+        in_footer = [action.id for action in ACTIONS if action.label and action.id in active]
         entries = {action_id: self._entry(*active[action_id]) for action_id in in_footer}
         # The help key is always shown: it leads to all the others.
         help_entry = entries.pop(HELP_ACTION, Content(""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.format import safe, sanitize
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import SharedScope, bindings
 
 if TYPE_CHECKING:
     from horsies_ops.reads.tasks import TaskRecord
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Page(VerticalScroll, can_focus=True):
     """Sections below one another, scrolled with the keys of lists. It has no cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [binding for binding in bindings(Place.LIST) if binding.id != "nav.open"]
+    BINDINGS: ClassVar[list[BindingType]] = [key for key in bindings(SharedScope.LIST) if key.id != "nav.open"]
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,29 +50,17 @@ class Page(VerticalScroll, can_focus=True):
         self.scroll_to(y=max(line - self.size.height // 2, 0), animate=False)
         return self._hit + 1, len(hits)
 
-    def action_nav_down(self) -> None:
-        self.scroll_relative(y=1, animate=False)
+    def action_move_rows(self, count: int) -> None:
+        self.scroll_relative(y=count, animate=False)
 
-    def action_nav_up(self) -> None:
-        self.scroll_relative(y=-1, animate=False)
+    def action_move_pages(self, count: float) -> None:
+        self.action_move_rows(int(count * self.size.height))
 
-    def action_nav_top(self) -> None:
-        self.scroll_home(animate=False)
-
-    def action_nav_bottom(self) -> None:
-        self.scroll_end(animate=False)
-
-    def action_nav_page_down(self) -> None:
-        self.scroll_relative(y=self.size.height, animate=False)
-
-    def action_nav_page_up(self) -> None:
-        self.scroll_relative(y=-self.size.height, animate=False)
-
-    def action_nav_half_down(self) -> None:
-        self.scroll_relative(y=self.size.height // 2, animate=False)
-
-    def action_nav_half_up(self) -> None:
-        self.scroll_relative(y=-(self.size.height // 2), animate=False)
+    def action_move_to_end(self, end: Literal["top", "bottom"]) -> None:
+        if end == "top":
+            self.scroll_home(animate=False)
+        else:
+            self.scroll_end(animate=False)
 
 
 class Section(Static):

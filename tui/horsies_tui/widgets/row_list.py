@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -26,7 +26,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from horsies_tui.format import fit, sanitize, truncate
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import SharedScope, bindings
 from horsies_tui.theme import UNICODE, Glyphs
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     shows_cursor: ClassVar[bool] = True
     """Whether the cursor is also drawn while the list has no focus."""
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SharedScope.LIST)]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row-list--header",
         "row-list--rule",
@@ -340,6 +340,25 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         top = min(max(top, index - self.page_size + 1), 0 if is_below_first_heading else index)
         self.scroll_to(y=max(top, 0), animate=False, force=True, immediate=True)
 
+    def mark(self, rows: str) -> None:
+        """Handle the actions `mark.*`: toggle the current row, start or end a range, mark all rows or none."""
+        match rows:
+            case "toggle":
+                self.selection.toggle()
+            case "range":
+                self.selection.mark_range()
+            case "page":
+                self.selection.mark_all()
+            case _:
+                self.selection.unmark()
+        self.refresh_marks()
+        if rows == "toggle":
+            self.action_move_rows(1)
+
+    def unmark(self, keys: Sequence[Hashable]) -> None:
+        self.selection.unmark(keys)
+        self.refresh_marks()
+
     def refresh_marks(self) -> None:
         """Redraw the marks and post `MarksChanged`; call after changing `selection.marks`."""
         # Marking a range or all rows also marks the headings in between.
@@ -398,31 +417,16 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         if self._rows:
             self.post_message(self.Opened())
 
-    def action_nav_down(self) -> None:
-        self.move_to(self.selection.cursor_index + 1)
+    def action_move_rows(self, count: int) -> None:
+        self.move_to(self.selection.cursor_index + count)
 
-    def action_nav_up(self) -> None:
-        self.move_to(self.selection.cursor_index - 1)
+    def action_move_pages(self, count: float) -> None:
+        self.action_move_rows(int(count * self.page_size))
 
-    def action_nav_top(self) -> None:
-        self.move_to(0)
-        self.post_message(self.EndRequested(older=False))
-
-    def action_nav_bottom(self) -> None:
-        self.move_to(len(self._rows) - 1)
-        self.post_message(self.EndRequested(older=True))
-
-    def action_nav_page_down(self) -> None:
-        self.move_to(self.selection.cursor_index + self.page_size)
-
-    def action_nav_page_up(self) -> None:
-        self.move_to(self.selection.cursor_index - self.page_size)
-
-    def action_nav_half_down(self) -> None:
-        self.move_to(self.selection.cursor_index + self.page_size // 2)
-
-    def action_nav_half_up(self) -> None:
-        self.move_to(self.selection.cursor_index - self.page_size // 2)
+    def action_move_to_end(self, end: Literal["top", "bottom"]) -> None:
+        is_bottom = end == "bottom"
+        self.move_to(len(self._rows) - 1 if is_bottom else 0)
+        self.post_message(self.EndRequested(older=is_bottom))
 
 
 class CachedLine(NamedTuple):

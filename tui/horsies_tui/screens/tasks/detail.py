@@ -8,13 +8,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar
+from functools import partial
 from uuid import UUID
 
 import humanize
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
@@ -30,10 +29,11 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
-from horsies_tui.keys import TABS, Place, bindings
+from horsies_tui.keys import ScreenId, SharedScope, scope_title
 from horsies_tui.messages import ShowRun, ShowTasks
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import TaskActionScreen
+from horsies_tui.proposals.model import ProposalFactory, propose_task_action, requeue_or_retry
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.attempts import attempt_chart
 from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence
 from horsies_tui.system import show_in_pager
@@ -221,7 +221,7 @@ class OpenedTask:
     task_id: UUID
     sibling_ids: tuple[UUID, ...] = ()
     """The ids of that list at the time; `[` and `]` walk through them."""
-    tab: Place = Place.TASKS
+    tab: ScreenId = ScreenId.TASKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,23 +235,21 @@ class RenderedTask:
     result: str = ""
 
 
-class TaskDetailScreen(TaskActionScreen):
+class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     """Opened from a list of tasks; `[` and `]` walk through that list."""
 
-    place = Place.TASK
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASK)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place], opened: OpenedTask) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext, opened: OpenedTask) -> None:
+        super().__init__(context)
         self.task_id = opened.task_id
         self._opened = opened
         self._sibling_ids = opened.sibling_ids or (opened.task_id,)
         self._rendered: RenderedTask | None = None
+        self._proposals = ProposalRunner(self)
         self._shows_events = False
         self._search_bar = SearchBar(prompt=context.glyphs.prompt, title="Search")
 
     @property
-    def tab(self) -> Place:
+    def tab(self) -> ScreenId:
         return self._opened.tab
 
     def body(self) -> ComposeResult:
@@ -301,7 +299,7 @@ class TaskDetailScreen(TaskActionScreen):
     def _draw(self, rendered: RenderedTask) -> None:
         detail, glyphs = rendered.detail, self.context.glyphs
         self.query_one("#task-header", Static).update(
-            header_content(self.task_id, detail, back=TABS[self.tab], width=self.size.width, glyphs=glyphs)
+            header_content(self.task_id, detail, back=scope_title(self.tab), width=self.size.width, glyphs=glyphs)
         )
         self.query_one(Page).display = detail is not None
         self._update_status(is_missing=detail is None)
@@ -337,8 +335,8 @@ class TaskDetailScreen(TaskActionScreen):
         return max(self.size.width - 3, 20)
 
     def _update_status(self, *, is_missing: bool) -> None:
-        count = len(self._sibling_ids)
-        position = f"{self._sibling_ids.index(self.task_id) + 1} of {count} in {TABS[self.tab]}" if count > 1 else ""
+        index, count = self._sibling_ids.index(self.task_id), len(self._sibling_ids)
+        position = f"{index + 1} of {count} in {scope_title(self.tab)}" if count > 1 else ""
         missing = "task not found, perhaps deleted by retention" if is_missing else ""
         self.set_status(missing, "[ ] previous and next" if position else "", position)
 
@@ -393,12 +391,18 @@ class TaskDetailScreen(TaskActionScreen):
             self.query_one(Page).scroll_home(animate=False)
             self.context.queries.refresh("task")
 
-    def selector(self) -> Selector | None:
-        return Selector.of_ids([self.task_id]) if self.detail is not None else None
+    def action_op(self, verb: str) -> None:
+        self._proposals.propose(self._proposal(verb))
 
-    def requeue_or_retry(self) -> Action:
-        is_finished = self.detail is not None and TaskStatus(self.detail.task.status).is_terminal
-        return Action.RETRY if is_finished else Action.REQUEUE
+    def action_plan_dry(self) -> None:
+        """Preview what `R` would do."""
+        self._proposals.dry_run(self._proposal("requeue"))
+
+    def _proposal(self, verb: str) -> ProposalFactory | None:
+        if self.detail is None:
+            return None
+        action = requeue_or_retry([self.detail.task.status]) if verb == "requeue" else Action(verb)
+        return partial(propose_task_action, action=action, selector=Selector.of_ids([self.task_id]))
 
     def action_view_pager(self) -> None:
         """Open the full arguments and result, redacted, in the pager."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 from textual import events, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Action
-from horsies.model.task import TaskStatus
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import json_line
 from horsies_ops.reads.changes import Topic
@@ -28,11 +27,11 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_count, format_day_time, plural, sanitize
-from horsies_tui.keys import Place, bindings
-from horsies_tui.proposals import model
-from horsies_tui.proposals.model import Proposal
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import MarkableTaskScreen, ProposalFactory
+from horsies_tui.keys import ScreenId
+from horsies_tui.messages import OpenTask
+from horsies_tui.proposals.model import Proposal, ProposalFactory, propose_task_action, requeue_or_retry
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.table import (
     ARGUMENTS_TITLE,
     NEWEST_FIRST,
@@ -56,11 +55,11 @@ ARGUMENTS_MIN_WIDTH: Final = 140
 """Below this width the ERROR column would be too narrow beside the arguments."""
 
 
-class TaskListScreen(MarkableTaskScreen):
+class TaskListScreen(MainScreen):
     """Table of tasks: sorting, wide columns, argument previews, copy and export. A subclass loads the rows."""
 
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self._argument_previews = ArgumentPreviews(context.settings)
         self.list: RowList[TaskSummary] = RowList(
             (*TASK_COLUMNS, self._argument_previews.column),
@@ -69,6 +68,11 @@ class TaskListScreen(MarkableTaskScreen):
             glyphs=context.glyphs,
         )
         self.order = NEWEST_FIRST
+
+    @property
+    def selected_ids(self) -> tuple[UUID, ...]:
+        """The marked tasks or, if there are none, the one under the cursor."""
+        return self.list.selection.selected
 
     def on_mount(self) -> None:
         self.list.set_wide(is_wide=self.context.state_file.state.is_wide)
@@ -165,20 +169,18 @@ class PageRequest(Enum):
     NEWER = auto()
 
 
-class TasksScreen(TaskListScreen):
+class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
     """Filter bar, task list and preview pane; on wide terminals a facet sidebar.
 
     While rows are marked, no rows are added or moved, so that the rows under the cursor and the marks stay in place.
     """
 
-    place = Place.TASKS
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASKS)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.window = TaskWindow()
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
+        self._proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._all_matching_selected = False
         """Whether all tasks that match the filter are selected, loaded or not."""
 
@@ -344,7 +346,7 @@ class TasksScreen(TaskListScreen):
 
     def on_row_list_opened(self) -> None:
         if (task := self.list.current) is not None:
-            self.open_task(task.id, [row.id for row in self.list.rows])
+            self.post_message(OpenTask(task.id, [row.id for row in self.list.rows]))
 
     def on_task_filter_bar_changed(self) -> None:
         self._all_matching_selected = False
@@ -374,7 +376,7 @@ class TasksScreen(TaskListScreen):
         elif not filter_bar.filter.is_empty or filter_bar.text:
             filter_bar.set_filter(TaskFilter())
         elif self._all_matching_selected or self.list.selection.marks:
-            self.action_mark_none()
+            self.list.mark("none")
         else:
             return False
         return True
@@ -384,39 +386,35 @@ class TasksScreen(TaskListScreen):
         self.query_one(TaskFilterBar).set_filter(task_filter)
         self.list.focus()
 
-    def selector(self) -> Selector | None:
-        if self._all_matching_selected:
-            return Selector.matching(self.filter)
-        return Selector.of_ids(self.selected_ids) if self.selected_ids else None
-
-    def requeue_or_retry(self) -> Action:
-        """Return what `R` does to all tasks that match the filter."""
-        return _requeue_or_retry(self.filter.statuses)
-
-    def action_op_requeue(self) -> None:
-        if self._all_matching_selected or not self.selected_ids:
-            super().action_op_requeue()
-        else:
-            self.propose(self._requeue_proposal(self.selected_ids))
+    def action_op(self, verb: str) -> None:
+        self._proposals.propose(self._proposal(verb))
 
     def action_plan_dry(self) -> None:
-        if self._all_matching_selected or not self.selected_ids:
-            super().action_plan_dry()
-        else:
-            self.dry_run(self._requeue_proposal(self.selected_ids))
+        """Preview what `R` would do."""
+        self._proposals.dry_run(self._proposal("requeue"))
 
-    def _requeue_proposal(self, task_ids: Sequence[UUID]) -> ProposalFactory:
+    def _proposal(self, verb: str) -> ProposalFactory | None:
+        """An action on the tasks selected now, even if the list changes meanwhile."""
+        if self._all_matching_selected:
+            action = requeue_or_retry(self.filter.statuses) if verb == "requeue" else Action(verb)
+            return partial(propose_task_action, action=action, selector=Selector.matching(self.filter))
+        task_ids = self.selected_ids
+
         async def make_proposal(source: DataSource) -> Proposal:
-            # Read the tasks first: requeue or retry depends on their statuses, and a filter may hide some of them.
-            action = _requeue_or_retry([task.status for task in await source.tasks_by_id(task_ids)])
-            return await model.propose_task_action(source, action, Selector.of_ids(task_ids))
+            if verb == "requeue":
+                # Read the tasks first: the action depends on their statuses, and a filter may hide some of them.
+                action = requeue_or_retry([task.status for task in await source.tasks_by_id(task_ids)])
+            else:
+                action = Action(verb)
+            return await propose_task_action(source, action, Selector.of_ids(task_ids))
 
-        return make_proposal
+        return make_proposal if task_ids else None
 
-    def after_apply(self, changed: Sequence[UUID]) -> None:
+    def _after_apply(self, changed: Sequence[UUID]) -> None:
+        """Unmark the changed rows; skipped ones stay marked."""
         # A second action must not apply to the same filter, which may match other tasks by now.
         self._all_matching_selected = False
-        super().after_apply(changed)
+        self.list.unmark(changed)
 
     def action_filter_edit(self) -> None:
         self.query_one(TaskFilterBar).edit()
@@ -447,7 +445,7 @@ class TasksScreen(TaskListScreen):
 
     def action_copy_id(self) -> None:
         if not self._refuse_all_matching():
-            super().action_copy_id()
+            self.copy_text("\n".join(map(str, self.selected_ids)), "ids")
 
     async def load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
         return None if self._refuse_all_matching() else await super().load_documents(task_ids)
@@ -458,14 +456,20 @@ class TasksScreen(TaskListScreen):
             self.notify("all matching tasks are selected, but not all are loaded; u clears", severity="warning")
         return self._all_matching_selected
 
-    def action_mark_match(self) -> None:
+    def action_mark(self, rows: str) -> None:
+        if rows == "match":
+            self._mark_match()
+        else:
+            self.list.mark(rows)
+
+    def _mark_match(self) -> None:
         if self.query_one(TaskFilterBar).is_invalid:
             self.notify("the filter is invalid", severity="warning")
             return
         if self.filter.is_empty:
             self.notify("set a filter first; without one this selects every task", severity="warning")
             return
-        self.action_mark_none()
+        self.list.mark("none")
         # Set only after the MarksChanged message of this call, which would reset it.
         self.call_after_refresh(self._select_all_matching)
 
@@ -491,9 +495,3 @@ class TasksScreen(TaskListScreen):
     def action_copy_cli(self) -> None:
         text = format_filter(self.filter)
         self.copy_text(shlex.join(["horsies", "task", "list", *(("--filter", text) if text else ())]), "the command")
-
-
-def _requeue_or_retry(statuses: Sequence[str]) -> Action:
-    """Retry if all tasks are finished, else requeue."""
-    is_finished = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
-    return Action.RETRY if is_finished else Action.REQUEUE

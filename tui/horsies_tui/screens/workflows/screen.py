@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import ClassVar
+from functools import partial
 from uuid import UUID
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
@@ -20,12 +19,11 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import plural
-from horsies_tui.keys import Place, bindings
+from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
-from horsies_tui.proposals import workflows
-from horsies_tui.proposals.model import Proposal
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import ProposingScreen
+from horsies_tui.proposals.workflows import RUN_PROPOSALS
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, graph_lines
 from horsies_tui.screens.workflows.panes import NODE_COLUMNS, RUN_COLUMNS, node_details, run_header
 from horsies_tui.widgets.filter_bar import RunFilterBar
@@ -45,14 +43,11 @@ class LoadedRun:
     detail: WorkflowDetail | None = None
 
 
-class WorkflowsScreen(ProposingScreen):
+class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
     """Run list and tree side by side; on narrow terminals Enter and Esc switch between them."""
 
-    place = Place.WORKFLOWS
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.WORKFLOWS)]
-
-    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
-        super().__init__(context, tabs)
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
         self.run_list: RowList[WorkflowRow] = RowList(
             RUN_COLUMNS, key=lambda run: run.id, now=context.clock.now, glyphs=context.glyphs, id="runs"
         )
@@ -61,6 +56,7 @@ class WorkflowsScreen(ProposingScreen):
         )
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
+        self._proposals = ProposalRunner(self)
         self._entered_run_ids: tuple[UUID, ...] = ()
         """Stack of runs opened from another screen or as a sub-workflow; the last one is shown."""
         self._pinned_run_id: UUID | None = None
@@ -302,19 +298,6 @@ class WorkflowsScreen(ProposingScreen):
         if self.run_id is not None:
             self.copy_text(shlex.join(["horsies", "workflow", "show", str(self.run_id)]), "the command")
 
-    def action_op_requeue(self) -> None:
-        self._propose_change(workflows.propose_run_retry)
-
-    def action_op_pause(self) -> None:
-        self._propose_change(workflows.propose_run_pause_toggle)
-
-    def action_op_cancel(self) -> None:
-        self._propose_change(workflows.propose_run_cancel)
-
-    def _propose_change(self, make_proposal: Callable[[DataSource, UUID], Awaitable[Proposal]]) -> None:
+    def action_op(self, verb: str) -> None:
         """Preview a change of the run shown now, even if another one is selected meanwhile."""
-        run_id = self.run_id
-        if run_id is None:
-            self.notify("no run selected")
-            return
-        self.propose(lambda source: make_proposal(source, run_id))
+        self._proposals.propose(self.run_id and partial(RUN_PROPOSALS[verb], workflow_id=self.run_id))
