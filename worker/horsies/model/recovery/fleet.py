@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Self, TypeAlias, assert_never, cast, get_args
+from typing import Any, Final, Self, TypeAlias, assert_never, cast, get_args
 from uuid import UUID
 
 from horsies.errors import UsageError
@@ -95,7 +95,8 @@ class FleetMember:
 
 def parse_config(stored: Mapping[str, object]) -> RecoveryConfig:
     """Parse published settings; missing and invalid values get their defaults."""
-    return RecoveryConfig.unchecked(**{name: value for name, value in stored.items() if _is_valid(name, value)})
+    valid: dict[str, Any] = {name: value for name, value in stored.items() if _is_valid(name, value)}
+    return RecoveryConfig.model_construct(**valid)
 
 
 def is_silent(heartbeat_age: timedelta, config: RecoveryConfig) -> bool:
