@@ -9,7 +9,7 @@ ROUNDS ?= 10
 PARALLEL := -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint check format bench metrics lock pictures schema clean
+.PHONY: help demo test chaos lint check format bench metrics lock pictures schema settings clean
 
 help:  ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
@@ -61,6 +61,9 @@ pictures: $(READY)  ## render the pictures of README and docs again after a chan
 
 schema: $(READY)  ## write docs/schema.sql again after a change of the migrations
 	@$(BIN)/python -m tests.support.databases
+
+settings: $(READY)  ## write horsies.toml.example and the tables of docs/settings.md again after a change of a setting
+	@$(BIN)/python -m tests.support.settings_files
 
 clean:  ## remove the environment, builds and caches
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

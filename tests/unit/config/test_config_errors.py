@@ -80,6 +80,14 @@ def test_invalid_values_have_a_code_and_a_hint(tmp_path: Path, key: str) -> None
     assert error.help_text
 
 
+def test_hint_says_what_the_setting_means(tmp_path: Path) -> None:
+    error = load_error(tmp_path, "[recovery]\nmax_crashes = 0\nworker_heartbeat_interval_ms = 5\n")
+    assert [fault.help_text for fault in error.faults] == [
+        "crashes after which a task fails with POISON_TASK; default: 10",
+        "milliseconds between worker heartbeats; default: the shorter of the two above",
+    ]
+
+
 @pytest.mark.parametrize("header", ['[queues."bad name"]', "[queues.'bad name']", '["queues" . "bad name"]'])
 def test_invalid_queue_names_its_table_and_line(tmp_path: Path, header: str) -> None:
     error = load_error(tmp_path, f"[app]\n{header}\n")

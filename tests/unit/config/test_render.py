@@ -10,18 +10,18 @@ import pytest
 
 from horsies.config import (
     KEYS,
-    SAMPLE_VALUES,
     Precedence,
     describe_settings,
     load_settings,
     render_toml,
     write_config_file,
 )
-from horsies.config.keys import ROOTS
+from horsies.config.keys import ENTRY_SECTION, ROOTS
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
-from horsies.model.settings import CustomQueueConfig, Settings, TaskSchedule
+from horsies.model.settings import CustomQueueConfig, Settings
+from tests.support.settings_files import EXAMPLE_FILE as EXAMPLE
+from tests.support.settings_files import expected_files
 
-EXAMPLE = Path(__file__).parents[3] / "horsies.toml.example"
 CODE_ONLY = {("app", "exception_mapper")}
 
 
@@ -37,19 +37,20 @@ def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, 
 
 def test_keys_and_settings_correspond() -> None:
     settings = {path for root, model in ROOTS.items() for path in fields_of(model, (root,))} - CODE_ONLY
-    settings -= {("app", "custom_queues"), ("app", "schedule", "schedules")}
+    settings -= {("app", "custom_queues")}
     settings |= {("app", "custom_queues", "NAME", name) for name in CustomQueueConfig.model_fields if name != "name"}
-    settings |= {("app", "schedule", "schedules", name) for name in TaskSchedule.model_fields}
+    settings |= {("app", "schedule", "schedules")}
     assert {key.model_path for key in KEYS.values()} == settings
 
 
-def test_example_file_is_up_to_date() -> None:
-    assert EXAMPLE.read_text(encoding="utf-8") == render_toml(SAMPLE_VALUES)
+@pytest.mark.parametrize("path", expected_files(), ids=lambda path: path.name)
+def test_files_made_from_the_settings_are_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == expected_files()[path], "run `make settings`"
 
 
 def test_example_shows_every_key_with_its_comment() -> None:
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
-    for key in KEYS.values():
+    for key in (key for path, key in KEYS.items() if path != ENTRY_SECTION):
         below = lines[lines.index(f"# {key.comment}") + 1]
         assert below.removeprefix("# ").startswith((f"{key.name} = ", f"[{key.path}]"))
 

@@ -170,6 +170,11 @@ DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize("settings", [settings for settings, _ in DEFAULTS], ids=lambda item: type(item).__name__)
+def test_defaults_are_valid(settings: Settings) -> None:
+    assert type(settings)(**{name: getattr(settings, name) for name in type(settings).model_fields}) == settings
+
+
 @pytest.mark.parametrize(("settings", "expected"), DEFAULTS, ids=lambda item: type(item).__name__)
 def test_documented_defaults(settings: Settings, expected: dict[str, Any]) -> None:
     assert {name: getattr(settings, name) for name in type(settings).model_fields} == expected

@@ -1,6 +1,6 @@
 """Loads settings from horsies.toml, the environment, code and command-line options; writes horsies.toml."""
 
-from horsies.config.keys import KEYS, SettingKey
+from horsies.config.keys import KEYS, SECTION_KEYS, SettingKey
 from horsies.config.loader import LoadedSettings, load_settings
 from horsies.config.render import SAMPLE_VALUES, SettingRow, describe_settings, render_toml, write_config_file
 from horsies.config.sources import FILE_NAME, Origin, Precedence, working_folder
@@ -9,6 +9,7 @@ __all__ = [
     "FILE_NAME",
     "KEYS",
     "SAMPLE_VALUES",
+    "SECTION_KEYS",
     "LoadedSettings",
     "Origin",
     "Precedence",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies.config.keys import KEYS, ROOTS, SCHEDULE_ENTRIES_KEY, KeyPath
+from horsies.config.keys import KEYS, ROOTS, KeyPath
 from horsies.config.sources import (
     DEFAULT_ORIGIN,
     Layer,
@@ -103,8 +103,8 @@ def load_settings(
     return LoadedSettings(
         **cast("dict[str, Any]", models),
         file=file.path if file else None,
-        origins={path: value.origin for path, value in merged.values.items()},
-        overridden=merged.overridden_keys(models["app"]),
+        origins={path: given.origin for path, given in merged.values.items()},
+        overridden=overridden_keys(app_config, models["app"]) if app_config else (),
     )
 
 
@@ -127,30 +127,24 @@ def _layers(
     return [layer_from_database_url(environ), *lower, environment_layer, layer_from_options(options)]
 
 
-_TOML_NAMES: Mapping[SettingPath, str] = {key.model_path: key.path for key in (*KEYS.values(), SCHEDULE_ENTRIES_KEY)}
+_TOML_NAMES: Mapping[SettingPath, str] = {key.model_path: key.path for key in KEYS.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedSettings:
-    """The winning value of every setting, and the values given in code."""
+    """The winning value of every setting, and the configuration given in code."""
 
     values: Mapping[KeyPath, SettingValue]
     app_config: AppConfig | None
-    code_values: Mapping[KeyPath, SettingValue]
 
     @classmethod
     def merge(cls, layers: Sequence[Layer], *, app_config: AppConfig | None) -> MergedSettings:
         """Merge the layers; later ones win."""
-        values = {value.model_path: value for layer in layers for value in layer.values}
-        code_values = {
-            value.model_path: value
-            for layer in layers
-            for value in layer.values
-            if value.origin.precedence is Precedence.CODE
-        }
+        values = {path: given for layer in layers for path, given in layer.values.items()}
         if app_config and app_config.custom_queues:
-            values = {path: value for path, value in values.items() if not _is_ignored_queue(value, app_config)}
-        return cls(values=values, app_config=app_config, code_values=code_values)
+            names = {queue.name for queue in app_config.custom_queues}
+            values = {path: given for path, given in values.items() if not _is_ignored_queue(path, given, names)}
+        return cls(values=values, app_config=app_config)
 
     def build_models(self) -> tuple[dict[str, Settings], list[ConfigurationError]]:
         """Return the validated models by root name, and the errors of those that are invalid."""
@@ -164,11 +158,6 @@ class MergedSettings:
                 case faults:
                     errors += [self._error(fault.with_parent((root,)), table) for fault in faults]
         return models, errors
-
-    def overridden_keys(self, app: Settings) -> tuple[str, ...]:
-        """Return the keys whose value in code was overridden with a different one."""
-        overridden = (path for path, given in self.code_values.items() if value_at(app, path[1:]) != given.value)
-        return tuple(sorted(toml_name(path) for path in overridden))
 
     def _table(self, root: str) -> dict[str, Any]:
         """Return the values of one model as nested dicts, ready for validation."""
@@ -207,18 +196,23 @@ class MergedSettings:
     def _origin(self, path: SettingPath) -> Origin:
         """Return the origin of the setting, of a value inside it or of a value that contains it; the highest wins."""
         related = [
-            given.origin.for_path(path[len(given_path) :])
+            given.origin.of_item(path[len(given_path) :])
             for given_path, given in self.values.items()
             if given_path == path[: len(given_path)] or given_path[: len(path)] == path
         ]
         return max(related, key=lambda origin: origin.precedence, default=DEFAULT_ORIGIN)
 
 
-def _is_ignored_queue(value: SettingValue, code: AppConfig) -> bool:
-    """Whether the value belongs to a queue that code does not define, in a discovered file: code's list is complete."""
-    names = {queue.name for queue in code.custom_queues or ()}
-    is_queue = value.model_path[:2] == ("app", "custom_queues")
-    return is_queue and value.origin.precedence < Precedence.CODE and value.model_path[2] not in names
+def _is_ignored_queue(path: KeyPath, given: SettingValue, names: Collection[str]) -> bool:
+    """Whether this is a queue in a discovered file that code, whose list of queues is complete, does not define."""
+    is_queue = path[:2] == ("app", "custom_queues")
+    return is_queue and given.origin.precedence < Precedence.CODE and path[2] not in names
+
+
+def overridden_keys(code: AppConfig, app: Settings) -> tuple[str, ...]:
+    """Return the keys whose value in code was overridden with a different one."""
+    given = layer_from_code(code).values.items()
+    return tuple(sorted(toml_name(path) for path, setting in given if value_at(app, path[1:]) != setting.value))
 
 
 def value_at(settings: Any, path: KeyPath) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import tomli_w
 
-from horsies.config.keys import COMMENTS, ENTRY_SECTION, KEYS, QUEUE_SECTION, SCHEDULE_ENTRIES_KEY
+from horsies.config.keys import ENTRY_SECTION, QUEUE_SECTION, SECTION_KEYS
 from horsies.config.loader import value_at
 from horsies.config.sources import FILE_NAME, config_file_error
 from horsies.model.settings import DatabaseUrl, Settings
@@ -34,7 +34,8 @@ _INTRODUCTION = """\
 # An environment variable HORSIES_SECTION__KEY overrides a value in this file, a command-line option overrides both.
 # To list all values in use and where they come from, run "horsies config show".
 """
-_HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
+# Sections shown commented out, with a sample name.
+_SAMPLE_HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
 
 
 def render_toml(values: Mapping[str, Any] | None = None, *, write_defaults: bool = True) -> str:
@@ -42,20 +43,18 @@ def render_toml(values: Mapping[str, Any] | None = None, *, write_defaults: bool
 
     Without `write_defaults`, defaults are commented out, so that new defaults of a later version take effect.
     """
-    sections = (
-        "\n".join(_render_section(section, values or {}, write_defaults=write_defaults)) for section in COMMENTS
-    )
-    return _INTRODUCTION + "".join(f"\n{text}\n" for text in sections)
+    texts = ("\n".join(_render_section(name, values or {}, write_defaults=write_defaults)) for name in SECTION_KEYS)
+    return _INTRODUCTION + "".join(f"\n{text}\n" for text in texts)
 
 
 def _render_section(section: str, values: Mapping[str, Any], *, write_defaults: bool) -> Iterator[str]:
-    is_sample = section in _HEADERS
-    yield f"# {_HEADERS[section]}" if is_sample else f"[{section}]"
-    tables: list[SettingKey] = []
-    for key in (key for key in KEYS.values() if key.section == section):
-        if section == "tui" and isinstance(key.example, dict):
-            tables.append(key)  # last, because in TOML a table header ends the section above it
-        else:
+    is_sample = section in _SAMPLE_HEADERS
+    yield f"# {_SAMPLE_HEADERS[section]}" if is_sample else f"[{section}]"
+    keys = [key for key in SECTION_KEYS[section].values() if key.path != ENTRY_SECTION]
+    # Tables last, because in TOML a table header ends the section above it.
+    tables = [key for key in keys if section == "tui" and isinstance(key.example, dict)]
+    for key in keys:
+        if key not in tables:
             yield from _render_key(key, values, is_sample=is_sample or not write_defaults)
     for key in tables:
         yield from ("", f"# {key.comment}", *_comment_out(f"[{key.path}]\n{_to_toml(key.example)}"))
@@ -118,17 +117,13 @@ def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
 
 
 def _keys_with_paths(loaded: LoadedSettings) -> Iterator[tuple[str, KeyPath]]:
-    for section, names in COMMENTS.items():
+    for section, keys in SECTION_KEYS.items():
         if section == QUEUE_SECTION:
             for queue in loaded.app.custom_queues or ():
-                yield from (
-                    (f"queues.{queue.name}.{name}", ("app", "custom_queues", queue.name, name)) for name in names
-                )
-        elif section == ENTRY_SECTION:
-            yield SCHEDULE_ENTRIES_KEY.path, SCHEDULE_ENTRIES_KEY.model_path
-        else:
-            keys = (KEYS[f"{section}.{name}"] for name in names)
-            yield from ((key.path, key.model_path) for key in keys)
+                path = ("app", "custom_queues", queue.name)
+                yield from ((f"queues.{queue.name}.{name}", (*path, name)) for name in keys)
+        elif section != ENTRY_SECTION:  # the key `schedule.entries` has them all
+            yield from ((key.path, key.model_path) for key in keys.values())
 
 
 def _to_plain(value: Any, is_secret: Callable[[str], bool]) -> Any:

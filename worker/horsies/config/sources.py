@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections import Counter
@@ -13,13 +12,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies.config.keys import SECTIONS, EnvFormat, look_up
+from horsies.config.keys import SECTIONS, look_up
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.settings import AppConfig, CustomQueueConfig, Fault, QueueMode, Settings
 from horsies.model.settings.base import SettingPath
 
 if TYPE_CHECKING:
-    from horsies.config.keys import KeyPath, SettingKey
+    from horsies.config.keys import KeyPath
 
 
 class Precedence(IntEnum):
@@ -43,34 +42,33 @@ class Origin:
 
     precedence: Precedence
     source: str = ""
-    location: SourceLocation | None = None
-    nested_locations: Mapping[SettingPath, SourceLocation] = field(
-        default_factory=dict["SettingPath", "SourceLocation"], repr=False
-    )
+    path: SettingPath = ()
+    """The path of the value in a file."""
+    lines: Mapping[SettingPath, int] = field(default_factory=dict["SettingPath", int], repr=False)
 
     def __str__(self) -> str:
-        if self.location is not None:
-            return str(self.location)
-        return self.source or self.precedence.name.lower()
+        return str(self.location or self.source or self.precedence.name.lower())
 
-    def for_path(self, path: SettingPath) -> Origin:
-        """Return the origin of the item at `path` inside a list or table."""
-        for length in range(len(path), 0, -1):
-            if location := self.nested_locations.get(path[:length]):
-                return replace(self, location=location)
-        return self
+    @property
+    def location(self) -> SourceLocation | None:
+        """The line of the value or of the innermost table around it; None if the source is not a file."""
+        for length in range(len(self.path), 0, -1):
+            if line := self.lines.get(self.path[:length]):
+                return SourceLocation(file=self.source, line=line)
+        return None
+
+    def of_item(self, path: SettingPath) -> Origin:
+        """Return the origin of the item at `path` inside this value, which is a list or table."""
+        return replace(self, path=self.path + path)
 
 
 DEFAULT_ORIGIN = Origin(precedence=Precedence.DEFAULT)
-CODE_ORIGIN = Origin(precedence=Precedence.CODE)
-OPTION_ORIGIN = Origin(precedence=Precedence.OPTION, source="command line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingValue:
-    """A value for the setting at `model_path`; the repr omits the value, which may contain a password."""
+    """A value and its origin; the repr omits the value, which may contain a password."""
 
-    model_path: KeyPath
     value: Any = field(repr=False)
     origin: Origin
 
@@ -81,13 +79,13 @@ _MODE = ("app", "queue_mode")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The values of one source, and the errors for unknown keys in it."""
+    """The values of one source by their path in the models, and the errors for unknown keys in it."""
 
-    values: list[SettingValue] = field(default_factory=list[SettingValue])
+    values: dict[KeyPath, SettingValue] = field(default_factory=dict["KeyPath", SettingValue])
     errors: list[ConfigurationError] = field(default_factory=list["ConfigurationError"])
 
     def add(self, path: KeyPath, value: Any, origin: Origin) -> None:
-        """Add the value, or an error if the key is unknown."""
+        """Add the value of the key at `path`, or an error if the key is unknown."""
         key = look_up(path)
         if isinstance(key, Fault):
             error = key.as_error(source=origin.source, location=origin.location)
@@ -97,33 +95,23 @@ class Layer:
             return
         # Variables and options are always text; a string in a file or in code is meant as a string.
         if isinstance(value, str) and origin.precedence >= Precedence.ENVIRONMENT:
-            value = parse_env_text(key, value)
+            value = key.parse_text(value)
         model_path = tuple(path[1] if part == "NAME" else part for part in key.model_path)
-        self.values.append(SettingValue(model_path=model_path, value=resolve_none(key, value), origin=origin))
+        self.values[model_path] = SettingValue(value=key.resolve_none(value), origin=origin)
+        if model_path[:2] == _QUEUES:
+            # Queues imply the mode, with their own precedence.
+            self.values.setdefault(_MODE, SettingValue(value=QueueMode.CUSTOM, origin=origin))
 
     @property
     def queue_names(self) -> set[str]:
-        return {given.model_path[2] for given in self.values if given.model_path[:2] == _QUEUES}
-
-    def with_implied_mode(self) -> Layer:
-        """Set the queue mode to custom if the layer defines queues; it gets their precedence."""
-        queues = [given for given in self.values if given.model_path[:2] == _QUEUES]
-        if queues and all(given.model_path != _MODE for given in self.values):
-            self.values.append(SettingValue(model_path=_MODE, value=QueueMode.CUSTOM, origin=queues[0].origin))
-        return self
+        return {path[2] for path in self.values if path[:2] == _QUEUES}
 
 
 def layer_from_file(file: ConfigFile, *, precedence: Precedence) -> Layer:
     layer = Layer()
     for path, value in _keys_and_values(file.table):
-        origin = Origin(
-            precedence=precedence,
-            source=str(file.path),
-            location=file.location_of(path),
-            nested_locations=file.nested_locations(path),
-        )
-        layer.add(path, value, origin)
-    return layer.with_implied_mode()
+        layer.add(path, value, Origin(precedence=precedence, source=str(file.path), path=path, lines=file.lines))
+    return layer
 
 
 def layer_from_environment(environ: Mapping[str, str], *, queue_names: Iterable[str]) -> Layer:
@@ -136,7 +124,7 @@ def layer_from_environment(environ: Mapping[str, str], *, queue_names: Iterable[
         if path[0] == "queues" and len(path) > 1:
             path = (path[0], known.get(path[1], path[1]), *path[2:])
         layer.add(path, environ[variable], Origin(precedence=Precedence.ENVIRONMENT, source=variable))
-    return layer.with_implied_mode()
+    return layer
 
 
 def layer_from_database_url(environ: Mapping[str, str]) -> Layer:
@@ -151,17 +139,13 @@ def layer_from_options(options: Mapping[str, object]) -> Layer:
     layer = Layer()
     for name, value in options.items():
         if value is not None:
-            layer.add(tuple(name.split(".")), value, OPTION_ORIGIN)
-    return layer.with_implied_mode()
+            layer.add(tuple(name.split(".")), value, Origin(precedence=Precedence.OPTION, source="command line"))
+    return layer
 
 
 def layer_from_code(config: AppConfig) -> Layer:
-    return Layer(
-        [
-            SettingValue(model_path=path, value=value, origin=CODE_ORIGIN)
-            for path, value in _explicit_values(config, ("app",))
-        ]
-    )
+    origin = Origin(precedence=Precedence.CODE)
+    return Layer({path: SettingValue(value=value, origin=origin) for path, value in _explicit_values(config, ("app",))})
 
 
 def _explicit_values(settings: Settings, prefix: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -191,30 +175,6 @@ def _keys_and_values(table: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
                 yield (section, name), value
 
 
-_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
-def parse_env_text(key: SettingKey, text: str) -> Any:
-    """Parse an environment variable; invalid text is returned unchanged, and the model rejects it."""
-    match key.env_format:
-        case EnvFormat.TEXT:
-            return text
-        case EnvFormat.BOOLEAN:
-            return _BOOLEANS.get(text.strip().lower(), text)
-        case EnvFormat.JSON:
-            try:
-                return json.loads(text)
-            except ValueError:
-                return text
-
-
-def resolve_none(key: SettingKey, value: Any) -> Any:
-    """Return None for "none" or -1 if the key is optional, any other value unchanged."""
-    # TOML has no null, so a value has to stand for it.
-    is_none = value.strip().lower() == "none" if isinstance(value, str) else type(value) is int and value == -1
-    return None if key.is_optional and is_none else value
-
-
 # Finding and reading horsies.toml
 
 FILE_NAME = "horsies.toml"
@@ -229,21 +189,6 @@ class ConfigFile:
     path: Path
     table: Mapping[str, Any]
     lines: Mapping[SettingPath, int]
-
-    def location_of(self, path: KeyPath) -> SourceLocation | None:
-        """Return the line of the key or of the innermost table around it; None if neither was found."""
-        for length in range(len(path), 0, -1):
-            if line := self.lines.get(path[:length]):
-                return SourceLocation(file=str(self.path), line=line)
-        return None
-
-    def nested_locations(self, path: KeyPath) -> dict[SettingPath, SourceLocation]:
-        """Return the lines of the keys inside the value at `path`, by their path relative to it."""
-        return {
-            key[len(path) :]: SourceLocation(file=str(self.path), line=line)
-            for key, line in self.lines.items()
-            if key[: len(path)] == path and len(key) > len(path)
-        }
 
 
 def working_folder() -> Path:

@@ -1,17 +1,15 @@
 """Settings of an application: queues, payload limits, the app itself, its project, logging and the TUI."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, RuleText, Settings, at_least, between, format_given
+from horsies.model.settings.base import Fault, RuleText, Settings, format_given
 from horsies.model.settings.broker import PostgresConfig
 from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 from horsies.model.settings.schedule import ScheduleConfig
@@ -31,13 +29,16 @@ class CustomQueueConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_QUEUE_MODE
 
-    name: Annotated[
-        str,
-        Field(strict=True, pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"),
-        RuleText("a name of 1 to 100 letters, digits, dots, dashes or underscores"),
-    ]
-    priority: Annotated[int, between(1, 100)] = 1
-    max_concurrency: Annotated[int | None, at_least(0)] = None
+    name: Annotated[StrictStr, RuleText("a name of 1 to 100 letters, digits, dots, dashes or underscores")] = Field(
+        pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"
+    )
+    priority: StrictInt = Field(default=1, ge=1, le=100, description="1 (served first) to 100 (served last)")
+    max_concurrency: StrictInt | None = Field(
+        default=None,
+        ge=0,
+        examples=[10],
+        description="most tasks in flight in the fleet; 0 stops claiming; default: no limit",
+    )
 
 
 class PayloadPolicy(Settings):
@@ -45,8 +46,17 @@ class PayloadPolicy(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
-    warn_bytes: Annotated[int | None, at_least(1)] = 1_048_576
-    reject_bytes: Annotated[int | None, at_least(1)] = None
+    warn_bytes: StrictInt | None = Field(
+        default=1_048_576,
+        ge=1,
+        description='warn once per task about arguments larger than this, in bytes; "none" to disable',
+    )
+    reject_bytes: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        examples=[10_485_760],
+        description="reject arguments larger than this, in bytes; default: no limit",
+    )
 
 
 _MODE = ErrorCode.CONFIG_INVALID_QUEUE_MODE
@@ -62,7 +72,7 @@ def _upper_snake(code: str) -> str:
     return code
 
 
-UpperSnake = Annotated[str, Strict(), AfterValidator(_upper_snake)]
+UpperSnake = Annotated[StrictStr, AfterValidator(_upper_snake), RuleText("a code in UPPER_SNAKE")]
 
 
 class AppConfig(Settings):
@@ -76,27 +86,44 @@ class AppConfig(Settings):
         "modules": "app.modules in horsies.toml, or Horsies.discover_tasks(…)",
     }
 
-    queue_mode: Annotated[QueueMode, _MODE] = QueueMode.DEFAULT
+    queue_mode: Annotated[QueueMode, _MODE] = Field(
+        default=QueueMode.DEFAULT,
+        examples=["default"],
+        description='"default" (one queue) or "custom"; default: "custom" if [queues.NAME] is given',
+    )
     custom_queues: Annotated[list[CustomQueueConfig] | None, _MODE] = None
-    broker: PostgresConfig = PostgresConfig()
-    cluster_wide_cap: Annotated[int | None, at_least(1), _CAP] = None
-    prefetch_buffer: Annotated[int, at_least(0), _PREFETCH] = 0
-    claim_lease_ms: Annotated[int | None, at_least(1), _PREFETCH] = None
-    max_claim_renew_age_ms: Annotated[int, at_least(1), _PREFETCH] = 180_000
-    payload: PayloadPolicy = PayloadPolicy()
-    recovery: RecoveryConfig = RecoveryConfig()
-    resilience: WorkerResilienceConfig = WorkerResilienceConfig()
-    retention: RetentionConfig = RetentionConfig()
+    broker: PostgresConfig = PostgresConfig.model_construct()
+    cluster_wide_cap: Annotated[StrictInt | None, _CAP] = Field(
+        default=None, ge=1, examples=[100], description="most tasks in flight in the whole fleet; default: no limit"
+    )
+    prefetch_buffer: Annotated[StrictInt, _PREFETCH] = Field(
+        default=0, ge=0, description="tasks claimed ahead of free slots; a value above 0 requires claim_lease_ms"
+    )
+    claim_lease_ms: Annotated[StrictInt | None, _PREFETCH] = Field(
+        default=None,
+        ge=1,
+        examples=[60_000],
+        description="milliseconds until a claim expires if not renewed; default: never",
+    )
+    max_claim_renew_age_ms: Annotated[StrictInt, _PREFETCH] = Field(
+        default=180_000, ge=1, description="milliseconds after which a claim is no longer renewed"
+    )
+    payload: PayloadPolicy = PayloadPolicy.model_construct()
+    recovery: RecoveryConfig = RecoveryConfig.model_construct()
+    resilience: WorkerResilienceConfig = WorkerResilienceConfig.model_construct()
+    retention: RetentionConfig = RetentionConfig.model_construct()
     schedule: ScheduleConfig | None = None
     exception_mapper: Annotated[
         Mapping[type[BaseException], UpperSnake],
         RuleText("a mapping of exception classes to codes in UPPER_SNAKE"),
         _MAPPER,
-    ] = Field(default_factory=dict[type[BaseException], str])
-    default_unhandled_error_code: Annotated[UpperSnake, RuleText("a code in UPPER_SNAKE"), _MAPPER] = (
-        "UNHANDLED_EXCEPTION"
+    ] = {}
+    default_unhandled_error_code: Annotated[UpperSnake, _MAPPER] = Field(
+        default="UNHANDLED_EXCEPTION", description="error code for exceptions that exception_mapper does not list"
     )
-    resend_on_transient_err: Annotated[bool, Strict(), _VALUE] = False
+    resend_on_transient_err: Annotated[StrictBool, _VALUE] = Field(
+        default=False, description="retry a failed send up to three times"
+    )
 
     def contradictions(self) -> Iterator[Fault]:
         yield from self._check_queue_mode()
@@ -167,8 +194,12 @@ class ProjectConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.WORKER_INVALID_LOCATOR
 
-    locator: Annotated[Annotated[str, AfterValidator(_validate_locator)] | None, RuleText(_FORMS)] = None
-    modules: Annotated[list[str], RuleText("a list of module names or .py files")] = Field(default_factory=list[str])
+    locator: Annotated[str, AfterValidator(_validate_locator)] | None = Field(
+        default=None,
+        examples=["my_package.tasks:app"],
+        description='the app: "package.module:app" or "path/file.py:app"; default: none',
+    )
+    modules: list[str] = Field(default=[], description="modules or .py files that define tasks")
 
 
 # Logging
@@ -183,9 +214,12 @@ class LogConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
-    level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = "INFO"
-    format: Literal["text", "json"] = "text"
-    statements: Annotated[bool, Strict()] = False
+    level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = Field(
+        default="INFO",
+        description="DEBUG, INFO, WARNING, ERROR or CRITICAL; for worker and metrics, other commands log warnings",
+    )
+    format: Literal["text", "json"] = Field(default="text", description='format of log lines: "text" or "json"')
+    statements: StrictBool = Field(default=False, description="log every SQL statement with its duration")
 
 
 # TUI
@@ -200,21 +234,37 @@ def _validate_regexes(patterns: list[str]) -> list[str]:
     return patterns
 
 
+Regexes = Annotated[list[str], AfterValidator(_validate_regexes), RuleText("a list of regular expressions")]
+
+
 class TuiConfig(Settings):
     """Theme, refresh rate, key bindings and saved filters of the TUI, and the argument names whose values it masks."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
-    read_only: Annotated[bool, Strict()] = False
-    theme: Annotated[str, Field(min_length=1), RuleText("the name of a theme")] = "horsies-dark"
-    refresh_ms: Annotated[int, between(100, 60_000)] = 250
-    max_rows: Annotated[int, between(50, 5_000)] = 500
-    require_reason: Annotated[bool, Strict()] = False
-    env: str = ""
-    ascii: Annotated[bool, Strict()] = False
-    show_args: Literal["masked", "never", "all"] = "masked"
-    mask_keys: Annotated[list[str], AfterValidator(_validate_regexes), RuleText("a list of regular expressions")] = (
-        Field(default_factory=lambda: ["password", "token", "secret", "key", "authorization"])
+    read_only: StrictBool = Field(default=False, description="disable all actions")
+    theme: str = Field(default="horsies-dark", min_length=1, description="colour theme; press t in the TUI to choose")
+    refresh_ms: StrictInt = Field(
+        default=250, ge=100, le=60_000, description="shortest time between screen updates, in milliseconds"
     )
-    keys: Annotated[Mapping[str, str], RuleText("a table of action = key")] = Field(default_factory=dict[str, str])
-    filters: Annotated[Mapping[str, str], RuleText("a table of name = filter")] = Field(default_factory=dict[str, str])
+    max_rows: StrictInt = Field(default=500, ge=50, le=5_000, description="most rows in a table")
+    require_reason: StrictBool = Field(default=False, description="ask for a reason before every action")
+    env: str = Field(default="", description='name of the environment, shown in the header, for example "production"')
+    ascii: StrictBool = Field(default=False, description="draw with ASCII characters only")
+    show_args: Literal["masked", "never", "all"] = Field(
+        default="masked", description='how to show task arguments: "masked", "never" or "all"'
+    )
+    mask_keys: Regexes = Field(
+        default=["password", "token", "secret", "key", "authorization"],
+        description="regular expressions for argument names whose values are masked",
+    )
+    keys: Mapping[str, str] = Field(
+        default={},
+        examples=[{"view.theme": "ctrl+t"}],
+        description="key bindings by action; an empty string disables the key; default: none changed",
+    )
+    filters: Mapping[str, str] = Field(
+        default={},
+        examples=[{"smtp": "queue:mail err:SMTP*"}],
+        description="named filters for the command palette; default: none",
+    )

@@ -24,8 +24,15 @@ from typing import (
     get_origin,
 )
 
-from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
@@ -80,41 +87,34 @@ def format_path(path: SettingPath) -> str:
     return text.removeprefix(".")
 
 
-# Descriptions of rules, derived from annotations so that messages never disagree with the checked ranges
+# Descriptions of a field, derived from its annotation, limits, default and description
 
 LONGEST_SHOWN = 40
+
+Seconds = StrictInt | StrictFloat
 
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """Describes the rule of a field explicitly, for rules that the annotation cannot express."""
+    """Describes the valid values of a field that a function or a pattern checks."""
 
     text: str
-    unset: str = "none"
-    """The meaning of an omitted field whose default is None."""
 
 
 def describe_rule(field: FieldInfo) -> str:
     """Describe valid values, to follow "must be"."""
     kinds = union_members(field.annotation)
-    rule_text = _find_rule_text(field)
-    text = rule_text.text if rule_text else _describe_type(kinds[0]) + _bounds(field)
+    rule_text = next((item.text for item in field.metadata if isinstance(item, RuleText)), None)
+    text = rule_text or _describe_type(float if float in kinds else kinds[0]) + _describe_limits(field)
     return f"{text}, or none" if type(None) in kinds else text
 
 
-def describe_default(field: FieldInfo) -> str | None:
-    """Describe the default as a hint; None for a required field."""
-    if field.is_required():
-        return None
+def describe_meaning(field: FieldInfo) -> str | None:
+    """Return the description of a field and its default, which may be part of the description."""
+    if field.description is None or field.is_required() or "default: " in field.description:
+        return field.description
     default = field.get_default(call_default_factory=True)
-    if default is not None:
-        return f"the default is {json.dumps(default, default=str)}"
-    rule_text = _find_rule_text(field)
-    return f"the default is {rule_text.unset if rule_text else 'none'}"
-
-
-def _find_rule_text(field: FieldInfo) -> RuleText | None:
-    return next((item for item in field.metadata if isinstance(item, RuleText)), None)
+    return f"{field.description}; default: {json.dumps(default, default=str)}"
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
@@ -147,9 +147,10 @@ def _describe_type(annotation: Any) -> str:
         return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
     if issubclass(origin, Enum):
         return "one of " + ", ".join(str(choice.value) for choice in origin)
+    items = " of strings" if str in get_args(annotation)[-1:] else ""
     for known, name in _TYPE_NAMES.items():
         if issubclass(origin, known):
-            return name
+            return name + items
     return "a table of settings"
 
 
@@ -164,12 +165,23 @@ _TYPE_NAMES: dict[type, str] = {
 }
 
 
-def _bounds(field: FieldInfo) -> str:
-    low = next((item.ge for item in field.metadata if isinstance(item, Ge)), None)
-    high = next((item.le for item in field.metadata if isinstance(item, Le)), None)
-    if low is None:
-        return ""
-    return f" of at least {low}" if high is None else f" from {low} to {high}"
+_LIMITS = ("ge", "gt", "le", "min_length", "max_length")
+
+
+def _describe_limits(field: FieldInfo) -> str:
+    match {name: getattr(item, name) for item in field.metadata for name in _LIMITS if hasattr(item, name)}:
+        case {"ge": low, "le": high}:
+            return f" from {low} to {high}"
+        case {"ge": low}:
+            return f" of at least {low}"
+        case {"gt": low}:
+            return f" above {low}"
+        case {"min_length": low, "max_length": high}:
+            return f" of {low} to {high} characters"
+        case {"min_length": _}:
+            return ", not empty"
+        case _:
+            return ""
 
 
 # Conversion of pydantic's errors to faults
@@ -228,7 +240,7 @@ def _field_message(error: ErrorDetails, field: FieldInfo, cause: object) -> tupl
     if isinstance(cause, ConfigurationError):
         return cause.message, cause.help_text
     got = format_given(error["input"]) if len(error["loc"]) == 1 else ""
-    return f"must be {describe_rule(field)}{got}", describe_default(field)
+    return f"must be {describe_rule(field)}{got}", describe_meaning(field)
 
 
 # Settings
@@ -244,7 +256,10 @@ class Settings(BaseModel):
     between the valid values.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+    # The validator of a model is built when it is first used: most commands use only a few of them.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, defer_build=True
+    )
 
     fault_code: ClassVar[ErrorCode | None] = None
     misplaced_keys: ClassVar[Mapping[str, str]] = {}
@@ -353,17 +368,3 @@ def _raise_faults(model: type[Settings], faults: list[Fault]) -> Any:
     location = SourceLocation.of_caller()
     errors = [fault.as_error(name=format_path(fault.path) or model.__name__, location=location) for fault in faults]
     raise_together(model.__name__, errors)
-
-
-# Field types; numbers are strict: True, "5" and NaN are rejected
-
-Seconds = Annotated[int, Strict()] | Annotated[float, Strict()]
-
-
-def between(low: int, high: int) -> Any:
-    """A whole number from `low` to `high`, both included."""
-    return Field(strict=True, ge=low, le=high)
-
-
-def at_least(low: int) -> Any:
-    return Field(strict=True, ge=low)

@@ -1,20 +1,18 @@
 """Database URLs and connection settings."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from urllib.parse import unquote
 
-from pydantic import Field, GetCoreSchemaHandler, Strict
+from pydantic import Field, GetCoreSchemaHandler, StrictBool, StrictInt, StrictStr
 from pydantic_core import core_schema
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least
+from horsies.model.settings.base import Fault, RuleText, Seconds, Settings
 
 # Database URLs
 
@@ -38,7 +36,7 @@ class DatabaseUrl:
     _text: str
 
     @classmethod
-    def parse(cls, text: str) -> DatabaseUrl:
+    def parse(cls, text: str) -> Self:
         """Parse a URL; raises HRS-203 if it is invalid. Messages never quote the text, which may contain a password."""
         text = text.strip()
         if text in ("", "embedded"):
@@ -96,8 +94,8 @@ class DatabaseUrl:
         )
 
     @classmethod
-    def _validate(cls, value: object) -> DatabaseUrl:
-        if isinstance(value, DatabaseUrl):
+    def _validate(cls, value: object) -> Self:
+        if isinstance(value, cls):
             return value
         if not isinstance(value, str):
             raise _invalid("the database URL must be text", hint='for example "postgresql://user@host:5432/database"')
@@ -153,48 +151,76 @@ def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
 
 _POOL = ErrorCode.CONFIG_INVALID_BROKER_POOL
 _KEEPALIVE = ErrorCode.CONFIG_INVALID_KEEPALIVE
+_URL = RuleText("a PostgreSQL URL, embedded or embedded:///folder")
 
-PoolSize = Annotated[int, at_least(1), _POOL]
-PoolExtra = Annotated[int, at_least(0), _POOL]
-PoolSeconds = Annotated[Seconds, Field(gt=0), RuleText("a number of seconds above 0"), _POOL]
-Keepalive = Annotated[int, at_least(0), _KEEPALIVE]
+PoolSize = Annotated[StrictInt, Field(ge=1), _POOL]
+PoolExtra = Annotated[StrictInt, Field(ge=0), _POOL]
+PoolSeconds = Annotated[Seconds, Field(gt=0), _POOL]
+Keepalive = Annotated[StrictInt, Field(ge=0), _KEEPALIVE]
+Identifier = Annotated[
+    StrictStr,
+    Field(pattern=r"\A(?i:[a-z_][a-z0-9_$]{0,62})\z"),
+    RuleText("a PostgreSQL identifier: a letter or underscore, then letters, digits, underscores or $"),
+]
 
 with warnings.catch_warnings():
     # BaseModel has a deprecated method `schema`; pydantic warns about a field that hides it.
     warnings.simplefilter("ignore", UserWarning)
 
-    class _SchemaConfig(Settings):
-        schema: Annotated[  # pyright: ignore[reportIncompatibleMethodOverride]
-            str,
-            Field(strict=True, pattern=r"\A(?i:[a-z_][a-z0-9_$]{0,62})\z"),
-            RuleText("a PostgreSQL identifier: a letter or underscore, then letters, digits, underscores or $"),
-        ] = "public"
+    class _ServerConfig(Settings):
+        fault_code: ClassVar[ErrorCode | None] = ErrorCode.BROKER_INVALID_URL
+
+        database_url: Annotated[DatabaseUrl, _URL] = Field(
+            default=DatabaseUrl.parse("embedded"),
+            examples=["postgresql://user:password@localhost:5432/my_database"],
+            description="PostgreSQL URL; default: DATABASE_URL, else the embedded server",
+        )
+        session_database_url: Annotated[DatabaseUrl | None, RuleText("a PostgreSQL URL")] = Field(
+            default=None,
+            examples=["postgresql://user:password@primary.internal:5432/my_database"],
+            description="direct URL for LISTEN, migrations and locks if database_url is a pooler; default: none",
+        )
+        pgbouncer_transaction_mode: StrictBool = Field(
+            default=False, description="set to true if database_url is a PgBouncer in transaction mode"
+        )
+        schema: Identifier = Field(  # pyright: ignore[reportIncompatibleMethodOverride]
+            default="public", description="database schema of the tables"
+        )
 
 
-class PostgresConfig(_SchemaConfig):
+class PostgresConfig(_ServerConfig):
     """Database URL, connection pools and TCP keepalives."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.BROKER_INVALID_URL
-
-    database_url: DatabaseUrl = DatabaseUrl.parse("embedded")
-    session_database_url: DatabaseUrl | None = None
-    pgbouncer_transaction_mode: Annotated[bool, Strict()] = False
-    auto_migrate: Annotated[bool, Strict()] = True
-    pool_size: PoolSize = 5
-    max_overflow: PoolExtra = 10
-    pool_timeout: PoolSeconds = 30
-    pool_recycle: PoolSeconds = 1_800
-    pool_pre_ping: Annotated[bool, Strict()] = True
-    echo: Annotated[bool, Strict()] = False
-    worker_pool_size: PoolSize = 3
-    worker_max_overflow: PoolExtra = 2
-    worker_child_pool_min_size: PoolExtra = 0
-    worker_child_pool_max_size: PoolSize = 2
-    tcp_keepalives: Annotated[bool, Strict(), _KEEPALIVE] = True
-    tcp_keepalives_idle: Keepalive = 30
-    tcp_keepalives_interval: Keepalive = 10
-    tcp_keepalives_count: Keepalive = 3
-    tcp_user_timeout_ms: Keepalive = 30_000
+    auto_migrate: StrictBool = Field(
+        default=True, description='migrate the schema when a worker starts; if false, run "horsies db migrate"'
+    )
+    pool_size: PoolSize = Field(default=5, description="connections a producer keeps open")
+    max_overflow: PoolExtra = Field(default=10, description="connections a producer may open in addition to pool_size")
+    pool_timeout: PoolSeconds = Field(default=30, description="seconds to wait for a free connection")
+    pool_recycle: PoolSeconds = Field(default=1_800, description="seconds after which an idle connection is replaced")
+    pool_pre_ping: StrictBool = Field(
+        default=True, description="check connections that were idle for 30 s before using them"
+    )
+    echo: StrictBool = Field(default=False, description="log SQL statements at level DEBUG")
+    worker_pool_size: PoolSize = Field(default=3, description="connections a worker's parent process keeps open")
+    worker_max_overflow: PoolExtra = Field(
+        default=2, description="connections it may open in addition to worker_pool_size"
+    )
+    worker_child_pool_min_size: PoolExtra = Field(
+        default=0, description="connections each child process keeps open, for tasks that send tasks"
+    )
+    worker_child_pool_max_size: PoolSize = Field(default=2, description="most connections of each child process")
+    tcp_keepalives: Annotated[StrictBool, _KEEPALIVE] = Field(
+        default=True, description="detect dead connections with TCP keepalives"
+    )
+    tcp_keepalives_idle: Keepalive = Field(default=30, description="idle seconds before the first keepalive")
+    tcp_keepalives_interval: Keepalive = Field(default=10, description="seconds between keepalives")
+    tcp_keepalives_count: Keepalive = Field(
+        default=3, description="unanswered keepalives after which a connection is dead"
+    )
+    tcp_user_timeout_ms: Keepalive = Field(
+        default=30_000, description="milliseconds to wait for an acknowledgement; 0 uses the system default"
+    )
 
     if TYPE_CHECKING:
         # URLs may be given as text; type checkers would otherwise require DatabaseUrl.

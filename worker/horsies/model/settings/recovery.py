@@ -1,16 +1,12 @@
 """Settings for heartbeats, recovery of dead workers' tasks, and retention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, Strict
+from pydantic import Field, StrictBool, StrictInt
 
 from horsies.errors import ErrorCode
-from horsies.model.settings.base import Fault, RuleText, Settings, between
-
-HeartbeatInterval = Annotated[int, between(1_000, 120_000)]
+from horsies.model.settings.base import Fault, Settings
 
 
 class RecoveryConfig(Settings):
@@ -18,25 +14,71 @@ class RecoveryConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RECOVERY
 
-    auto_requeue_stale_claimed: Annotated[bool, Strict()] = True
-    claimed_stale_threshold_ms: Annotated[int, between(1_000, 3_600_000)] = 120_000
-    auto_fail_stale_running: Annotated[bool, Strict()] = True
-    running_stale_threshold_ms: Annotated[int, between(1_000, 7_200_000)] = 300_000
-    check_interval_ms: Annotated[int, between(1_000, 600_000)] = 30_000
-    runner_heartbeat_interval_ms: HeartbeatInterval = 30_000
-    claimer_heartbeat_interval_ms: HeartbeatInterval = 30_000
-    heartbeat_retention_hours: Annotated[int | None, between(1, 8_760)] = 24
-    worker_state_retention_hours: Annotated[int | None, between(1, 8_760)] = 168
-    terminal_record_retention_hours: Annotated[int | None, between(1, 43_800)] = 720
-    recovery_delay_ms: Annotated[int, between(0, 3_600_000)] = 0
-    resilient_multiplier: Annotated[int, between(1, 100)] = 3
-    resilient_flags: Annotated[list[str], RuleText("a list of flag names")] = Field(
-        default_factory=lambda: ["infrastructure_resilient"]
+    auto_requeue_stale_claimed: StrictBool = Field(
+        default=True, description="requeue claimed tasks whose worker stopped sending heartbeats"
     )
-    max_crashes: Annotated[int, between(1, 1_000)] = 10
-    outage_grace: Annotated[bool, Strict()] = True
-    worker_heartbeat_interval_ms: Annotated[int | None, between(1_000, 120_000)] = None
-    worker_stale_threshold_ms: Annotated[int, between(1_000, 7_200_000)] = 300_000
+    claimed_stale_threshold_ms: StrictInt = Field(
+        default=120_000,
+        ge=1_000,
+        le=3_600_000,
+        description="milliseconds without a heartbeat until a claimed task is stale",
+    )
+    auto_fail_stale_running: StrictBool = Field(
+        default=True, description="retry or fail running tasks whose worker stopped sending heartbeats"
+    )
+    running_stale_threshold_ms: StrictInt = Field(
+        default=300_000,
+        ge=1_000,
+        le=7_200_000,
+        description="milliseconds without a heartbeat until a running task is stale",
+    )
+    check_interval_ms: StrictInt = Field(
+        default=30_000, ge=1_000, le=600_000, description="milliseconds between passes of the reaper"
+    )
+    runner_heartbeat_interval_ms: StrictInt = Field(
+        default=30_000, ge=1_000, le=120_000, description="milliseconds between heartbeats of running tasks"
+    )
+    claimer_heartbeat_interval_ms: StrictInt = Field(
+        default=30_000, ge=1_000, le=120_000, description="milliseconds between heartbeats of claimed tasks"
+    )
+    heartbeat_retention_hours: StrictInt | None = Field(
+        default=24, ge=1, le=8_760, description='hours to keep heartbeats; "none" keeps them forever'
+    )
+    worker_state_retention_hours: StrictInt | None = Field(
+        default=168, ge=1, le=8_760, description='hours to keep worker snapshots; "none" keeps them forever'
+    )
+    terminal_record_retention_hours: StrictInt | None = Field(
+        default=720,
+        ge=1,
+        le=43_800,
+        description='hours to keep finished tasks and workflows; "none" keeps them forever',
+    )
+    recovery_delay_ms: StrictInt = Field(
+        default=0, ge=0, le=3_600_000, description="milliseconds before a recovered task may start again"
+    )
+    resilient_multiplier: StrictInt = Field(
+        default=3, ge=1, le=100, description="factor for the stale thresholds of tasks with a resilient flag"
+    )
+    resilient_flags: list[str] = Field(
+        default=["infrastructure_resilient"],
+        description="task flags that select the longer thresholds; an empty list disables them",
+    )
+    max_crashes: StrictInt = Field(
+        default=10, ge=1, le=1_000, description="crashes after which a task fails with POISON_TASK"
+    )
+    outage_grace: StrictBool = Field(
+        default=True, description="pause recovery after the database was unreachable, until heartbeats are back"
+    )
+    worker_heartbeat_interval_ms: StrictInt | None = Field(
+        default=None,
+        ge=1_000,
+        le=120_000,
+        examples=[30_000],
+        description="milliseconds between worker heartbeats; default: the shorter of the two above",
+    )
+    worker_stale_threshold_ms: StrictInt = Field(
+        default=300_000, ge=1_000, le=7_200_000, description="milliseconds without a heartbeat until a worker is stale"
+    )
 
     @property
     def effective_worker_heartbeat_ms(self) -> int:
@@ -77,9 +119,21 @@ class RetentionConfig(Settings):
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RETENTION
     misplaced_keys: ClassVar[Mapping[str, str]] = {window: f"recovery.{window}" for window in _WINDOWS}
 
-    interval_s: Annotated[int, between(60, 86_400)] = 3_600
-    batch_size: Annotated[int, between(50, 10_000)] = 500
-    pass_budget_s: Annotated[int, between(1, 3_600)] = 60
-    event_retention_hours: Annotated[int | None, between(1, 8_760)] = 168
-    audit_retention_hours: Annotated[int | None, between(1, 87_600)] = 8_760
-    paused_workflow_expire_hours: Annotated[int | None, between(1, 8_760)] = None
+    interval_s: StrictInt = Field(default=3_600, ge=60, le=86_400, description="seconds between clean-up passes")
+    batch_size: StrictInt = Field(default=500, ge=50, le=10_000, description="rows deleted per statement")
+    pass_budget_s: StrictInt = Field(
+        default=60, ge=1, le=3_600, description="longest clean-up pass, in seconds; the next pass continues"
+    )
+    event_retention_hours: StrictInt | None = Field(
+        default=168, ge=1, le=8_760, description='hours to keep events; "none" keeps them forever'
+    )
+    audit_retention_hours: StrictInt | None = Field(
+        default=8_760, ge=1, le=87_600, description='hours to keep audit entries; "none" keeps them forever'
+    )
+    paused_workflow_expire_hours: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=8_760,
+        examples=[720],
+        description="hours after which a paused workflow expires; default: never",
+    )

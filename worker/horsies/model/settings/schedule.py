@@ -1,19 +1,17 @@
 """Settings of schedules and validation of their patterns; the scheduler computes slot times."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field, Strict
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, RuleText, Settings, between, describe_unknown_key
+from horsies.model.settings.base import Fault, RuleText, Settings, describe_unknown_key
 
 # Cron expressions
 
@@ -65,6 +63,9 @@ def validate_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
     return pattern
 
 
+_Rule: TypeAlias = tuple[Callable[[object], bool], str]
+
+
 def _int_between(low: int, high: int) -> _Rule:
     return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
 
@@ -79,9 +80,6 @@ def _are_weekdays(value: object) -> bool:
     days = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
     return 0 < len(days) == len({day for day in days if day in _WEEKDAYS})
 
-
-if TYPE_CHECKING:
-    _Rule = tuple[Callable[[object], bool], str]
 
 _TIME: _Rule = (_is_time, "a time such as 02:30")
 _MINUTE = _int_between(0, 59)
@@ -118,7 +116,8 @@ def _validate_timezone(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(strict=True, min_length=1, max_length=255), RuleText("text of 1 to 255 characters")]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=255)]
+TimeZone = Annotated[str, AfterValidator(_validate_timezone), RuleText("an IANA time zone such as Europe/Vienna")]
 
 
 class TaskSchedule(Settings):
@@ -126,18 +125,21 @@ class TaskSchedule(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
 
-    name: Name
-    task_name: Name
-    pattern: Annotated[Mapping[str, Any], AfterValidator(validate_pattern)]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
-    queue_name: str | None = None
-    enabled: Annotated[bool, Strict()] = True
-    timezone: Annotated[
-        str, AfterValidator(_validate_timezone), RuleText("an IANA time zone such as Europe/Vienna")
-    ] = "UTC"
-    catch_up_missed: Annotated[bool, Strict()] = False
-    max_catch_up_runs: Annotated[int, between(1, 10_000)] = 100
+    name: Name = Field(examples=["nightly-report"], description="unique name; progress is stored under it")
+    task_name: Name = Field(examples=["reports.nightly"], description="task to send")
+    pattern: Annotated[Mapping[str, Any], AfterValidator(validate_pattern)] = Field(
+        examples=[{"type": "daily", "time": "02:30"}],
+        description="when to run; type: interval, hourly, daily, weekly, monthly or cron",
+    )
+    args: tuple[Any, ...] = Field(default=(), description="positional arguments")
+    kwargs: Mapping[str, Any] = Field(default={}, description="keyword arguments")
+    queue_name: str | None = Field(
+        default=None, examples=["reports"], description="queue to send to; default: the task's queue"
+    )
+    enabled: StrictBool = Field(default=True, description="set to false to stop this schedule")
+    timezone: TimeZone = Field(default="UTC", description="IANA time zone of the pattern")
+    catch_up_missed: StrictBool = Field(default=False, description="send every missed run instead of only the latest")
+    max_catch_up_runs: StrictInt = Field(default=100, ge=1, le=10_000, description="most missed runs sent in one check")
 
 
 class ScheduleConfig(Settings):
@@ -145,9 +147,11 @@ class ScheduleConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
 
-    enabled: Annotated[bool, Strict()] = True
-    schedules: list[TaskSchedule] = Field(default_factory=list[TaskSchedule])
-    check_interval_seconds: Annotated[int, between(1, 60)] = 1
+    enabled: StrictBool = Field(default=True, description="set to false to stop all schedules")
+    check_interval_seconds: StrictInt = Field(
+        default=1, ge=1, le=60, description="seconds between checks for due schedules"
+    )
+    schedules: list[TaskSchedule] = Field(default=[], description="one table per schedule")
 
     def contradictions(self) -> Iterator[Fault]:
         counts = Counter(schedule.name for schedule in self.schedules)

@@ -1,15 +1,13 @@
 """Settings of a worker."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import Field, Strict
+from pydantic import Field, StrictBool, StrictInt
 
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least, between
+from horsies.model.settings.base import Fault, Seconds, Settings
 from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.task import DEFAULT_QUEUE
 
@@ -23,27 +21,47 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-_QUEUES: Final = RuleText("a list of queue names, not empty", unset="all")
-
-
 class WorkerSettings(Settings):
     """The `[worker]` section: processes, queues, limits and shutdown."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_WORKER
 
-    processes: Annotated[int, at_least(1)] = Field(default_factory=usable_cpus)
+    processes: StrictInt = Field(
+        default_factory=usable_cpus, ge=1, examples=[4], description="child processes; default: the number of CPUs"
+    )
     # An empty list is an error: a script with an unset variable would otherwise serve all queues.
-    queues: Annotated[list[str] | None, Field(min_length=1), _QUEUES] = None
-    max_claim_batch: Annotated[int, at_least(0)] = 0
-    max_claim_per_worker: Annotated[int, at_least(0)] = 0
-    max_tasks_per_child: Annotated[int, at_least(0)] = 0
-    max_memory_per_child_mb: Annotated[int | None, at_least(1)] = None
-    max_chunk: Annotated[int, between(1, 64)] = 64
-    async_concurrency: Annotated[int, between(1, 1_000)] = 10
-    grace_s: Annotated[Seconds | None, Field(ge=0), RuleText("a number of seconds of at least 0")] = 300
-    kill_wait_s: Annotated[Seconds, Field(ge=0), RuleText("a number of seconds of at least 0")] = 5
-    snapshot_interval_ms: Annotated[int, between(1_000, 300_000)] = 30_000
-    with_scheduler: Annotated[bool, Strict()] = False
+    queues: list[str] | None = Field(
+        default=None, min_length=1, examples=[["mail", "reports"]], description="queues to serve; default: all"
+    )
+    max_claim_batch: StrictInt = Field(
+        default=0, ge=0, description="most tasks claimed per queue in one pass; 0 fills the free slots"
+    )
+    max_claim_per_worker: StrictInt = Field(
+        default=0, ge=0, description="most claimed tasks waiting to start; 0 means slots + prefetch_buffer"
+    )
+    max_tasks_per_child: StrictInt = Field(
+        default=0, ge=0, description="replace a child process after this many tasks; 0 means never"
+    )
+    max_memory_per_child_mb: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        examples=[512],
+        description="replace a child process above this memory use, in MB; default: no limit",
+    )
+    max_chunk: StrictInt = Field(default=64, ge=1, le=64, description="most short tasks sent to a child at once")
+    async_concurrency: StrictInt = Field(
+        default=10, ge=1, le=1_000, description="async tasks that run concurrently in one child process"
+    )
+    grace_s: Seconds | None = Field(
+        default=300, ge=0, description='seconds for running tasks to finish on shutdown; "none" means no limit'
+    )
+    kill_wait_s: Seconds = Field(default=5, ge=0, description="seconds to wait for killed processes to exit")
+    snapshot_interval_ms: StrictInt = Field(
+        default=30_000, ge=1_000, le=300_000, description="milliseconds between snapshots of the worker's state"
+    )
+    with_scheduler: StrictBool = Field(
+        default=False, description="reserved for a scheduler inside the worker; no effect yet"
+    )
 
 
 class WorkerConfig(WorkerSettings):
@@ -51,16 +69,16 @@ class WorkerConfig(WorkerSettings):
 
     dsn: DatabaseUrl
     session_dsn: DatabaseUrl | None = None
-    pgbouncer_transaction_mode: Annotated[bool, Strict()] = False
-    parent_pool_size: Annotated[int, at_least(1)] = 3
-    parent_max_overflow: Annotated[int, at_least(0)] = 2
-    child_pool_min_size: Annotated[int, at_least(0)] = 0
-    child_pool_max_size: Annotated[int, at_least(1)] = 2
+    pgbouncer_transaction_mode: StrictBool = False
+    parent_pool_size: StrictInt = Field(default=3, ge=1)
+    parent_max_overflow: StrictInt = Field(default=2, ge=0)
+    child_pool_min_size: StrictInt = Field(default=0, ge=0)
+    child_pool_max_size: StrictInt = Field(default=2, ge=1)
     app_locator: str | None = None
     imports: list[str] = Field(default_factory=list[str])
 
     @classmethod
-    def of(cls, app: AppConfig, worker: WorkerSettings, project: ProjectConfig) -> Self:
+    def of(cls, app: "AppConfig", worker: WorkerSettings, project: "ProjectConfig") -> Self:
         """Combine the settings; `worker.queues` defaults to all configured queues, an unknown queue is HRS-103."""
         configured = [queue.name for queue in app.custom_queues or ()] or [DEFAULT_QUEUE]
         _check_queues(worker.queues or (), configured)
@@ -96,10 +114,21 @@ class WorkerResilienceConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RESILIENCE
 
-    db_retry_initial_ms: Annotated[int, between(100, 60_000)] = 500
-    db_retry_max_ms: Annotated[int, between(500, 300_000)] = 30_000
-    db_retry_max_attempts: Annotated[int, between(0, 10_000)] = 0
-    notify_poll_interval_ms: Annotated[int, between(1_000, 300_000)] = 5_000
+    db_retry_initial_ms: StrictInt = Field(
+        default=500, ge=100, le=60_000, description="first delay before reconnecting to the database, in milliseconds"
+    )
+    db_retry_max_ms: StrictInt = Field(
+        default=30_000, ge=500, le=300_000, description="longest delay between reconnection attempts, in milliseconds"
+    )
+    db_retry_max_attempts: StrictInt = Field(
+        default=0, ge=0, le=10_000, description="reconnection attempts before a worker exits; 0 means no limit"
+    )
+    notify_poll_interval_ms: StrictInt = Field(
+        default=5_000,
+        ge=1_000,
+        le=300_000,
+        description="milliseconds between polls for work that no notification announced",
+    )
 
     def contradictions(self) -> Iterator[Fault]:
         if self.db_retry_max_ms < self.db_retry_initial_ms:
