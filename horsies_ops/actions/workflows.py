@@ -27,20 +27,20 @@ async def pause_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
 ) -> ActionReport:
     """Start no more nodes of the run and its sub-workflows until it is resumed; running tasks continue."""
-    return await _run_audited(session, PAUSE_WORKFLOW, workflow_id, reason, control.pause_within)
+    return await _run_audited(session, PAUSE_WORKFLOW, workflow_id, reason, control.pause)
 
 
 async def resume_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
 ) -> ActionReport:
-    return await _run_audited(session, RESUME_WORKFLOW, workflow_id, reason, control.resume_within)
+    return await _run_audited(session, RESUME_WORKFLOW, workflow_id, reason, control.resume)
 
 
 async def cancel_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
 ) -> ActionReport:
     """Cancel the run and its sub-workflows; `kill` also kills the processes of their running tasks."""
-    cancel = partial(control.cancel_within, kill=kill)
+    cancel = partial(control.cancel, kill=kill)
     return await _run_audited(session, CANCEL_WORKFLOW, workflow_id, reason, cancel)
 
 
@@ -48,7 +48,7 @@ async def retry_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
 ) -> ActionReport:
     """Run the failed nodes of a finished run again, and everything after them."""
-    return await _run_audited(session, RETRY_WORKFLOW, workflow_id, reason, control.retry_within)
+    return await _run_audited(session, RETRY_WORKFLOW, workflow_id, reason, control.retry_failed)
 
 
 async def _run_audited(

@@ -12,7 +12,8 @@ from horsies.errors import ConfigurationError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus, SweepStep
 from horsies.recovery.sweep import WorkflowHealing, sweep, swept_workflows
-from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck
+from horsies.store.workflows import StuckRun
+from horsies.workflows.healing import HealingResult, heal_stuck
 from tests.support.rows import (
     OPERATOR_OBSERVER,
     SweepDatabase,
@@ -72,14 +73,14 @@ async def test_rejected_update_does_not_stop_other_tasks(sweeps: SweepDatabase) 
 async def test_report_lists_only_runs_stuck_before_the_sweep(
     sweeps: SweepDatabase,
 ) -> None:
-    stuck, advanced = HealedRun(workflow_id=uuid4(), case="1"), HealedRun(workflow_id=uuid4(), case="1.7")
+    stuck, advanced = StuckRun(workflow_id=uuid4(), case="1"), StuckRun(workflow_id=uuid4(), case="1.7")
     links = {"is_workflow_task": True, "workflow_id": stuck.workflow_id, "workflow_task_index": 1}
     await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000, **links)
 
     async def heal(_: Callable[[], bool]) -> HealingResult:
         return HealingResult(healed=[stuck, advanced])
 
-    async def preview_stuck() -> list[HealedRun]:
+    async def preview_stuck() -> list[StuckRun]:
         return [stuck]
 
     healing = WorkflowHealing(heal=heal, preview=preview_stuck)

@@ -12,7 +12,7 @@ import pytest
 
 from horsies.store.claims import CLAIMS
 from horsies.store.connection import ConnectionSpec
-from horsies.store.workflow_control import WORKFLOW_CONTROL
+from horsies.store.workflows import WORKFLOW_CONTROL
 from tests.support.store import WORKER, Connection
 
 STORED, BATCH = 5_000, 64

@@ -20,8 +20,7 @@ from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
-from horsies.store.workflow_control import WORKFLOW_CONTROL
-from horsies.store.workflows import WORKFLOWS
+from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.overview import OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS

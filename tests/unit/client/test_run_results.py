@@ -7,6 +7,7 @@ from uuid import UUID
 
 from horsies import AppConfig, Horsies, NodeKey, TaskError, TaskResult, WorkflowDefinition
 from horsies.client.workflow.handle import node_result, run_result
+from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.store.workflows import NodeInfoRow, RunResultRow
 
 DAY = date(2024, 2, 29)
@@ -34,7 +35,7 @@ NODE = NodeInfoRow(
     node_id="days",
     task_index=0,
     task_name="calendar",
-    status="COMPLETED",
+    status=WorkflowTaskStatus.COMPLETED,
     task_id=None,
     is_subworkflow=True,
     definition_key=Calendar.definition_key,
@@ -48,7 +49,7 @@ NODE = NodeInfoRow(
 def completed_row(document: str, *, is_map: bool) -> RunResultRow:
     return RunResultRow(
         id=UUID(int=2),
-        status="COMPLETED",
+        status=WorkflowStatus.COMPLETED,
         document=document,
         error=None,
         is_map=is_map,

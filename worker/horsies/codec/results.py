@@ -74,9 +74,7 @@ def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
 def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
     """Encode a validated result; an ok value without a JSON form becomes WORKER_SERIALIZATION_ERROR."""
     if result.is_err():
-        return EncodedResult(
-            document=canonical_json({"err": encode_task_error(result.err_value)}), error=result.err_value
-        )
+        return EncodedResult(document=error_document(result.err_value), error=result.err_value)
     try:
         plain = ok.dump(result.ok_value)
         return EncodedResult(document=encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)]), error=None)
@@ -84,6 +82,11 @@ def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
         message = f"the ok value cannot be stored: {error}"
         # Recurses once: an error can always be encoded.
         return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
+
+
+def error_document(error: TaskError) -> str:
+    """The stored result of a task that ends with this error."""
+    return canonical_json({"err": encode_task_error(error)})
 
 
 def encode_task_error(error: TaskError) -> dict[str, JsonValue]:

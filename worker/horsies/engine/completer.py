@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from horsies.codec.canonical_json import canonical_json
-from horsies.codec.results import encode_task_error
+from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
 from horsies.engine.in_flight import InFlight, InFlightTask, Phase
@@ -137,12 +136,12 @@ class Completer:
         finish = FinishedAttempt(
             claim=task.claim,
             outcome=TaskAttemptOutcome.FAILED,
-            document=_error_document(failure.error),
+            document=error_document(failure.error),
             error_code=failure.error.error_code,
             error_message=failure.error.message,
             failed_reason=failure.failed_reason,
             retry_delay_s=failure.retry_delay_s,
-            poison_document=None if failure.poison_error is None else _error_document(failure.poison_error),
+            poison_document=None if failure.poison_error is None else error_document(failure.poison_error),
             pid=_pid_of(task),
         )
         self._enqueue(task, finish, event_when_stored)
@@ -282,7 +281,7 @@ class Completer:
         finish = FinishedAttempt(
             claim=unstored.task.claim,
             outcome=TaskAttemptOutcome.WORKER_FAILURE,
-            document=_error_document(failure),
+            document=error_document(failure),
             error_code=code,
             error_message=failure.message,
             pid=unstored.finish.pid,
@@ -292,10 +291,6 @@ class Completer:
 
 def _pid_of(task: InFlightTask) -> int | None:
     return None if task.child is None else task.child.pid
-
-
-def _error_document(error: TaskError) -> str:
-    return canonical_json({"err": encode_task_error(error)})
 
 
 class WriteBatcher(Generic[T, R]):

@@ -15,8 +15,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.codec.canonical_json import canonical_json
-from horsies.codec.results import encode_task_error
+from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.pool.protocol import AttemptKey
@@ -231,9 +230,7 @@ class Dispatcher:
             error = expired_error(
                 task_id=task.key.task_id, good_until=task.row.good_until, worker_id=str(task.claim.worker_id)
             )
-            expired = await parts.claims.expire(
-                [TaskExpiry(claim=task.claim, document=canonical_json({"err": encode_task_error(error)}))]
-            )
+            expired = await parts.claims.expire([TaskExpiry(claim=task.claim, document=error_document(error))])
             if expired:
                 parts.reporter.record_unbegun_changes([task], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
                 return

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never, cast
 from uuid import UUID
 
-from horsies.codec.canonical_json import canonical_json
-from horsies.codec.results import encode_task_error
+from horsies.codec.results import error_document
 from horsies.model.crash import interruption_reason
 from horsies.model.events import EventKind
 from horsies.model.recovery.decision import (
@@ -235,10 +234,6 @@ def expiry_document(task_id: UUID, good_until: datetime, worker_id: UUID | None 
     """The stored result of an expired task."""
     owner = None if worker_id is None else str(worker_id)
     return error_document(expired_error(task_id=str(task_id), good_until=good_until, worker_id=owner))
-
-
-def error_document(error: TaskError) -> str:
-    return canonical_json({"err": encode_task_error(error)})
 
 
 def _error(stale: StaleTask, decision: Fail, crashes: Sequence[str]) -> TaskError:

@@ -58,7 +58,8 @@ from horsies.store.database import Database
 from horsies.store.operators import EventStore
 from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueRow, RecoveryStore, StaleScan
 from horsies.store.tasks import TaskStore
-from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck, preview_healing, release_quarantined
+from horsies.store.workflows import StuckRun, WorkflowStore
+from horsies.workflows.healing import HealingResult, heal_stuck, preview_healing
 
 MAX_EXPIRY_BATCHES: Final = 200  # bounds a manual sweep, which has no time limit; the next sweep goes on
 
@@ -489,7 +490,7 @@ class SweepReportBuilder:
 # Healing of workflows
 
 Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[HealingResult]]"
-Preview: TypeAlias = "Callable[[], Awaitable[Sequence[HealedRun]]]"
+Preview: TypeAlias = "Callable[[], Awaitable[Sequence[StuckRun]]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,7 +521,7 @@ class WorkflowHealing:
         """
 
         async def heal(must_end: Callable[[], bool]) -> HealingResult:
-            await release_quarantined(database)
+            await WorkflowStore(database).release_quarantined()
             result = await heal_stuck(database, must_end=must_end)
             wake()
             return result
@@ -528,7 +529,7 @@ class WorkflowHealing:
         return cls(heal=heal)
 
 
-def swept_workflows(healed: Sequence[HealedRun]) -> list[SweptWorkflow]:
+def swept_workflows(healed: Sequence[StuckRun]) -> list[SweptWorkflow]:
     return [
         SweptWorkflow(id=run_id, case=run.case, task_id=run.task_id)
         for run in healed

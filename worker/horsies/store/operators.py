@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
-from horsies.codec.results import encode_task_error
+from horsies.codec.results import encode_task_error, error_document
 from horsies.model.events import ChangeSummary, EventRecord, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
@@ -130,7 +130,7 @@ async def end_tasks(transaction: Transaction, targets: Sequence[Target], end: Te
         OPERATORS.end_tasks,
         *_target_arrays(targets),
         end.status,
-        canonical_json({"err": encode_task_error(end.error)}),
+        error_document(end.error),
         end.error.error_code,
         end.error.message,
         end.kill,

@@ -1,19 +1,24 @@
-"""Workflow runs and their nodes: insert, lock, read, update and finish. The rules are in `horsies.model.workflow`."""
+"""Workflow runs and their nodes: start, read, advance, control and heal. The rules are in `horsies.model.workflow`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from horsies.model.workflow.plan import NodePlan, WorkflowPlan
+from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan, WorkflowStatus, WorkflowTaskStatus
+from horsies.store.connection import StatementFailed
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from horsies.store.database import Database, Transaction
+    from horsies.store.database import Executor, Transaction
+
+A = TypeVar("A")
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +47,8 @@ class RunRow:
     """A run to advance; `status` is None if another transaction has locked it."""
 
     id: UUID
-    status: str | None
-    on_error: str | None
+    status: WorkflowStatus | None
+    on_error: OnError | None
     success_policy: str | None
     output_task_index: int | None
     outbox_ids: Sequence[UUID]
@@ -101,14 +106,6 @@ class RunCompletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAdvance:
-    """An outbox entry that was postponed or quarantined after a failure."""
-
-    id: UUID
-    is_quarantined: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSubWorkflow:
     """A sub-workflow to start; `id` is its node. Arguments and context are JSON text."""
 
@@ -138,7 +135,7 @@ class RunResultRow:
     """Status and result of a run; `document` and `error` are JSON text."""
 
     id: UUID
-    status: str
+    status: WorkflowStatus
     document: str | None
     error: str | None
     is_map: bool
@@ -153,7 +150,7 @@ class NodeInfoRow:
     node_id: str
     task_index: int
     task_name: str
-    status: str
+    status: WorkflowTaskStatus
     task_id: UUID | None
     is_subworkflow: bool
     definition_key: str | None
@@ -161,6 +158,41 @@ class NodeInfoRow:
     document: str | None
     started_at: datetime | None
     completed_at: datetime | None
+
+
+class WithdrawnTaskResults(NamedTuple):
+    """Stored results (JSON) of tasks that a pause or an early end withdraws."""
+
+    cancelled: str
+    expired: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryableRun:
+    """A run that a retry would restart, and the number of its nodes to run again."""
+
+    id: UUID
+    retryable_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetNode:
+    """A node that was reset, and its previous task."""
+
+    workflow_id: UUID
+    node_id: str
+    task_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckRun:
+    """A run in which something is due, or an orphan: an unstarted workflow task without a node that waits for it."""
+
+    workflow_id: UUID | None
+    case: str
+    """How it was found: one of the cases listed at `stuck_runs`."""
+    task_id: UUID | None = None
+    """The orphan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +209,7 @@ class WorkflowQueries:
     update_nodes: Query[UUID]
     enqueue_nodes: Query[None]
     finish_runs: Query[UUID]
-    record_advance_failure: Query[FailedAdvance]
+    record_advance_failure: Query[bool]
     pending_sub_workflows: Query[PendingSubWorkflow]
     link_sub_workflow: Query[UUID]
     lock_sub_workflow_start: Query[UUID]
@@ -187,14 +219,35 @@ class WorkflowQueries:
     quarantine_sub_workflow: Query[None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowControlQueries:
+    lock_tree: Query[RunRow]
+    pause_runs: Query[int]
+    resume_runs: Query[None]
+    end_runs: Query[int]
+    retryable_runs: Query[RetryableRun]
+    reset_nodes: Query[ResetNode]
+    is_root: Query[bool]
+    long_paused: Query[UUID]
+    stuck_runs: Query[StuckRun]
+    orphaned_tasks: Query[StuckRun]
+    cancel_orphaned_tasks: Query[StuckRun]
+    request_advance: Query[None]
+    set_lock_timeout: Query[None]
+    release_quarantined: Query[None]
+
+
 WORKFLOWS = load_queries(WorkflowQueries, "horsies.store", "workflows")
+WORKFLOW_CONTROL = load_queries(WorkflowControlQueries, "horsies.store", "workflow_control")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowWriter:
-    """Reads and writes runs inside one transaction. Lock a run before changing it."""
+class WorkflowStore:
+    """Workflow runs and their nodes, in a database or in a transaction. Lock a run before changing it."""
 
-    transaction: Transaction
+    executor: Executor
+
+    # Starting runs
 
     async def insert_run(
         self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: ParentRef | None
@@ -202,29 +255,83 @@ class WorkflowWriter:
         """Insert a run; False if the id is taken."""
         nodes_json = f"[{','.join(map(_node_json, nodes))}]"
         columns = _run_columns(plan, workflow_id, parent)
-        return bool(await self.transaction.fetch(WORKFLOWS.insert_run, *columns, nodes_json))
+        return bool(await self.executor.fetch(WORKFLOWS.insert_run, *columns, nodes_json))
 
-    async def lock_due_runs(self, limit: int) -> list[RunRow]:
-        return await self.transaction.fetch(WORKFLOWS.lock_due_runs, limit)
+    async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
+        """Sub-workflows to start; those with `unknown` definitions only once their retry time has come."""
+        return await self.executor.fetch(WORKFLOWS.pending_sub_workflows, list(unknown), limit)
 
-    async def lock_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
-        return await self.transaction.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
+    async def ancestors(self, pending: PendingSubWorkflow) -> list[AncestorRow]:
+        """Sub-workflows above this one, nearest first."""
+        return await self.executor.fetch(WORKFLOWS.ancestors, pending.id)
+
+    async def lock_sub_workflow_start(self, pending: PendingSubWorkflow) -> bool:
+        """Lock the parent and root runs; returns whether the sub-workflow should still be started."""
+        runs = (pending.workflow_id, pending.root_workflow_id)
+        return bool(await self.executor.fetch(WORKFLOWS.lock_sub_workflow_start, pending.id, *runs))
+
+    async def link_sub_workflow(self, pending: PendingSubWorkflow, workflow_id: UUID) -> bool:
+        return bool(await self.executor.fetch(WORKFLOWS.link_sub_workflow, pending.id, workflow_id))
+
+    async def defer_unknown_definition(self, pending: PendingSubWorkflow, error: str, *, delay_s: float) -> None:
+        await self.executor.execute(WORKFLOWS.defer_unknown_definition, pending.id, error, delay_s)
+
+    async def delete_unwanted_start(self, pending: PendingSubWorkflow) -> None:
+        """Delete the start request if the node no longer waits for a sub-workflow."""
+        await self.executor.execute(WORKFLOWS.delete_unwanted_start, pending.id)
+
+    async def quarantine_sub_workflow(self, pending: PendingSubWorkflow, error: str) -> None:
+        """Set the start request aside; `release_quarantined` makes it due again after an hour."""
+        await self.executor.execute(WORKFLOWS.quarantine_sub_workflow, pending.id, error)
+
+    # Reading runs
+
+    async def run_results(self, workflow_ids: Iterable[UUID]) -> list[RunResultRow]:
+        return await self.executor.fetch(WORKFLOWS.run_results, list(workflow_ids))
+
+    async def node_infos(self, workflow_id: UUID) -> list[NodeInfoRow]:
+        """Nodes of a run, ordered by index."""
+        return await self.executor.fetch(WORKFLOWS.node_infos, workflow_id)
+
+    async def is_root(self, workflow_id: UUID) -> bool | None:
+        """Whether a run has no parent; None if it does not exist."""
+        return await self.executor.fetch_one(WORKFLOW_CONTROL.is_root, workflow_id)
+
+    async def read_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
+        """Runs, read without locks."""
+        return await self.executor.fetch(WORKFLOWS.read_runs, list(workflow_ids))
 
     async def run_nodes(self, workflow_ids: Collection[UUID]) -> list[RunNodeRow]:
         """Nodes of these runs, ordered by run and index."""
-        return await self.transaction.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
+        return await self.executor.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
+
+    # Advancing runs
+
+    async def has_outbox_entries(self) -> bool:
+        """Whether any run has outbox entries, due or not; reads one index entry."""
+        return await self.executor.fetch_single(WORKFLOWS.has_outbox_entries)
+
+    async def due_runs(self, limit: int) -> list[UUID]:
+        """Runs with due outbox entries."""
+        return await self.executor.fetch(WORKFLOWS.due_runs, limit)
+
+    async def lock_due_runs(self, limit: int) -> list[RunRow]:
+        return await self.executor.fetch(WORKFLOWS.lock_due_runs, limit)
+
+    async def lock_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
+        return await self.executor.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
 
     async def update_nodes(self, updates: NodeUpdates, *, outbox_ids: Collection[UUID]) -> None:
         """Update nodes and delete the outbox entries that are settled by it."""
         columns = (updates.ids, updates.statuses, updates.errors, updates.task_ids)
-        await self.transaction.fetch(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
+        await self.executor.execute(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
 
     async def enqueue_nodes(self, node_ids: Collection[UUID]) -> None:
         """Insert the tasks of nodes that became ENQUEUED."""
-        await self.transaction.execute(WORKFLOWS.enqueue_nodes, list(node_ids))
+        await self.executor.execute(WORKFLOWS.enqueue_nodes, list(node_ids))
 
     async def finish_runs(self, completions: Sequence[RunCompletion]) -> None:
-        await self.transaction.fetch(
+        await self.executor.execute(
             WORKFLOWS.finish_runs,
             [run.workflow_id for run in completions],
             [run.status for run in completions],
@@ -234,65 +341,92 @@ class WorkflowWriter:
             [f"{{{','.join(map(str, run.leaf_indexes))}}}" for run in completions],
         )
 
-    async def lock_sub_workflow_start(self, pending: PendingSubWorkflow) -> bool:
-        """Lock the parent and root runs; returns whether the sub-workflow should still be started."""
-        return bool(
-            await self.transaction.fetch(
-                WORKFLOWS.lock_sub_workflow_start, pending.id, pending.workflow_id, pending.root_workflow_id
-            )
-        )
+    async def record_advance_failure(self, workflow_id: UUID, error: str, *, max_tries: int) -> bool:
+        """Postpone the outbox entries of a run; returns whether one of them is now quarantined."""
+        return any(await self.executor.fetch(WORKFLOWS.record_advance_failure, workflow_id, error, max_tries))
 
-    async def link_sub_workflow(self, pending: PendingSubWorkflow, workflow_id: UUID) -> bool:
-        return bool(await self.transaction.fetch(WORKFLOWS.link_sub_workflow, pending.id, workflow_id))
+    # Controlling runs
+
+    async def locked(self, workflow_id: UUID, work: Callable[[LockedTree], Awaitable[A]]) -> A | None:
+        """Run `work` in a transaction that has locked a run and all runs below it; None if the run does not exist."""
+
+        async def lock_and_work(transaction: Transaction) -> A | None:
+            runs = await transaction.fetch(WORKFLOW_CONTROL.lock_tree, workflow_id)
+            # Sub-workflows may be added until their parent is locked: repeat until no more are found.
+            while len(again := await transaction.fetch(WORKFLOW_CONTROL.lock_tree, workflow_id)) > len(runs):
+                runs = again
+            for run in again:
+                if run.id == workflow_id:
+                    return await work(LockedTree(store=WorkflowStore(transaction), run=run, runs=again))
+            return None
+
+        return await self.executor.run(lock_and_work)
+
+    async def pause(
+        self, runs: Collection[UUID], results: WithdrawnTaskResults, *, failed_node: tuple[UUID, int] | None = None
+    ) -> None:
+        """Pause these runs; with `failed_node` (run, index) that run takes the node's error."""
+        await self.executor.execute(WORKFLOW_CONTROL.pause_runs, list(runs), *(failed_node or (None, None)), *results)
+
+    async def resume(self, runs: Collection[UUID], *, is_new_generation: bool = False) -> None:
+        await self.executor.execute(WORKFLOW_CONTROL.resume_runs, list(runs), is_new_generation)
+
+    async def end(
+        self, runs: Collection[UUID], status: str, error: str, results: WithdrawnTaskResults, *, kill: bool = False
+    ) -> None:
+        await self.executor.execute(WORKFLOW_CONTROL.end_runs, list(runs), status, error, *results, kill)
+
+    async def retryable_runs(self, workflow_id: UUID) -> list[RetryableRun]:
+        return await self.executor.fetch(WORKFLOW_CONTROL.retryable_runs, workflow_id)
+
+    async def reset_nodes(self, runs: Collection[UUID]) -> list[ResetNode]:
+        return await self.executor.fetch(WORKFLOW_CONTROL.reset_nodes, list(runs))
+
+    async def long_paused(self, *, longer_than_s: float, limit: int) -> list[UUID]:
+        """Runs that have been paused for longer than `longer_than_s`, longest first."""
+        return await self.executor.fetch(WORKFLOW_CONTROL.long_paused, longer_than_s, limit)
+
+    # Healing
+
+    async def stuck_runs(self, limit: int) -> list[StuckRun]:
+        """Runs to advance, at most `limit` of each case."""
+        return await self.executor.fetch(WORKFLOW_CONTROL.stuck_runs, limit)
+
+    async def orphaned_tasks(self, limit: int) -> list[StuckRun]:
+        return await self.executor.fetch(WORKFLOW_CONTROL.orphaned_tasks, limit)
+
+    async def cancel_orphaned_tasks(self, orphans: Iterable[StuckRun], document: str) -> list[StuckRun]:
+        task_ids = [orphan.task_id for orphan in orphans]
+        return await self.executor.fetch(WORKFLOW_CONTROL.cancel_orphaned_tasks, task_ids, document)
+
+    async def request_advance(self, workflow_id: UUID) -> None:
+        """Insert an outbox entry for a run that has none."""
+        await self.executor.execute(WORKFLOW_CONTROL.request_advance, workflow_id)
+
+    async def release_quarantined(self) -> None:
+        """Make outbox entries due again that were quarantined more than an hour ago."""
+        await self.executor.execute(WORKFLOW_CONTROL.release_quarantined)
+
+    async def set_lock_timeout(self, *, timeout_ms: int) -> None:
+        """Limit lock waits in this transaction; a longer wait raises an error for which `is_lock_timeout` is true."""
+        await self.executor.execute(WORKFLOW_CONTROL.set_lock_timeout, str(timeout_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowStore:
-    """Reads and writes of runs that need no lock."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedTree:
+    """A run and all runs below it, locked by the transaction of `store`."""
 
-    database: Database
+    store: WorkflowStore
+    run: RunRow
+    runs: Sequence[RunRow]
 
-    async def run_results(self, workflow_ids: Iterable[UUID]) -> list[RunResultRow]:
-        return await self.database.fetch(WORKFLOWS.run_results, list(workflow_ids))
+    def with_status(self, *statuses: WorkflowStatus) -> list[UUID]:
+        """The runs that have one of these statuses."""
+        return [run.id for run in self.runs if run.status in statuses]
 
-    async def node_infos(self, workflow_id: UUID) -> list[NodeInfoRow]:
-        """Nodes of a run, ordered by index."""
-        return await self.database.fetch(WORKFLOWS.node_infos, workflow_id)
 
-    async def has_outbox_entries(self) -> bool:
-        """Whether any run has outbox entries, due or not; reads one index entry."""
-        return await self.database.fetch_single(WORKFLOWS.has_outbox_entries)
-
-    async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
-        """Sub-workflows to start; those with `unknown` definitions only once their retry time has come."""
-        return await self.database.fetch(WORKFLOWS.pending_sub_workflows, list(unknown), limit)
-
-    async def read_runs(self, workflow_ids: Collection[UUID]) -> tuple[list[RunRow], list[RunNodeRow]]:
-        """Runs and their nodes, read without locks."""
-        ids = list(workflow_ids)
-        return await self.database.fetch(WORKFLOWS.read_runs, ids), await self.database.fetch(WORKFLOWS.run_nodes, ids)
-
-    async def due_runs(self, limit: int) -> list[UUID]:
-        """Runs with due outbox entries."""
-        return await self.database.fetch(WORKFLOWS.due_runs, limit)
-
-    async def defer_unknown_definition(self, pending: PendingSubWorkflow, error: str, *, delay_s: float) -> None:
-        await self.database.execute(WORKFLOWS.defer_unknown_definition, pending.id, error, delay_s)
-
-    async def ancestors(self, pending: PendingSubWorkflow) -> list[AncestorRow]:
-        """Sub-workflows above this one, nearest first."""
-        return await self.database.fetch(WORKFLOWS.ancestors, pending.id)
-
-    async def delete_unwanted_start(self, pending: PendingSubWorkflow) -> None:
-        """Delete the start request if the node no longer waits for a sub-workflow."""
-        await self.database.execute(WORKFLOWS.delete_unwanted_start, pending.id)
-
-    async def quarantine_sub_workflow(self, pending: PendingSubWorkflow, error: str) -> None:
-        """Set the start request aside; `release_quarantined` makes it due again after an hour."""
-        await self.database.execute(WORKFLOWS.quarantine_sub_workflow, pending.id, error)
-
-    async def record_advance_failure(self, workflow_id: UUID, error: str, *, max_tries: int) -> list[FailedAdvance]:
-        return await self.database.fetch(WORKFLOWS.record_advance_failure, workflow_id, error, max_tries)
+def is_lock_timeout(error: BaseException) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate == _LOCK_NOT_AVAILABLE
 
 
 def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:

@@ -51,7 +51,7 @@ from horsies.model.workflow.progress import (
     leaf_nodes,
     next_steps,
 )
-from horsies.store.workflows import NodeUpdates, RunCompletion, RunNodeRow, RunRow, WorkflowWriter
+from horsies.store.workflows import NodeUpdates, RunCompletion, RunNodeRow, RunRow, WorkflowStore
 
 if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
@@ -76,38 +76,67 @@ class AdvanceResult:
     """Runs to pause because of a failure. Left unchanged: a pause needs the lock of the whole tree."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSteps:
+    """A locked run, its nodes ordered by index, and the steps that are due."""
+
+    run: RunRow
+    nodes: Sequence[RunNodeRow]
+    steps: Sequence[Step]
+    start_errors: Mapping[UUID, TaskError]
+    """Why the sub-workflows of nodes cannot be started, by node id."""
+
+    @property
+    def pause(self) -> PauseRun | None:
+        """The pause that ends the steps, if there is one."""
+        return self.steps[-1] if self.steps and isinstance(self.steps[-1], PauseRun) else None
+
+
 async def advance_due(database: Database, *, limit: int = ADVANCE_BATCH) -> AdvanceResult:
     """Advance the runs with the oldest outbox entries, in one transaction."""
 
     async def work(transaction: Transaction) -> AdvanceResult:
-        writer = WorkflowWriter(transaction)
-        due = await writer.lock_due_runs(limit)
+        store = WorkflowStore(transaction)
+        due = await store.lock_due_runs(limit)
         runs = [run for run in due if run.status is not None]  # the others are locked by another transaction
-        to_pause = await advance(writer, runs) if runs else ()
+        to_pause = await advance(store, runs) if runs else ()
         return AdvanceResult(runs=len(runs), locked=len(due) - len(runs), to_pause=to_pause)
 
     return await database.run(work)
 
 
-async def advance(
-    writer: WorkflowWriter, runs: Sequence[RunRow], start_errors: Mapping[UUID, TaskError] | None = None
-) -> list[UUID]:
-    """Carry out all due steps of locked runs; returns those to pause, which are left unchanged.
+async def advance(store: WorkflowStore, runs: Sequence[RunRow]) -> list[UUID]:
+    """Carry out all due steps of locked runs; returns those to pause, which are left unchanged."""
+    due = await due_steps(store, runs)
+    await write_steps(store, [steps for steps in due if steps.pause is None])
+    return [steps.run.id for steps in due if steps.pause is not None]
 
-    `start_errors` maps the ids of nodes whose sub-workflow cannot be started to the reason.
-    """
-    nodes = group_by_run(await writer.run_nodes([run.id for run in runs]))
+
+async def due_steps(
+    store: WorkflowStore, runs: Sequence[RunRow], start_errors: Mapping[UUID, TaskError] | None = None
+) -> list[RunSteps]:
+    """The steps that are due in each of these runs."""
+    errors = start_errors or {}
+    nodes = group_by_run(await store.run_nodes([run.id for run in runs]))
+    return [
+        RunSteps(run=run, nodes=rows, steps=list(next_steps(run_state(run, rows, errors))), start_errors=errors)
+        for run in runs
+        for rows in [nodes.get(run.id, [])]
+    ]
+
+
+async def write_steps(store: WorkflowStore, due: Iterable[RunSteps]) -> None:
+    """Carry out these steps, except pauses: a pause needs the lock of the whole tree."""
     batch = StepBatch()
-    to_pause: list[UUID] = []
-    for run in runs:
-        rows = nodes.get(run.id, [])
-        steps = list(next_steps(run_state(run, rows, start_errors or {})))
-        if any(isinstance(step, PauseRun) for step in steps):
-            to_pause.append(run.id)
-        else:
-            batch.add(run, rows, steps, start_errors or {})
-    await batch.write(writer)
-    return to_pause
+    for run_steps in due:
+        batch.add(run_steps)
+    # In this order: the later statements read the task ids and results that the first one stores in the nodes.
+    if batch.updates.ids or batch.outbox_ids:
+        await store.update_nodes(batch.updates, outbox_ids=batch.outbox_ids)
+    if batch.enqueued:
+        await store.enqueue_nodes(batch.enqueued)
+    if batch.completions:
+        await store.finish_runs(batch.completions)
 
 
 @dataclass(slots=True)
@@ -120,12 +149,11 @@ class StepBatch:
     outbox_ids: list[UUID] = field(default_factory=list["UUID"])
     """Outbox entries to delete."""
 
-    def add(
-        self, run: RunRow, nodes: Sequence[RunNodeRow], steps: Sequence[Step], start_errors: Mapping[UUID, TaskError]
-    ) -> None:
+    def add(self, due: RunSteps) -> None:
+        run, nodes = due.run, due.nodes
         self.outbox_ids.extend(run.outbox_ids)
-        started = {step.index for step in steps if isinstance(step, Enqueue | StartSubWorkflow)}
-        for step in steps:
+        started = {step.index for step in due.steps if isinstance(step, Enqueue | StartSubWorkflow)}
+        for step in due.steps:
             match step:
                 case SetRunError():
                     self.completions.append(RunCompletion(workflow_id=run.id, failed_index=step.index))
@@ -140,41 +168,23 @@ class StepBatch:
                     )
                     self.completions.append(completion)
                 case PauseRun():
-                    pass  # not in a batch: `advance` returns such runs, and `control.advance_tree` pauses their tree
+                    pass  # `control.advance_tree` pauses the tree
                 case ReturnToReady() if step.index in started:
                     pass  # the same batch starts it: one update per node
                 case Skip():
                     cause = None if step.cause is None else nodes[step.cause]
                     error = skip_error(step.index, cause)
                     self.updates.add(nodes[step.index].id, WorkflowTaskStatus.SKIPPED, error=error)
+                case FinishNode():
+                    self._finish_node(nodes[step.index], step, due.start_errors)
+                case Enqueue():
+                    node_id = nodes[step.index].id
+                    self.updates.add(node_id, WorkflowTaskStatus.ENQUEUED, task_id=uuid7())
+                    self.enqueued.append(node_id)
+                case ReturnToReady() | StartSubWorkflow():
+                    self.updates.add(nodes[step.index].id, WorkflowTaskStatus.READY)
                 case _:
-                    self._update_node(nodes[step.index], step, start_errors)
-
-    async def write(self, writer: WorkflowWriter) -> None:
-        # In this order: the later statements read the task ids and results that the first one stores in the nodes.
-        if self.updates.ids or self.outbox_ids:
-            await writer.update_nodes(self.updates, outbox_ids=self.outbox_ids)
-        if self.enqueued:
-            await writer.enqueue_nodes(self.enqueued)
-        if self.completions:
-            await writer.finish_runs(self.completions)
-
-    def _update_node(
-        self,
-        node: RunNodeRow,
-        step: FinishNode | ReturnToReady | Enqueue | StartSubWorkflow,
-        start_errors: Mapping[UUID, TaskError],
-    ) -> None:
-        match step:
-            case FinishNode():
-                self._finish_node(node, step, start_errors)
-            case Enqueue():
-                self.updates.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=uuid7())
-                self.enqueued.append(node.id)
-            case ReturnToReady() | StartSubWorkflow():
-                self.updates.add(node.id, WorkflowTaskStatus.READY)
-            case _:
-                assert_never(step)
+                    assert_never(step)
 
     def _finish_node(self, node: RunNodeRow, step: FinishNode, start_errors: Mapping[UUID, TaskError]) -> None:
         error = None

@@ -1,27 +1,27 @@
 """Controls runs: pause, resume, cancel, expire, retry, and advance one run with its tree.
 
 Each operation is one transaction for a run and all its sub-workflows, its *tree*. Once a pause or cancel has returned,
-no further task of the tree starts. The `*_within` functions run inside a transaction of the caller.
+no further task of the tree starts. With a `Transaction` the operation is a part of that transaction.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import StrEnum
+from typing import TypeVar
 from uuid import UUID
 
-from horsies.codec.canonical_json import canonical_json
-from horsies.codec.results import encode_task_error
-from horsies.model.events import EventRecord
+from horsies.codec.results import error_document
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
-from horsies.model.workflow.progress import PauseRun, next_steps
-from horsies.store.database import Database, Transaction
+from horsies.store.database import Database, Executor
 from horsies.store.operators import EventStore
-from horsies.store.workflow_control import RunTreeWriter, WithdrawnTaskResults, long_paused
-from horsies.store.workflows import RunRow, WorkflowWriter
-from horsies.workflows.advance import StepBatch, advance, error_for_code, group_by_run, run_state
+from horsies.store.workflows import LockedTree, WithdrawnTaskResults, WorkflowStore
+from horsies.workflows.advance import advance, due_steps, error_for_code, write_steps
+
+A = TypeVar("A")
 
 EXPIRE_BATCH = 50
 
@@ -34,174 +34,135 @@ class ControlRefusal(StrEnum):
     NOT_ROOT = "WORKFLOW_NOT_ROOT"
 
 
-async def pause(database: Database, workflow_id: UUID) -> bool | ControlRefusal:
+async def pause(executor: Executor, workflow_id: UUID) -> bool | ControlRefusal:
     """Pause a run; False if it is not RUNNING."""
-    return await database.run(lambda transaction: pause_within(transaction, workflow_id))
+
+    async def work(tree: LockedTree) -> bool:
+        if tree.run.status is not WorkflowStatus.RUNNING:
+            return False
+        await tree.store.pause(tree.with_status(WorkflowStatus.RUNNING), _WITHDRAWN_BY_PAUSE)
+        return True
+
+    return await _in_tree(executor, workflow_id, work)
 
 
-async def pause_within(transaction: Transaction, workflow_id: UUID) -> bool | ControlRefusal:
-    tree = RunTreeWriter(transaction)
-    runs = await tree.lock_tree(workflow_id)
-    if not runs:
-        return ControlRefusal.NOT_FOUND
-    if _status_of(runs, workflow_id) is not WorkflowStatus.RUNNING:
-        return False
-    await tree.pause(_with_status(runs, WorkflowStatus.RUNNING), _WITHDRAWN_BY_PAUSE)
-    return True
+async def resume(executor: Executor, workflow_id: UUID) -> bool | ControlRefusal:
+    """Resume a paused run and its tree; False if it is not PAUSED."""
+
+    async def work(tree: LockedTree) -> bool:
+        if tree.run.status is not WorkflowStatus.PAUSED:
+            return False
+        # First take over outcomes of tasks that ran on during the pause: their failures must not pause the run again.
+        await advance(tree.store, [run for run in tree.runs if run.status is WorkflowStatus.PAUSED])
+        await _resume_runs(tree.store, tree.with_status(WorkflowStatus.PAUSED))
+        return True
+
+    return await _in_tree(executor, workflow_id, work)
+
+
+async def cancel(executor: Executor, workflow_id: UUID, *, kill: bool = False) -> bool | ControlRefusal:
+    """Cancel a run and its tree; False if it has ended. Running tasks may finish, unless `kill` is set."""
+    return await _end(executor, workflow_id, _UNFINISHED, WorkflowStatus.CANCELLED, kill=kill)
+
+
+async def expire_paused(database: Database, *, longer_than_s: float, limit: int = EXPIRE_BATCH) -> list[UUID]:
+    """Expire runs paused for longer than this; returns their ids."""
+    expired = await WorkflowStore(database).long_paused(longer_than_s=longer_than_s, limit=limit)
+    # One transaction per run, which checks the status again: it may have been resumed meanwhile.
+    for workflow_id in expired:
+        await _end(database, workflow_id, {WorkflowStatus.PAUSED}, WorkflowStatus.EXPIRED)
+    return expired
+
+
+async def retry_failed(executor: Executor, workflow_id: UUID) -> int | ControlRefusal:
+    """Run the failed and skipped nodes of a finished run again; returns how many."""
+    if await WorkflowStore(executor).is_root(workflow_id) is False:
+        return ControlRefusal.NOT_ROOT
+
+    async def work(tree: LockedTree) -> int | ControlRefusal:
+        if tree.run.status not in WORKFLOW_TERMINAL_STATES:
+            return ControlRefusal.NOT_TERMINAL
+        # Tasks that were running when the run ended may have completed since: use their outcomes, do not repeat them.
+        await advance(tree.store, tree.runs)
+        retryable = await tree.store.retryable_runs(workflow_id)
+        if tree.run.status is WorkflowStatus.COMPLETED or not sum(run.retryable_nodes for run in retryable):
+            return 0
+        run_ids = [run.id for run in retryable]
+        reset = await tree.store.reset_nodes(run_ids)
+        await _resume_runs(tree.store, run_ids, is_new_generation=True)
+        nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
+        for node in reset:
+            nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
+        event = EventRecord(kind=EventKind.WORKFLOW_RETRIED, workflow_id=workflow_id, evidence={"nodes": nodes})
+        await EventStore(tree.store.executor).record(event)
+        return len(reset)
+
+    return await _in_tree(executor, workflow_id, work)
 
 
 async def advance_tree(
-    database: Database, workflow_id: UUID, start_errors: Mapping[UUID, TaskError] | None = None
+    executor: Executor, workflow_id: UUID, start_errors: Mapping[UUID, TaskError] | None = None
 ) -> bool:
     """Carry out all due steps of one run, including a pause of its tree; returns whether anything was due.
 
     `start_errors` has the nodes whose sub-workflow cannot be started, by node id.
     """
-    return await database.run(lambda transaction: advance_tree_within(transaction, workflow_id, start_errors))
+
+    async def work(tree: LockedTree) -> bool:
+        (due,) = await due_steps(tree.store, [tree.run], start_errors)
+        await write_steps(tree.store, [due])
+        if due.pause is not None:
+            running = tree.with_status(WorkflowStatus.RUNNING)
+            await tree.store.pause(running, _WITHDRAWN_BY_PAUSE, failed_node=(workflow_id, due.pause.index))
+        return bool(due.steps)
+
+    return bool(await WorkflowStore(executor).locked(workflow_id, work))
 
 
-async def advance_tree_within(
-    transaction: Transaction, workflow_id: UUID, start_errors: Mapping[UUID, TaskError] | None = None
-) -> bool:
-    tree = RunTreeWriter(transaction)
-    runs = await tree.lock_tree(workflow_id)
-    run = next((run for run in runs if run.id == workflow_id), None)
-    if run is None:
-        return False
-    writer = WorkflowWriter(transaction)
-    nodes = group_by_run(await writer.run_nodes([run.id])).get(run.id, [])
-    steps = list(next_steps(run_state(run, nodes, start_errors or {})))
-    batch = StepBatch()
-    batch.add(run, nodes, steps, start_errors or {})
-    await batch.write(writer)
-    if steps and isinstance(last := steps[-1], PauseRun):  # a pause ends the steps
-        running = _with_status(runs, WorkflowStatus.RUNNING)
-        await tree.pause(running, _WITHDRAWN_BY_PAUSE, failed_node=(run.id, last.index))
-    return bool(steps)
+async def _in_tree(
+    executor: Executor, workflow_id: UUID, work: Callable[[LockedTree], Awaitable[A]]
+) -> A | ControlRefusal:
+    result = await WorkflowStore(executor).locked(workflow_id, work)
+    return ControlRefusal.NOT_FOUND if result is None else result
 
 
-async def resume(database: Database, workflow_id: UUID) -> bool | ControlRefusal:
-    """Resume a paused run and its tree; False if it is not PAUSED."""
-    return await database.run(lambda transaction: resume_within(transaction, workflow_id))
+async def _resume_runs(store: WorkflowStore, runs: list[UUID], *, is_new_generation: bool = False) -> None:
+    await store.resume(runs, is_new_generation=is_new_generation)
+    await advance(store, await store.lock_runs(runs))  # locked already; reads them again with the new status
 
 
-async def resume_within(transaction: Transaction, workflow_id: UUID) -> bool | ControlRefusal:
-    tree, writer = RunTreeWriter(transaction), WorkflowWriter(transaction)
-    runs = await tree.lock_tree(workflow_id)
-    if not runs:
-        return ControlRefusal.NOT_FOUND
-    if _status_of(runs, workflow_id) is not WorkflowStatus.PAUSED:
-        return False
-    paused = _with_status(runs, WorkflowStatus.PAUSED)
-    # Take over the outcomes of tasks that ran on during the pause first: their failures must not pause the run again.
-    await advance(writer, [run for run in runs if run.id in paused])
-    await _resume_runs(tree, writer, paused)
-    return True
-
-
-async def cancel(database: Database, workflow_id: UUID, *, kill: bool = False) -> bool | ControlRefusal:
-    """Cancel a run and its tree; False if it has ended. Running tasks may finish, unless `kill` is set."""
-    return await database.run(lambda transaction: cancel_within(transaction, workflow_id, kill=kill))
-
-
-async def cancel_within(transaction: Transaction, workflow_id: UUID, *, kill: bool = False) -> bool | ControlRefusal:
-    return await _end_tree(transaction, workflow_id, WorkflowStatus.CANCELLED, kill=kill)
-
-
-async def expire_paused(database: Database, *, longer_than_s: float, limit: int = EXPIRE_BATCH) -> list[UUID]:
-    """Expire runs paused for longer than this; returns their ids."""
-    expired = await long_paused(database, longer_than_s=longer_than_s, limit=limit)
-    # One transaction per run, which checks the status again: it may have been resumed meanwhile.
-    for workflow_id in expired:
-
-        async def work(transaction: Transaction, workflow_id: UUID = workflow_id) -> None:
-            await _end_tree(transaction, workflow_id, WorkflowStatus.EXPIRED, only_if=WorkflowStatus.PAUSED)
-
-        await database.run(work)
-    return expired
-
-
-async def retry_failed(database: Database, workflow_id: UUID) -> int | ControlRefusal:
-    """Run the failed and skipped nodes of a finished run again; returns how many."""
-    return await database.run(lambda transaction: retry_within(transaction, workflow_id))
-
-
-async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | ControlRefusal:
-    tree, writer = RunTreeWriter(transaction), WorkflowWriter(transaction)
-    run = await tree.run_status(workflow_id)
-    if run is not None and not run.is_root:
-        return ControlRefusal.NOT_ROOT
-    runs = await tree.lock_tree(workflow_id)
-    if not runs:
-        return ControlRefusal.NOT_FOUND
-    status = _status_of(runs, workflow_id)
-    if status not in WORKFLOW_TERMINAL_STATES:
-        return ControlRefusal.NOT_TERMINAL
-    # Tasks that were running when the run ended may have completed since: use their outcomes, do not run them again.
-    await advance(writer, runs)
-    retryable = await tree.retryable_runs(workflow_id)
-    if status is WorkflowStatus.COMPLETED or not sum(run.retryable_nodes for run in retryable):
-        return 0
-    run_ids = [run.id for run in retryable]
-    reset = await tree.reset_nodes(run_ids)
-    await _resume_runs(tree, writer, run_ids, is_new_generation=True)
-    nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
-    for node in reset:
-        nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
-    event = EventRecord(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
-    await EventStore(transaction).record(event)
-    return len(reset)
-
-
-async def _resume_runs(
-    tree: RunTreeWriter, writer: WorkflowWriter, runs: list[UUID], *, is_new_generation: bool = False
-) -> None:
-    await tree.resume(runs, is_new_generation=is_new_generation)
-    await advance(writer, await writer.lock_runs(runs))  # locked already; reads them again with the new status
-
-
-async def _end_tree(
-    transaction: Transaction,
+async def _end(
+    executor: Executor,
     workflow_id: UUID,
+    allowed: Collection[WorkflowStatus],
     status: WorkflowStatus,
     *,
     kill: bool = False,
-    only_if: WorkflowStatus | None = None,
 ) -> bool | ControlRefusal:
-    tree = RunTreeWriter(transaction)
-    runs = await tree.lock_tree(workflow_id)
-    if not runs:
-        return ControlRefusal.NOT_FOUND
-    current = _status_of(runs, workflow_id)
-    if current in WORKFLOW_TERMINAL_STATES or (only_if is not None and current is not only_if):
-        return False
-    ending = [run.id for run in runs if WorkflowStatus(run.status or "") not in WORKFLOW_TERMINAL_STATES]
-    await tree.end(ending, status, error_for_code(_END_CODES[status]), _WITHDRAWN_BY_CANCEL, kill=kill)
-    return True
+    """End a run with one of the `allowed` statuses, and all unfinished runs below it; False if it has another one."""
+
+    async def work(tree: LockedTree) -> bool:
+        if tree.run.status not in allowed:
+            return False
+        error = error_for_code(_END_CODES[status])
+        await tree.store.end(tree.with_status(*_UNFINISHED), status, error, _WITHDRAWN_BY_CANCEL, kill=kill)
+        return True
+
+    return await _in_tree(executor, workflow_id, work)
 
 
+_UNFINISHED = frozenset(WorkflowStatus) - WORKFLOW_TERMINAL_STATES
 _END_CODES = {
     WorkflowStatus.CANCELLED: OutcomeCode.WORKFLOW_CANCELLED,
     WorkflowStatus.EXPIRED: OutcomeCode.WORKFLOW_EXPIRED,
 }
 
 
-def _status_of(runs: list[RunRow], workflow_id: UUID) -> WorkflowStatus:
-    return next(WorkflowStatus(run.status or "") for run in runs if run.id == workflow_id)
-
-
-def _with_status(runs: list[RunRow], status: WorkflowStatus) -> list[UUID]:
-    return [run.id for run in runs if run.status == status]
-
-
 def _withdrawn_results(status: str) -> WithdrawnTaskResults:
     """The stored results of tasks that had not started when their workflow got this status."""
     cancelled = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"withdrawn: its workflow was {status}")
     expired = TaskError(error_code=OutcomeCode.TASK_EXPIRED, message="not started before its good_until")
-    return WithdrawnTaskResults(
-        cancelled=canonical_json({"err": encode_task_error(cancelled)}),
-        expired=canonical_json({"err": encode_task_error(expired)}),
-    )
+    return WithdrawnTaskResults(cancelled=error_document(cancelled), expired=error_document(expired))
 
 
 _WITHDRAWN_BY_PAUSE = _withdrawn_results("paused")

@@ -10,14 +10,12 @@ import logging
 from typing import Final
 from uuid import UUID
 
-from horsies.model.events import EventRecord
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.store.database import Database
-from horsies.store.operators import EventStore
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.advance import ADVANCE_BATCH, advance_due, is_transient
 from horsies.workflows.control import advance_tree
-from horsies.workflows.start import BUILD_TIMEOUT_S, MAX_TRIES, PlanBuilder, SubWorkflowStarter
+from horsies.workflows.start import BUILD_TIMEOUT_S, MAX_TRIES, PlanBuilder, SubWorkflowStarter, record_quarantine
 
 RECHECK_S: Final = 0.05
 """Delay before the next pass while runs are locked by others or sub-workflows are being built."""
@@ -82,7 +80,5 @@ class OutboxProcessor:
 async def defer_run(database: Database, workflow_id: UUID, error: Exception) -> None:
     """Retry the run's outbox entries later, with increasing delays; quarantine them after MAX_TRIES."""
     reason = f"{type(error).__name__}: {error}"
-    failed = await WorkflowStore(database).record_advance_failure(workflow_id, reason, max_tries=MAX_TRIES)
-    if any(entry.is_quarantined for entry in failed):
-        event = EventRecord(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": reason})
-        await EventStore(database).record(event)
+    if await WorkflowStore(database).record_advance_failure(workflow_id, reason, max_tries=MAX_TRIES):
+        await record_quarantine(database, workflow_id, reason)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from horsies.model.events import EventRecord
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.model.workflow.plan import (
     NodePlan,
@@ -27,7 +27,7 @@ from horsies.model.workflow.plan import (
 from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore
-from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore, WorkflowWriter
+from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore
 from horsies.sync import DaemonThreadExecutor
 from horsies.workflows.advance import is_transient
 from horsies.workflows.control import advance_tree
@@ -45,15 +45,11 @@ logger = logging.getLogger("horsies.workflow")
 
 async def start_run(database: Database, plan: WorkflowPlan, workflow_id: UUID) -> bool:
     """Store a run and enqueue its first tasks, in one transaction; False if a run with this id exists."""
-
-    async def store(transaction: Transaction) -> bool:
-        return await store_run(WorkflowWriter(transaction), plan, workflow_id)
-
-    return await database.run(store)
+    return await database.run(lambda transaction: store_run(WorkflowStore(transaction), plan, workflow_id))
 
 
 async def store_run(
-    writer: WorkflowWriter, plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None = None
+    store: WorkflowStore, plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None = None
 ) -> bool:
     """Like `start_run`, inside a transaction; `parent` is the node that starts a sub-workflow."""
     initial = RunState(
@@ -77,7 +73,7 @@ async def store_run(
     nodes = [
         _planned_node(node, is_enqueued=node.index in enqueued, is_ready=node.index in ready) for node in plan.nodes
     ]
-    return await writer.insert_run(plan, workflow_id, nodes, parent)
+    return await store.insert_run(plan, workflow_id, nodes, parent)
 
 
 def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> PlannedNode:
@@ -140,8 +136,7 @@ class SubWorkflowStarter:
             logger.exception("starting a sub-workflow failed node=%s", pending.id)
             reason = describe_error(error)
             await self._store.quarantine_sub_workflow(pending, reason)
-            event = EventRecord(kind="outbox_quarantined", workflow_id=pending.workflow_id, evidence={"error": reason})
-            await EventStore(self._database).record(event)
+            await record_quarantine(self._database, pending.workflow_id, reason)
 
     async def _recursion_error(self, pending: PendingSubWorkflow) -> BuildFailed | None:
         """Detect endless recursion: a definition may contain itself, but only with different inputs."""
@@ -186,11 +181,11 @@ class SubWorkflowStarter:
         )
 
         async def work(transaction: Transaction) -> None:
-            writer = WorkflowWriter(transaction)
+            store = WorkflowStore(transaction)
             # Checked under the run's lock: another worker may have started it, or the run may be paused or ended.
-            if await writer.lock_sub_workflow_start(pending):
-                await store_run(writer, plan, workflow_id, parent)
-                if not await writer.link_sub_workflow(pending, workflow_id):
+            if await store.lock_sub_workflow_start(pending):
+                await store_run(store, plan, workflow_id, parent)
+                if not await store.link_sub_workflow(pending, workflow_id):
                     raise _AlreadyStarted  # rolls the stored run back
 
         try:
@@ -254,6 +249,12 @@ class PlanBuilder:
         except BaseException as error:
             # SystemExit or CancelledError raised by user code must not stop the worker's event loop.
             raise BuildFailed(describe_error(error)) from error
+
+
+async def record_quarantine(database: Database, workflow_id: UUID, reason: str) -> None:
+    """Record that an outbox entry of this run was set aside."""
+    event = EventRecord(kind=EventKind.OUTBOX_QUARANTINED, workflow_id=workflow_id, evidence={"error": reason})
+    await EventStore(database).record(event)
 
 
 def describe_error(error: BaseException) -> str:

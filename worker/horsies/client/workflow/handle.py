@@ -20,7 +20,7 @@ from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.task import parse_id
 from horsies.model.task_result import OutcomeCode, RetrievalCode, TaskError, TaskResult
-from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan, WorkflowStatus, WorkflowTaskStatus
+from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan, WorkflowStatus
 from horsies.model.workflow.views import (
     HandleErrorCode,
     HandleOperationError,
@@ -148,7 +148,7 @@ class WorkflowHandle(Generic[T]):
         rows = await WorkflowStore(await self._database()).run_results([self._id])
         if not rows:
             raise _ControlRefused(ControlRefusal.NOT_FOUND)
-        return WorkflowStatus(rows[0].status)
+        return rows[0].status
 
     async def _nodes(self) -> list[NodeInfoRow]:
         return await WorkflowStore(await self._database()).node_infos(self._id)
@@ -328,7 +328,7 @@ def run_result(
     """The result of a terminal or paused run; WORKFLOW_NOT_FOUND if there is no row."""
     if row is None:
         return error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"workflow {workflow_id} does not exist")
-    status = WorkflowStatus(row.status)
+    status = row.status
     if status is WorkflowStatus.PAUSED:
         cause = ""
         if row.error is not None:
@@ -360,7 +360,7 @@ def node_info(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | 
         node_id=node.node_id,
         index=node.task_index,
         name=node.task_name,
-        status=WorkflowTaskStatus(node.status),
+        status=node.status,
         task_id=None if node.task_id is None else str(node.task_id),
         sub_workflow_id=None if node.sub_workflow_id is None else str(node.sub_workflow_id),
         result=node_result(node, result_codec_for),

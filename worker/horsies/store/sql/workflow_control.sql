@@ -179,7 +179,7 @@ WITH RECURSIVE tree AS (
       JOIN horsies_workflows AS sub_run ON sub_run.id = n.sub_workflow_id
                                      AND sub_run.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
 )
-SELECT tree.id, tree.status,
+SELECT tree.id,
        (SELECT count(*)
           FROM horsies_workflow_tasks AS n
          WHERE n.workflow_id = tree.id AND n.status IN ('FAILED', 'SKIPPED')) AS retryable_nodes
@@ -205,8 +205,8 @@ UPDATE horsies_workflow_tasks AS n
  WHERE n.id = locked.id
 RETURNING n.workflow_id, n.node_id, locked.task_id;
 
--- name: run_status
-SELECT id, status, parent_workflow_id IS NULL AS is_root FROM horsies_workflows WHERE id = $1;
+-- name: is_root
+SELECT parent_workflow_id IS NULL FROM horsies_workflows WHERE id = $1;
 
 -- name: long_paused
 SELECT id
@@ -289,21 +289,22 @@ WITH backing_off AS MATERIALIZED (
 )
 -- Cases: 0 a node is due, 1 a READY node has no task, 1.5 a sub-workflow was not started, 1.6 a sub-workflow has ended,
 -- 1.7 a task has ended or was deleted, 2 all nodes have ended, 3 the run has no nodes; 4 is an orphaned task (below).
-SELECT workflow_id, '0' AS stuck_case FROM due_nodes
- UNION ALL
-SELECT workflow_id, CASE WHEN is_subworkflow THEN '1.5' ELSE '1' END FROM unstarted_nodes
- UNION ALL
-SELECT workflow_id, '1.6' FROM ended_sub_workflows
- UNION ALL
-SELECT workflow_id, '1.7' FROM ended_tasks
- UNION ALL
-SELECT workflow_id, '1.7' FROM missing_tasks
- UNION ALL
-SELECT workflow_id, CASE WHEN has_nodes THEN '2' ELSE '3' END FROM finished_runs;
+SELECT workflow_id, "case", NULL::uuid AS task_id
+  FROM (SELECT workflow_id, '0' FROM due_nodes
+         UNION ALL
+        SELECT workflow_id, CASE WHEN is_subworkflow THEN '1.5' ELSE '1' END FROM unstarted_nodes
+         UNION ALL
+        SELECT workflow_id, '1.6' FROM ended_sub_workflows
+         UNION ALL
+        SELECT workflow_id, '1.7' FROM ended_tasks
+         UNION ALL
+        SELECT workflow_id, '1.7' FROM missing_tasks
+         UNION ALL
+        SELECT workflow_id, CASE WHEN has_nodes THEN '2' ELSE '3' END FROM finished_runs) AS stuck(workflow_id, "case");
 
 -- name: orphaned_tasks
 -- Unstarted workflow tasks whose node is gone, has ended or has another task.
-SELECT t.id, t.workflow_id
+SELECT t.workflow_id, '4' AS "case", t.id AS task_id
   FROM horsies_tasks AS t
  WHERE t.status IN ('PENDING', 'CLAIMED') AND t.is_workflow_task
    AND NOT EXISTS (SELECT
@@ -326,7 +327,7 @@ WITH locked AS (
      WHERE t.id = locked.id
     RETURNING t.id, t.workflow_id
 )
-SELECT ended.id, ended.workflow_id
+SELECT ended.workflow_id, '4' AS "case", ended.id AS task_id
   FROM ended
  CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
 

@@ -257,7 +257,7 @@ UPDATE horsies_workflow_outbox
        retry_at = now() + make_interval(secs => least(power(2, least(tries, 6)), 60)),
        quarantined_at = CASE WHEN tries + 1 >= $3 THEN now() END
  WHERE workflow_id = $1 AND needs IS NULL
-RETURNING task_id AS id, quarantined_at IS NOT NULL AS is_quarantined;
+RETURNING quarantined_at IS NOT NULL;
 
 -- name: pending_sub_workflows
 -- Sub-workflows to start, with their inputs. One whose definition this process does not know ($1) is returned only when
