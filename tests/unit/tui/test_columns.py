@@ -1,25 +1,18 @@
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies_tui.screens.tasks.table import TASK_COLUMNS
-from horsies_tui.widgets.row_list import GAP, Cell, Column, place_columns
-
-
-def _empty_cell(_: object, __: datetime) -> Cell:
-    return Cell("")
-
+from horsies_tui.widgets.row_list import GAP, Column, place_columns
 
 _columns = st.lists(
     st.builds(
         Column[object],
         title=st.just("X"),
         width=st.integers(1, 30),
-        cell=st.just(_empty_cell),
         drop_rank=st.integers(0, 5),
         grows=st.integers(0, 3),
     ),
@@ -39,8 +32,8 @@ def test_columns_neither_overlap_nor_shrink_below_minimum(columns: list[Column[o
 
 
 def test_spare_width_goes_to_growing_columns() -> None:
-    fixed = Column[object](title="A", width=5, cell=_empty_cell)
-    growing = Column[object](title="B", width=5, cell=_empty_cell, grows=1)
+    fixed = Column[object]("A", 5)
+    growing = Column[object]("B", 5, grows=1)
     assert [place.width for place in place_columns([fixed, growing], 31)] == [5, 25]
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +12,12 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from horsies_tui.format import fit
-from horsies_tui.widgets.row_list import HEADER_LINES, Cell, Column, Heading, RowList, build_strip
-from tests.support.tui import NOON
+from horsies_tui.theme import UNICODE
+from horsies_tui.widgets.row_list import HEADER_LINES, Column, Heading, RowList, build_strip
+from tests.support.tui import frozen_clock
+
+if TYPE_CHECKING:
+    from horsies_tui.data.context import AppContext
 
 
 @dataclass(frozen=True)
@@ -21,16 +27,19 @@ class Row:
 
 
 COLUMNS = (
-    Column[Row](title="KEY", width=4, cell=lambda row, _: Cell(str(row.key))),
-    Column[Row](title="TEXT", width=10, grows=1, cell=lambda row, _: Cell(row.text)),
+    Column[Row]("KEY", 4, lambda row: str(row.key)),
+    Column[Row]("TEXT", 10, lambda row: row.text, grows=1),
 )
+
+
+CONTEXT = SimpleNamespace(clock=frozen_clock(), glyphs=UNICODE)
 
 
 class RecordingList(RowList[Row]):
     """Records the regions it is asked to repaint."""
 
     def __init__(self) -> None:
-        super().__init__(COLUMNS, key=lambda row: row.key, now=lambda: NOON)
+        super().__init__(COLUMNS, key=lambda row: row.key, context=cast("AppContext", CONTEXT))
         self.repainted: list[Region] = []
 
     def refresh(

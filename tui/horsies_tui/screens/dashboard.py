@@ -148,6 +148,20 @@ def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
     return "" if age is None else f"{label} {format_age(age + elapsed)}"
 
 
+_SIGNS: Final = {Severity.BAD: Cell("", Tone.BAD, glyph="bad"), Severity.WARN: Cell("!", Tone.WARN)}
+_TONES: Final = {Severity.BAD: Tone.BAD, Severity.WARN: Tone.PLAIN}
+
+ALERT_COLUMNS: Final[tuple[Column[Alert], ...]] = (
+    Column("", 1, lambda alert: _SIGNS[alert.severity]),
+    Column(
+        "NEEDS ATTENTION   Enter opens the rows behind a line",
+        40,
+        lambda alert: Cell(alert.text, _TONES[alert.severity]),
+        grows=1,
+    ),
+)
+
+
 class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     """Summary panes at the top, alerts in the middle, recent operator actions at the bottom."""
 
@@ -157,9 +171,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.list: RowList[Alert] = RowList(
-            _alert_columns(context.glyphs), key=lambda alert: alert.key, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[Alert] = RowList(ALERT_COLUMNS, key=lambda alert: alert.key, context=context)
         self._alert_inputs = AlertInputs()
         self._missing_results = {OVERVIEW, *ALERT_QUERIES}
         """Queries that the alerts need and that have not returned yet."""
@@ -275,17 +287,3 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
                 self.post_message(ShowWorker(worker_id))
             case _:
                 return
-
-
-def _alert_columns(glyphs: Glyphs) -> tuple[Column[Alert], ...]:
-    signs = {Severity.BAD: Cell(glyphs.bad, Tone.BAD), Severity.WARN: Cell("!", Tone.WARN)}
-    tones = {Severity.BAD: Tone.BAD, Severity.WARN: Tone.PLAIN}
-    return (
-        Column(title="", width=1, cell=lambda alert, _: signs[alert.severity]),
-        Column(
-            title="NEEDS ATTENTION   Enter opens the rows behind a line",
-            width=40,
-            grows=1,
-            cell=lambda alert, _: Cell(alert.text, tones[alert.severity]),
-        ),
-    )

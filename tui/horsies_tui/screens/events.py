@@ -41,13 +41,11 @@ MAX_TASK_LOOKUPS: Final = 500
 
 EVENT_COLUMNS: Final[tuple[Column[StreamEntry], ...]] = (
     # Milliseconds: the last three digits of %f are cut off.
-    Column(
-        title="TIME", width=12, cell=lambda entry, _: Cell(f"{entry.at.astimezone(UTC):%H:%M:%S.%f}"[:-3], Tone.DIM)
-    ),
-    Column(title="KIND", width=6, cell=lambda entry, _: Cell(entry.kind)),
-    Column(title="SUBJECT", width=20, grows=2, cell=lambda entry, _: Cell(entry.subject)),
-    Column(title="EVENT", width=20, grows=1, cell=lambda entry, _: Cell(entry.summary, entry.tone)),
-    Column(title="DETAILS", width=15, grows=3, drop_rank=1, cell=lambda entry, _: Cell(entry.note, Tone.DIM)),
+    Column("TIME", 12, lambda entry: f"{entry.at.astimezone(UTC):%H:%M:%S.%f}"[:-3], tone=Tone.DIM),
+    Column("KIND", 6, lambda entry: entry.kind),
+    Column("SUBJECT", 20, lambda entry: entry.subject, grows=2),
+    Column("EVENT", 20, lambda entry: Cell(entry.summary, entry.tone), grows=1),
+    Column("DETAILS", 15, lambda entry: entry.note, tone=Tone.DIM, grows=3, drop_rank=1),
 )
 
 
@@ -144,9 +142,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
         self.stream = EventStream(entries=(), known_tasks={}, per_minute=0)
-        self.list: RowList[StreamEntry] = RowList(
-            EVENT_COLUMNS, key=lambda entry: entry.key, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[StreamEntry] = RowList(EVENT_COLUMNS, key=lambda entry: entry.key, context=context)
         self._is_folded = True
         self._frozen_at: datetime | None = None
         """Newer entries are not shown; None while following."""

@@ -37,12 +37,7 @@ class FilteredListScreen(MainScreen):
 
     def matching_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Return the rows that contain every search word, in any column."""
-        return [row for row in rows if all(word in self._row_text(row) for word in self.search_bar.words)]
-
-    def _row_text(self, row: object) -> str:
-        # Ages are not searched: rows would appear and disappear as time passes.
-        now = self.context.clock.now()
-        return " ".join(column.cell(row, now).text for column in self.list.columns if not column.ticks).lower()
+        return [row for row in rows if all(word in self.list.row_text(row) for word in self.search_bar.words)]
 
     def on_search_bar_changed(self) -> None:
         self.apply_search()
@@ -127,7 +122,7 @@ class SortedListScreen(FilteredListScreen, Generic[T]):
 
     def __init__(self, context: AppContext, columns: Sequence[Column[T]], *, key: Callable[[T], Hashable]) -> None:
         super().__init__(context)
-        self.list: RowList[T] = RowList(columns, key=key, now=context.clock.now, glyphs=context.glyphs)
+        self.list: RowList[T] = RowList(columns, key=key, context=context)
         self.order = SortOrder(column=next(iter(self.sort_keys)))
         self._rows: tuple[T, ...] = ()
         self._cursor: Hashable = None

@@ -177,20 +177,16 @@ def _policy_cell(item: MaintenanceItem) -> Cell:
     return Cell("auto", Tone.GOOD) if item.is_automatic else Cell("manual", Tone.WARN)
 
 
+def _last_run_text(item: MaintenanceItem, now: datetime) -> str:
+    return "-" if item.last_at is None else f"{format_short_age(now - item.last_at)} ago"
+
+
 MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
-    Column(title="SWEEP (same as: horsies sweep)", width=38, grows=1, cell=lambda item, _: Cell(item.description)),
-    Column(title="MATCHES", width=9, right=True, cell=lambda item, _: _matches_cell(item)),
-    Column(title="OLDEST", width=7, right=True, cell=lambda item, _: Cell(format_age(item.oldest))),
-    Column(
-        title="LAST RUN",
-        width=8,
-        right=True,
-        ticks=True,
-        cell=lambda item, now: Cell(
-            "-" if item.last_at is None else f"{format_short_age(now - item.last_at)} ago", Tone.DIM
-        ),
-    ),
-    Column(title="POLICY", width=8, cell=lambda item, _: _policy_cell(item)),
+    Column("SWEEP (same as: horsies sweep)", 38, lambda item: item.description, grows=1),
+    Column("MATCHES", 9, _matches_cell, right=True),
+    Column("OLDEST", 7, lambda item: format_age(item.oldest), right=True),
+    Column("LAST RUN", 8, value_at=_last_run_text, tone=Tone.DIM, right=True),
+    Column("POLICY", 8, _policy_cell),
 )
 
 
@@ -219,17 +215,15 @@ def _table_text(table: TableStorage, now: datetime) -> str:
 
 # Operator log dialog
 
-LOG_COLUMNS: Final = (
-    Column[AuditRow](title="TIME", width=11, cell=lambda row, _: Cell(f"{row.at:%m-%d %H:%M}", Tone.DIM)),
-    Column[AuditRow](title="ACTOR", width=8, grows=1, cell=lambda row, _: Cell(row.actor)),
-    Column[AuditRow](title="ACTION", width=8, grows=2, cell=lambda row, _: Cell(action_text(row))),
-    Column[AuditRow](title="TARGET", width=12, grows=2, cell=lambda row, _: Cell(target_text(row))),
-    Column[AuditRow](title="CHANGED", width=7, right=True, cell=lambda row, _: Cell(format_count(row.affected))),
-    Column[AuditRow](
-        title="SKIPPED", width=7, drop_rank=2, right=True, cell=lambda row, _: Cell(format_count(row.skipped))
-    ),
-    Column[AuditRow](title="VIA", width=7, drop_rank=3, cell=lambda row, _: Cell(row.via, Tone.DIM)),
-    Column[AuditRow](title="REASON", width=12, grows=3, drop_rank=1, cell=lambda row, _: Cell(row.reason or "")),
+LOG_COLUMNS: Final[tuple[Column[AuditRow], ...]] = (
+    Column("TIME", 11, lambda row: f"{row.at:%m-%d %H:%M}", tone=Tone.DIM),
+    Column("ACTOR", 8, lambda row: row.actor, grows=1),
+    Column("ACTION", 8, action_text, grows=2),
+    Column("TARGET", 12, target_text, grows=2),
+    Column("CHANGED", 7, lambda row: format_count(row.affected), right=True),
+    Column("SKIPPED", 7, lambda row: format_count(row.skipped), right=True, drop_rank=2),
+    Column("VIA", 7, lambda row: row.via, tone=Tone.DIM, drop_rank=3),
+    Column("REASON", 12, lambda row: row.reason or "", grows=3, drop_rank=1),
 )
 
 
@@ -241,9 +235,7 @@ class OperatorLogDialog(ModalScreen[None]):
     def __init__(self, context: AppContext, rows: Sequence[AuditRow]) -> None:
         super().__init__()
         self._rows = tuple(reversed(rows))
-        self.list: RowList[AuditRow] = RowList(
-            LOG_COLUMNS, key=lambda row: row.id, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[AuditRow] = RowList(LOG_COLUMNS, key=lambda row: row.id, context=context)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="log-dialog"):
@@ -274,9 +266,7 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
         self.data = MaintenanceData()
-        self.list: RowList[MaintenanceItem] = RowList(
-            MAINTENANCE_COLUMNS, key=lambda item: item.key, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[MaintenanceItem] = RowList(MAINTENANCE_COLUMNS, key=lambda item: item.key, context=context)
         self._proposals = ProposalRunner(self)
         self._counted_at: datetime | None = None
 

@@ -48,11 +48,11 @@ CHART_WIDTH: Final = 20
 
 # Columns and sort orders
 
-_TONES = {
-    QueueHealth.OK: Tone.GOOD,
-    QueueHealth.BACKLOG: Tone.WARN,
-    QueueHealth.PAUSED: Tone.DIM,
-    QueueHealth.UNSERVED: Tone.BAD,
+_STATES: Final = {
+    QueueHealth.OK: Cell("ok", Tone.GOOD),
+    QueueHealth.BACKLOG: Cell("backlog", Tone.WARN, glyph="warn"),
+    QueueHealth.PAUSED: Cell("paused", Tone.DIM, glyph="paused"),
+    QueueHealth.UNSERVED: Cell("unserved", Tone.BAD, glyph="bad"),
 }
 _OLDEST_STEP = timedelta(seconds=10)
 
@@ -84,44 +84,6 @@ QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
 }
 
 
-def queue_columns(glyphs: Glyphs) -> tuple[Column[QueueLine], ...]:
-    signs = {QueueHealth.BACKLOG: glyphs.warn, QueueHealth.PAUSED: glyphs.paused, QueueHealth.UNSERVED: glyphs.bad}
-
-    def state(line: QueueLine, _: datetime) -> Cell:
-        health = queue_health(line.row)
-        return Cell(f"{signs[health]} {health}" if health in signs else health, _TONES[health])
-
-    return (
-        Column(title="QUEUE", width=12, grows=1, cell=lambda line, _: Cell(line.row.name)),
-        Column(title="PRI", width=3, right=True, drop_rank=4, cell=lambda line, _: Cell(_or_dash(line.row.priority))),
-        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count_cell(line.row.pending)),
-        Column(title="DUE+", width=5, right=True, drop_rank=3, cell=lambda line, _: _count_cell(line.row.delayed)),
-        Column(title="CLAIM", width=5, right=True, drop_rank=2, cell=lambda line, _: _count_cell(line.row.claimed)),
-        Column(
-            title="RUN/CAP",
-            width=8,
-            right=True,
-            cell=lambda line, _: Cell(f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}"),
-        ),
-        Column(title="OLDEST", width=7, right=True, ticks=True, cell=_oldest_cell),
-        Column(
-            title="DONE/m",
-            width=6,
-            right=True,
-            drop_rank=1,
-            cell=lambda line, _: _count_cell(line.row.finished_last_minute - line.row.failed_last_minute),
-        ),
-        Column(
-            title="FAIL/m",
-            width=6,
-            right=True,
-            drop_rank=1,
-            cell=lambda line, _: _count_cell(line.row.failed_last_minute, tone=Tone.BAD),
-        ),
-        Column(title="STATE", width=10, cell=state),
-    )
-
-
 def _oldest_cell(line: QueueLine, now: datetime) -> Cell:
     is_late = queue_health(line.row) is QueueHealth.BACKLOG
     age = None if line.due_since is None else now - line.due_since
@@ -134,6 +96,24 @@ def _count_cell(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
 
 def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
+
+
+def _done_cell(line: QueueLine) -> Cell:
+    return _count_cell(line.row.finished_last_minute - line.row.failed_last_minute)
+
+
+QUEUE_COLUMNS: Final[tuple[Column[QueueLine], ...]] = (
+    Column("QUEUE", 12, lambda line: line.row.name, grows=1),
+    Column("PRI", 3, lambda line: _or_dash(line.row.priority), right=True, drop_rank=4),
+    Column("PEND", 6, lambda line: _count_cell(line.row.pending), right=True),
+    Column("DUE+", 5, lambda line: _count_cell(line.row.delayed), right=True, drop_rank=3),
+    Column("CLAIM", 5, lambda line: _count_cell(line.row.claimed), right=True, drop_rank=2),
+    Column("RUN/CAP", 8, lambda line: f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}", right=True),
+    Column("OLDEST", 7, value_at=_oldest_cell, right=True),
+    Column("DONE/m", 6, _done_cell, right=True, drop_rank=1),
+    Column("FAIL/m", 6, lambda line: _count_cell(line.row.failed_last_minute, tone=Tone.BAD), right=True, drop_rank=1),
+    Column("STATE", 10, lambda line: _STATES[queue_health(line.row)]),
+)
 
 
 # Detail pane
@@ -220,7 +200,7 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
     sort_keys = QUEUE_SORT_KEYS
 
     def __init__(self, context: AppContext) -> None:
-        super().__init__(context, queue_columns(context.glyphs), key=lambda line: line.row.name)
+        super().__init__(context, QUEUE_COLUMNS, key=lambda line: line.row.name)
         self._proposals = ProposalRunner(self)
         self._detail: QueueDetail | None = None
 

@@ -75,21 +75,17 @@ def status_glyphs(tasks: Sequence[TaskSummary], glyphs: Glyphs) -> str:
     return "".join(by_status.get(TaskStatus(task.status), glyphs.waiting) for task in reversed(tasks))
 
 
+def _last_run_text(schedule: ScheduleRow, now: datetime) -> str:
+    return "never" if schedule.last_run_at is None else f"{format_short_age(now - schedule.last_run_at)} ago"
+
+
 SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
-    Column(title="SCHEDULE", width=14, grows=2, cell=lambda row, _: Cell(row.name)),
-    Column(title="WHEN", width=20, grows=2, drop_rank=1, cell=lambda row, _: Cell(schedule_text(row))),
-    Column(title="NEXT RUN", width=11, ticks=True, cell=_next_run_cell),
-    Column(
-        title="LAST RUN",
-        width=8,
-        drop_rank=2,
-        ticks=True,
-        cell=lambda row, now: Cell(
-            "never" if row.last_run_at is None else f"{format_short_age(now - row.last_run_at)} ago"
-        ),
-    ),
-    Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result_cell(row)),
-    Column(title="RUNS", width=6, right=True, drop_rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
+    Column("SCHEDULE", 14, lambda row: row.name, grows=2),
+    Column("WHEN", 20, schedule_text, grows=2, drop_rank=1),
+    Column("NEXT RUN", 11, value_at=_next_run_cell),
+    Column("LAST RUN", 8, value_at=_last_run_text, drop_rank=2),
+    Column("RESULT", 11, _result_cell, grows=1),
+    Column("RUNS", 6, lambda row: f"{row.run_count:,}", right=True, drop_rank=3),
 )
 
 
@@ -98,9 +94,7 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.list: RowList[ScheduleRow] = RowList(
-            SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[ScheduleRow] = RowList(SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, context=context)
         self._schedules: tuple[ScheduleRow, ...] = ()
         self._recent = ""
         self._hides_disabled = False

@@ -70,17 +70,15 @@ def _decision_cell(candidate: StaleCandidate, now: datetime) -> Cell:
 
 
 STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
-    Column(title="ID", width=8, cell=lambda row, _: Cell(short_id(row.id))),
-    Column(title="TASK", width=11, grows=3, cell=lambda row, _: Cell(row.task.task_name)),
-    Column(title="QUEUE", width=8, grows=1, drop_rank=3, cell=lambda row, _: Cell(row.task.queue_name)),
-    Column(title="STATE", width=7, cell=lambda row, _: Cell(row.task.state, status_tone(row.task.state))),
-    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda row, now: Cell(format_age(row.silence(now)))),
-    Column(title="OVER", width=7, right=True, ticks=True, cell=_over_threshold_cell),
-    Column(
-        title="WORKER", width=17, drop_rank=1, ticks=True, cell=lambda row, now: Cell(owner_text(row, now), Tone.DIM)
-    ),
-    Column(title="DECISION", width=13, grows=1, ticks=True, cell=_decision_cell),
-    Column(title="REASON", width=14, drop_rank=4, cell=lambda row, _: Cell(row.task.reason, Tone.DIM)),
+    Column("ID", 8, lambda row: short_id(row.id)),
+    Column("TASK", 11, lambda row: row.task.task_name, grows=3),
+    Column("QUEUE", 8, lambda row: row.task.queue_name, grows=1, drop_rank=3),
+    Column("STATE", 7, lambda row: Cell(row.task.state, status_tone(row.task.state))),
+    Column("SILENT", 6, value_at=lambda row, now: format_age(row.silence(now)), right=True),
+    Column("OVER", 7, value_at=_over_threshold_cell, right=True),
+    Column("WORKER", 17, value_at=owner_text, tone=Tone.DIM, drop_rank=1),
+    Column("DECISION", 13, value_at=_decision_cell, grows=1),
+    Column("REASON", 14, lambda row: row.task.reason, tone=Tone.DIM, drop_rank=4),
 )
 
 
@@ -101,9 +99,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
         super().__init__(context)
         self.options = SweepOptions()
         self.candidates: StaleCandidates | None = None
-        self.list: RowList[StaleCandidate] = RowList(
-            STALE_COLUMNS, key=lambda candidate: candidate.id, now=context.clock.now, glyphs=context.glyphs
-        )
+        self.list: RowList[StaleCandidate] = RowList(STALE_COLUMNS, key=lambda candidate: candidate.id, context=context)
         self._proposals = ProposalRunner(self, after_apply=self.list.unmark)
         self._detail: TaskDetail | None = None
 

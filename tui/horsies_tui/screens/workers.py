@@ -50,15 +50,15 @@ CHART_WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 3
 
 # Columns and sort orders
 
-_TONES = {
-    WorkerHealth.RUNNING: Tone.GOOD,
-    WorkerHealth.STARTING: Tone.BUSY,
-    WorkerHealth.HOT: Tone.WARN,
-    WorkerHealth.DRAINING: Tone.DIM,
-    WorkerHealth.SILENT: Tone.WARN,
-    WorkerHealth.STALE: Tone.BAD,
-    WorkerHealth.LOST: Tone.BAD,
-    WorkerHealth.STOPPED: Tone.DIM,
+_STATES: Final = {
+    WorkerHealth.RUNNING: Cell("running", Tone.GOOD),
+    WorkerHealth.STARTING: Cell("starting", Tone.BUSY),
+    WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph="warn"),
+    WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph="paused"),
+    WorkerHealth.SILENT: Cell("silent", Tone.WARN, glyph="warn"),
+    WorkerHealth.STALE: Cell("stale", Tone.BAD, glyph="bad"),
+    WorkerHealth.LOST: Cell("lost", Tone.BAD, glyph="bad"),
+    WorkerHealth.STOPPED: Cell("stopped", Tone.DIM),
 }
 
 WORKER_SORT_KEYS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
@@ -72,58 +72,29 @@ WORKER_SORT_KEYS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
 }
 
 
-def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
-    signs = {
-        WorkerHealth.HOT: glyphs.warn,
-        WorkerHealth.DRAINING: glyphs.paused,
-        WorkerHealth.SILENT: glyphs.warn,
-        WorkerHealth.STALE: glyphs.bad,
-        WorkerHealth.LOST: glyphs.bad,
-    }
-
-    def state(worker: WorkerRow, _: datetime) -> Cell:
-        health = worker_health(worker)
-        return Cell(f"{signs[health]} {health}" if health in signs else health, _TONES[health])
-
-    return (
-        Column(title="WORKER", width=8, cell=lambda worker, _: Cell(short_id(worker.worker_id))),
-        Column(title="HOST:PID", width=12, grows=2, cell=lambda worker, _: Cell(f"{worker.hostname}:{worker.pid}")),
-        Column(title="QUEUES", width=9, grows=3, drop_rank=3, cell=lambda worker, _: Cell(",".join(worker.queues))),
-        Column(
-            # Tasks per processes: a process that runs coroutines has several tasks.
-            title="RUN/PROC",
-            width=8,
-            right=True,
-            cell=lambda worker, _: Cell(f"{worker.tasks_running}/{worker.processes}"),
-        ),
-        Column(title="CLM", width=3, right=True, drop_rank=2, cell=lambda worker, _: Cell(str(worker.tasks_claimed))),
-        Column(title="CPU", width=4, right=True, drop_rank=1, cell=lambda worker, _: _percent(worker.cpu_percent)),
-        Column(title="MEM", width=4, right=True, drop_rank=1, cell=lambda worker, _: _percent(worker.memory_percent)),
-        Column(
-            title="BEAT",
-            width=6,
-            right=True,
-            ticks=True,
-            cell=lambda worker, now: Cell(
-                format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD
-            ),
-        ),
-        Column(
-            title="UP",
-            width=4,
-            right=True,
-            drop_rank=4,
-            ticks=True,
-            cell=lambda worker, now: Cell(format_short_age(now - worker.started_at)),
-        ),
-        Column(title="STATE", width=10, cell=state),
-    )
-
-
 def _percent(value: float | None) -> Cell:
     if value is None:
         return Cell("-", Tone.DIM)
     return Cell(f"{value:.0f}%", Tone.WARN if value >= HOT_PERCENT else Tone.PLAIN)
+
+
+def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
+    return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)
+
+
+WORKER_COLUMNS: Final[tuple[Column[WorkerRow], ...]] = (
+    Column("WORKER", 8, lambda worker: short_id(worker.worker_id)),
+    Column("HOST:PID", 12, lambda worker: f"{worker.hostname}:{worker.pid}", grows=2),
+    Column("QUEUES", 9, lambda worker: ",".join(worker.queues), grows=3, drop_rank=3),
+    # Tasks per processes: a process that runs coroutines has several tasks.
+    Column("RUN/PROC", 8, lambda worker: f"{worker.tasks_running}/{worker.processes}", right=True),
+    Column("CLM", 3, lambda worker: str(worker.tasks_claimed), right=True, drop_rank=2),
+    Column("CPU", 4, lambda worker: _percent(worker.cpu_percent), right=True, drop_rank=1),
+    Column("MEM", 4, lambda worker: _percent(worker.memory_percent), right=True, drop_rank=1),
+    Column("BEAT", 6, value_at=_heartbeat_cell, right=True),
+    Column("UP", 4, value_at=lambda worker, now: format_short_age(now - worker.started_at), right=True, drop_rank=4),
+    Column("STATE", 10, lambda worker: _STATES[worker_health(worker)]),
+)
 
 
 # Detail pane
@@ -215,7 +186,7 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
     sort_keys = WORKER_SORT_KEYS
 
     def __init__(self, context: AppContext) -> None:
-        super().__init__(context, worker_columns(context.glyphs), key=lambda worker: worker.worker_id)
+        super().__init__(context, WORKER_COLUMNS, key=lambda worker: worker.worker_id)
         # Picking the same column again reverses the order: hosts are sorted A to Z.
         self.order = self.order.with_column(self.order.column)
         self._proposals = ProposalRunner(self)

@@ -17,7 +17,7 @@ from horsies.errors import HorsiesError
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data.context import AppContext
 from horsies_tui.format import format_count, safe
-from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
+from horsies_tui.widgets.row_list import Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
     from horsies_ops.reads.search import Facets
@@ -43,15 +43,14 @@ class FacetChoice:
         return self.field, self.value
 
 
-POPUP_COLUMNS: Final = (
-    Column[FacetChoice](title="FIELD", width=7, cell=lambda choice, _: Cell(FACET_FIELDS[choice.field], Tone.DIM)),
-    Column[FacetChoice](title="VALUE", width=20, grows=1, cell=lambda choice, _: Cell(choice.value)),
-    Column[FacetChoice](
-        title="TASKS",
-        width=8,
-        right=True,
-        cell=lambda choice, _: Cell("-" if choice.count is None else format_count(choice.count)),
-    ),
+def _count_text(choice: FacetChoice) -> str:
+    return "-" if choice.count is None else format_count(choice.count)
+
+
+POPUP_COLUMNS: Final[tuple[Column[FacetChoice], ...]] = (
+    Column("FIELD", 7, lambda choice: FACET_FIELDS[choice.field], tone=Tone.DIM),
+    Column("VALUE", 20, lambda choice: choice.value, grows=1),
+    Column("TASKS", 8, _count_text, right=True),
 )
 
 
@@ -67,9 +66,7 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
         super().__init__()
         self._facets = facets
         self._task_filter = task_filter
-        self._list: RowList[FacetChoice] = RowList(
-            POPUP_COLUMNS, key=lambda choice: choice.key, now=context.clock.now, glyphs=context.glyphs
-        )
+        self._list: RowList[FacetChoice] = RowList(POPUP_COLUMNS, key=lambda choice: choice.key, context=context)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="facets"):
@@ -125,14 +122,9 @@ def with_facets(task_filter: TaskFilter, keys: Collection[FacetKey]) -> TaskFilt
     return replace(task_filter, **values)
 
 
-SIDEBAR_COLUMNS: Final = (
-    Column[FacetChoice](title="NEWEST 10K", width=11, grows=1, cell=lambda choice, _: Cell(choice.value)),
-    Column[FacetChoice](
-        title="",
-        width=6,
-        right=True,
-        cell=lambda choice, _: Cell("-" if choice.count is None else format_count(choice.count), Tone.DIM),
-    ),
+SIDEBAR_COLUMNS: Final[tuple[Column[FacetChoice], ...]] = (
+    Column("NEWEST 10K", 11, lambda choice: choice.value, grows=1),
+    Column("", 6, _count_text, tone=Tone.DIM, right=True),
 )
 
 
@@ -161,9 +153,7 @@ class FacetSidebar(Vertical):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__()
-        self._list = FacetList(
-            SIDEBAR_COLUMNS, key=lambda choice: choice.key, now=context.clock.now, glyphs=context.glyphs
-        )
+        self._list = FacetList(SIDEBAR_COLUMNS, key=lambda choice: choice.key, context=context)
         self._task_filter: TaskFilter | None = None
 
     def compose(self) -> ComposeResult:

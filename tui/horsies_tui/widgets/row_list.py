@@ -8,7 +8,7 @@ and reordered. The cursor skips headings between rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar, cast
@@ -25,9 +25,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
+from horsies_tui.data.context import AppContext
 from horsies_tui.format import fit, sanitize, truncate
 from horsies_tui.keys import SharedScope, bindings
-from horsies_tui.theme import UNICODE, Glyphs
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -62,25 +62,34 @@ class Cell:
 
     text: str
     tone: Tone = Tone.PLAIN
+    glyph: str = ""
+    """Name of the glyph before the text."""
 
 
 # No slots: `Column[Task](…)` sets `__orig_class__` on the instance, which slots would not allow.
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column of a list of `T`; `cell` gets the row and the current database time."""
+    """One column of a list of `T`, with `value` or `value_at` of a row as its cell."""
 
     title: str
     width: int
     """Minimum width."""
-    cell: Callable[[T, datetime], Cell]
+    value: Callable[[T], Cell | str] = str
+    _: KW_ONLY
+    value_at: Callable[[T, datetime], Cell | str] | None = None
+    """Gets the database time too; for cells that change with time alone, such as ages."""
+    tone: Tone = Tone.PLAIN
+    """The tone of values that are plain text."""
     drop_rank: int = 0
     """Columns with the highest rank are dropped first if there is no room."""
     grows: int = 0
     """Relative share of the remaining width; 0 keeps the minimum width."""
     right: bool = False
     """Whether the text is aligned to the right."""
-    ticks: bool = False
-    """Whether its cells change with time alone, such as ages."""
+
+    def cell(self, row: T, now: datetime) -> Cell:
+        value = self.value(row) if self.value_at is None else self.value_at(row, now)
+        return value if isinstance(value, Cell) else Cell(value, self.tone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ class Heading:
 
 
 class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
-    """Rows of `T` in columns. `now` gives the database time for the cells."""
+    """Rows of `T` in columns."""
 
     shows_cursor: ClassVar[bool] = True
     """Whether the cursor is also drawn while the list has no focus."""
@@ -132,16 +141,15 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         columns: Sequence[Column[T]],
         *,
         key: Callable[[T], Hashable],
-        now: Callable[[], datetime],
-        glyphs: Glyphs = UNICODE,
+        context: AppContext,
         id: str | None = None,  # noqa: A002  # Textual's name
     ) -> None:
         super().__init__(id=id)
         self.selection: RowSelection[Any] = RowSelection()
         self.columns = tuple(columns)
         self._key = key
-        self._now = now
-        self._glyphs = glyphs
+        self._now = context.clock.now
+        self._glyphs = context.glyphs
         self._rows: tuple[T | Heading, ...] = ()
         self._placed_columns: tuple[PlacedColumn[T], ...] = ()
         self._scrolled_columns: int | None = None
@@ -160,6 +168,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """The row under the cursor."""
         row = self._rows[self.selection.cursor_index] if self._rows else None
         return None if isinstance(row, Heading) else row
+
+    def row_text(self, row: T) -> str:
+        """The text of a row to search in, in lower case."""
+        # Without ages: rows would match or not as time passes.
+        columns = [column for column in self.columns if column.value_at is None]
+        return " ".join(column.cell(row, self._now()).text for column in columns).lower()
 
     @property
     def page_size(self) -> int:
@@ -199,7 +213,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def tick(self) -> None:
         """Repaint the cells that changed with time."""
-        self._repaint([placed for placed in self._placed_columns if placed.column.ticks])
+        self._repaint([placed for placed in self._placed_columns if placed.column.value_at is not None])
 
     def _repaint(self, columns: Sequence[PlacedColumn[T]]) -> None:
         """Repaint the visible cells of these columns that differ from what was drawn."""
@@ -256,7 +270,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         pieces = [(0, gutter, base)]
         for placed in self._placed_columns:
             cell = cells[placed.x]
-            text = fit(cell.text, placed.width, right=placed.column.right)
+            glyph = getattr(self._glyphs, cell.glyph) if cell.glyph else ""
+            text = fit(f"{glyph} {cell.text}".strip() if glyph else cell.text, placed.width, right=placed.column.right)
             pieces.append((placed.x, text, self._cell_style(is_cursor, is_marked, cell.tone)))
         return build_strip(pieces, self.size.width, base)
 

@@ -64,8 +64,7 @@ class TaskListScreen(MainScreen):
         self.list: RowList[TaskSummary] = RowList(
             (*TASK_COLUMNS, self._argument_previews.column),
             key=lambda task: task.id,
-            now=context.clock.now,
-            glyphs=context.glyphs,
+            context=context,
         )
         self.order = NEWEST_FIRST
 

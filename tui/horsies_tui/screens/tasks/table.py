@@ -69,47 +69,38 @@ def _status_cell(task: TaskSummary, now: datetime) -> Cell:
     return Cell("DELAYED", Tone.DIM) if is_delayed else Cell(task.status, status_tone(task.status))
 
 
-def _error_cell(task: TaskSummary, now: datetime) -> Cell:
+def _error_cell(task: TaskSummary, now: datetime) -> Cell | str:
     """Show the error code or, for delayed tasks, when they are due."""
     if task.error_code is not None:
         return Cell(task.error_code, Tone.BAD)
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
         return Cell(f"due in {format_age(task.enqueued_at - now)}", Tone.DIM)
-    return Cell("")
+    return ""
 
 
-def _attempt_cell(task: TaskSummary) -> Cell:
+def _attempt_text(task: TaskSummary) -> str:
     # attempt_count counts finished attempts only.
     is_running = task.status == TaskStatus.RUNNING
-    return Cell(f"{task.attempt_count + is_running}/{task.max_retries + 1}")
+    return f"{task.attempt_count + is_running}/{task.max_retries + 1}"
 
 
-def _heartbeat_cell(task: TaskSummary, now: datetime) -> Cell:
+def _heartbeat_text(task: TaskSummary, now: datetime) -> str:
     age = silence(task, now)
-    return Cell("" if age is None else format_age(age), Tone.BUSY)
+    return "" if age is None else format_age(age)
 
 
 TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
-    Column(title="ID", width=8, cell=lambda task, _: Cell(short_id(task.id))),
-    Column(title="TASK", width=15, grows=4, cell=lambda task, _: Cell(task.name)),
-    Column(title="QUEUE", width=8, grows=1, drop_rank=1, cell=lambda task, _: Cell(task.queue)),
-    Column(title="STATUS", width=9, cell=_status_cell),
-    Column(title="ATT", width=4, drop_rank=2, cell=lambda task, _: _attempt_cell(task)),
-    Column(title="WORKER", width=8, drop_rank=3, cell=lambda task, _: Cell(short_id(task.worker_id), Tone.DIM)),
-    Column(title="HB", width=6, drop_rank=4, right=True, ticks=True, cell=_heartbeat_cell),
-    Column(
-        title="WAIT",
-        width=6,
-        drop_rank=6,
-        right=True,
-        ticks=True,
-        cell=lambda task, now: Cell(format_age(wait_time(task, now))),
-    ),
-    Column(title="PRIO", width=4, drop_rank=7, right=True, cell=lambda task, _: Cell(str(task.priority))),
-    Column(
-        title="AGE", width=4, right=True, ticks=True, cell=lambda task, now: Cell(format_short_age(now - task.sent_at))
-    ),
-    Column(title="ERROR", width=13, grows=3, drop_rank=1, ticks=True, cell=_error_cell),
+    Column("ID", 8, lambda task: short_id(task.id)),
+    Column("TASK", 15, lambda task: task.name, grows=4),
+    Column("QUEUE", 8, lambda task: task.queue, grows=1, drop_rank=1),
+    Column("STATUS", 9, value_at=_status_cell),
+    Column("ATT", 4, _attempt_text, drop_rank=2),
+    Column("WORKER", 8, lambda task: short_id(task.worker_id), tone=Tone.DIM, drop_rank=3),
+    Column("HB", 6, value_at=_heartbeat_text, tone=Tone.BUSY, drop_rank=4, right=True),
+    Column("WAIT", 6, value_at=lambda task, now: format_age(wait_time(task, now)), drop_rank=6, right=True),
+    Column("PRIO", 4, lambda task: str(task.priority), drop_rank=7, right=True),
+    Column("AGE", 4, value_at=lambda task, now: format_short_age(now - task.sent_at), right=True),
+    Column("ERROR", 13, value_at=_error_cell, grows=3, drop_rank=1),
 )
 
 
@@ -151,13 +142,10 @@ class ArgumentPreviews:
 
     @property
     def column(self) -> Column[TaskSummary]:
-        return Column(
-            title=ARGUMENTS_TITLE,
-            width=16,
-            grows=6,
-            drop_rank=8,
-            cell=lambda task, _: Cell(self._previews.get(task.id, ""), Tone.DIM),
-        )
+        return Column(ARGUMENTS_TITLE, 16, self._text, tone=Tone.DIM, grows=6, drop_rank=8)
+
+    def _text(self, task: TaskSummary) -> str:
+        return self._previews.get(task.id, "")
 
     def missing(self, tasks: Iterable[TaskSummary]) -> list[UUID]:
         """Return the ids of the tasks without a cached preview."""

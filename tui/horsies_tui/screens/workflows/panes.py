@@ -114,6 +114,10 @@ def run_tone(status: str) -> Tone:
     return RUN_TONES.get(WorkflowStatus(status), Tone.PLAIN)
 
 
+def _node_cell(line: NodeLine) -> Cell:
+    return Cell(f"{line.indent}{line.text}", Tone.DIM if line.is_pointer else NODE_TONES[line.status])
+
+
 def _note_cell(line: NodeLine, now: datetime) -> Cell:
     started_at = line.nodes[0].started_at
     if line.status == WorkflowTaskStatus.RUNNING and started_at is not None and not line.is_pointer:
@@ -122,31 +126,16 @@ def _note_cell(line: NodeLine, now: datetime) -> Cell:
 
 
 RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
-    Column(title="WORKFLOW", width=10, grows=3, cell=lambda run, _: Cell(run.name)),
-    Column(title="ID", width=8, cell=lambda run, _: Cell(short_id(run.id), Tone.DIM)),
-    Column(title="STATUS", width=9, cell=lambda run, _: Cell(run.status, run_tone(run.status))),
-    Column(title="DONE", width=8, right=True, drop_rank=1, cell=lambda run, _: Cell(f"{run.done}/{run.total}")),
-    Column(
-        title="FAIL",
-        width=5,
-        right=True,
-        drop_rank=2,
-        cell=lambda run, _: Cell(f"{run.failed:,}" if run.failed else "", Tone.BAD),
-    ),
-    Column(
-        title="AGE", width=4, right=True, ticks=True, cell=lambda run, now: Cell(format_short_age(now - run.created_at))
-    ),
-    Column(title="ERROR", width=14, grows=1, drop_rank=3, cell=lambda run, _: Cell(run.error_code or "", Tone.BAD)),
+    Column("WORKFLOW", 10, lambda run: run.name, grows=3),
+    Column("ID", 8, lambda run: short_id(run.id), tone=Tone.DIM),
+    Column("STATUS", 9, lambda run: Cell(run.status, run_tone(run.status))),
+    Column("DONE", 8, lambda run: f"{run.done}/{run.total}", right=True, drop_rank=1),
+    Column("FAIL", 5, lambda run: f"{run.failed:,}" if run.failed else "", tone=Tone.BAD, right=True, drop_rank=2),
+    Column("AGE", 4, value_at=lambda run, now: format_short_age(now - run.created_at), right=True),
+    Column("ERROR", 14, lambda run: run.error_code or "", tone=Tone.BAD, grows=1, drop_rank=3),
 )
 
 NODE_COLUMNS: Final[tuple[Column[NodeLine], ...]] = (
-    Column(
-        title="NODE",
-        width=30,
-        grows=3,
-        cell=lambda line, _: Cell(
-            f"{line.indent}{line.text}", Tone.DIM if line.is_pointer else NODE_TONES[line.status]
-        ),
-    ),
-    Column(title="", width=19, grows=1, ticks=True, cell=_note_cell),
+    Column("NODE", 30, _node_cell, grows=3),
+    Column("", 19, value_at=_note_cell, grows=1),
 )

@@ -48,11 +48,9 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.run_list: RowList[WorkflowRow] = RowList(
-            RUN_COLUMNS, key=lambda run: run.id, now=context.clock.now, glyphs=context.glyphs, id="runs"
-        )
+        self.run_list: RowList[WorkflowRow] = RowList(RUN_COLUMNS, key=lambda run: run.id, context=context, id="runs")
         self.node_list: RowList[NodeLine] = RowList(
-            NODE_COLUMNS, key=lambda line: line.key, now=context.clock.now, glyphs=context.glyphs, id="nodes"
+            NODE_COLUMNS, key=lambda line: line.key, context=context, id="nodes"
         )
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
