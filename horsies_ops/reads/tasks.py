@@ -11,10 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from horsies.model.settings import RecoveryConfig
-from horsies.model.task import TaskStatus, parse_id
+from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
 from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import TASKS, AttemptRow
+from horsies.store.tasks import TASKS
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, SearchRange, search_ranges, sent_at_from_id, time_limit
 from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
@@ -136,7 +136,7 @@ class TaskDetail:
     """Everything about one task; attempts, heartbeats and events are newest first."""
 
     task: TaskRecord
-    attempts: tuple[AttemptRow, ...]
+    attempts: tuple[TaskAttemptInfo, ...]
     heartbeats: tuple[HeartbeatRow, ...]
     events: tuple[TaskEventRow, ...]
     recovery_decision: RecoveryDecision | None = None

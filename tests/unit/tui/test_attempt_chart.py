@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
 from horsies_ops.reads.stale import RecoveryDecision
-from horsies_ops.reads.tasks import AttemptRow, HeartbeatRow, TaskDetail, TaskRecord
+from horsies_ops.reads.tasks import HeartbeatRow, TaskDetail, TaskRecord
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
@@ -45,22 +45,16 @@ def _heartbeats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, 
     )
 
 
-def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAILED") -> AttemptRow:
-    return AttemptRow(
-        task_id=DemoSystem(lambda: NOON).send(KINDS[0]).id,
+def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAILED") -> TaskAttemptInfo:
+    return TaskAttemptInfo(
+        task_id=str(DemoSystem(lambda: NOON).send(KINDS[0]).id),
         attempt=number,
         claim_token=number,
-        outcome=outcome,
+        outcome=TaskAttemptOutcome(outcome),
         will_retry=True,
         started_at=_at(began_s),
         finished_at=_at(ended_s),
         error_code=None if outcome == "COMPLETED" else "BOOM",
-        error_message=None,
-        failed_reason=None,
-        worker_id=None,
-        worker_hostname=None,
-        worker_pid=None,
-        worker_process_name=None,
     )
 
 

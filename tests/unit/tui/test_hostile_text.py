@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
-from horsies.model.task import TaskStatus
-from horsies_ops.reads.tasks import AttemptRow, TaskDetail
+from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
+from horsies_ops.reads.tasks import TaskDetail
 from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
 from horsies_tui.demo.catalog import KINDS
@@ -102,11 +102,11 @@ class HostileSource(DemoSource):
         if detail is None:
             return None
         text = detail.task.name
-        attempt = AttemptRow(
-            task_id=detail.task.id,
+        attempt = TaskAttemptInfo(
+            task_id=str(detail.task.id),
             attempt=1,
             claim_token=1,
-            outcome="FAILED",
+            outcome=TaskAttemptOutcome.FAILED,
             will_retry=False,
             started_at=NOON - timedelta(minutes=1),
             finished_at=NOON,

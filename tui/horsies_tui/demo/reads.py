@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.recovery.decision import DecisionKind, RecoveryReason
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.stale import RecoveryDecision
-from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, AttemptRow, HeartbeatRow, TaskDetail, TaskEventRow, TaskRecord
+from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, HeartbeatRow, TaskDetail, TaskEventRow, TaskRecord
 from horsies_ops.reads.workers import SnapshotRow, WorkerRow
 from horsies_tui.demo.catalog import KINDS_BY_NAME, LOST_WORKER, QUEUES, STALE_AFTER, WORKERS, DemoWorker
 
@@ -99,11 +99,11 @@ def task_detail(task: TaskRecord, now: datetime) -> TaskDetail:
     )
 
 
-def _attempts(task: TaskRecord) -> tuple[AttemptRow, ...]:
+def _attempts(task: TaskRecord) -> tuple[TaskAttemptInfo, ...]:
     """The finished attempts, newest first. The last one ends with the task; earlier times are made up."""
     is_finished = task.finished_at is not None
     started_at, finished_at = task.started_at or task.sent_at, task.finished_at
-    attempts: list[AttemptRow] = []
+    attempts: list[TaskAttemptInfo] = []
     for number in range(task.attempt_count, 0, -1):
         is_last = number == task.attempt_count and is_finished
         if not is_last or finished_at is None:
@@ -115,27 +115,26 @@ def _attempts(task: TaskRecord) -> tuple[AttemptRow, ...]:
 
 def _attempt(
     task: TaskRecord, number: int, started_at: datetime, finished_at: datetime, *, is_last: bool
-) -> AttemptRow:
+) -> TaskAttemptInfo:
     kind, is_completed = KINDS_BY_NAME[task.name], is_last and task.status == TaskStatus.COMPLETED
-    return AttemptRow(
-        task_id=task.id,
+    return TaskAttemptInfo(
+        task_id=str(task.id),
         attempt=number,
         claim_token=number,
-        outcome="COMPLETED" if is_completed else "FAILED",
+        outcome=TaskAttemptOutcome.COMPLETED if is_completed else TaskAttemptOutcome.FAILED,
         will_retry=not is_last,
         started_at=started_at,
         finished_at=finished_at,
         error_code=None if is_completed else kind.error_code,
         error_message=None if is_completed else kind.message,
-        failed_reason=None,
-        worker_id=task.worker_id,
+        worker_id=None if task.worker_id is None else str(task.worker_id),
         worker_hostname=task.worker_hostname,
         worker_pid=task.worker_pid,
         worker_process_name="child-2",
     )
 
 
-def _heartbeats(task: TaskRecord, attempts: tuple[AttemptRow, ...]) -> tuple[HeartbeatRow, ...]:
+def _heartbeats(task: TaskRecord, attempts: tuple[TaskAttemptInfo, ...]) -> tuple[HeartbeatRow, ...]:
     """One per interval while an attempt ran, newest first."""
     heartbeats: list[HeartbeatRow] = []
     for attempt in attempts:

@@ -24,7 +24,7 @@ from horsies.model.task_result import (
     TaskResult,
 )
 from horsies.store.migrate import SCHEMA
-from horsies.store.tasks import TaskResultRow, task_info
+from horsies.store.tasks import TaskResultRow
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 
 if TYPE_CHECKING:
@@ -143,13 +143,16 @@ class BrokerTaskReader:
     async def info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> BrokerResult[TaskInfo | None]:
-        reading = self._info(
-            task_id,
-            include_result=include_result,
-            include_failed_reason=include_failed_reason,
-            include_attempts=include_attempts,
-        )
-        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, reading)
+        async def read() -> TaskInfo | None:
+            parsed_id = _parse_task_id(task_id)
+            return await (await self._broker().session()).tasks.info(
+                parsed_id,
+                include_result=include_result,
+                include_failed_reason=include_failed_reason,
+                include_attempts=include_attempts,
+            )
+
+        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, read())
 
     async def ping(self) -> BrokerResult[DatabasePing]:
         """Measure one round trip to the database."""
@@ -160,17 +163,6 @@ class BrokerTaskReader:
         session = await self._broker().session()
         rows = await session.tasks.results([parsed_id])
         return rows[0].document if rows else None
-
-    async def _info(
-        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> TaskInfo | None:
-        parsed_id = _parse_task_id(task_id)
-        session = await self._broker().session()
-        row = await session.tasks.info(parsed_id, with_document=include_result)
-        if row is None:
-            return None
-        attempts = await session.tasks.attempts(parsed_id) if include_attempts else None
-        return task_info(row, attempts, include_failed_reason=include_failed_reason)
 
     async def _ping(self) -> DatabasePing:
         session = await self._broker().session()

@@ -14,7 +14,7 @@ from horsies.model.crash import FailAttempt
 from horsies.model.recovery.decision import RecoveryContext, RecoveryReason
 from horsies.model.task_result import OperationalErrorCode
 from horsies.recovery.hooks import HookCaller
-from horsies.store.tasks import TaskStore, task_info
+from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
     from horsies.engine.in_flight import InFlightTask
@@ -91,13 +91,13 @@ class InterruptionNotifier:
         """The hook argument with the current state of the task; None if the task was deleted."""
         while True:
             try:
-                row = await self._tasks.info(UUID(interruption.task_id), with_document=False)
+                task = await self._tasks.info(UUID(interruption.task_id), include_failed_reason=True)
             except HorsiesError as error:
                 await self._backoff.wait(error)
                 continue
             self._backoff.reset()
-            return row and RecoveryContext(
-                task=task_info(row, include_failed_reason=True),
+            return task and RecoveryContext(
+                task=task,
                 recovering_worker_id=interruption.worker_id,
                 previous_worker_id=interruption.worker_id,
                 reason=interruption.reason,

@@ -20,6 +20,9 @@ from importlib import resources
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from horsies.codec.results import decode_result
+from horsies.model.task_result import TaskResult
+
 R = TypeVar("R")
 Q = TypeVar("Q")
 
@@ -39,7 +42,7 @@ class Query(Generic[R]):
 
     Rows are dataclasses, named tuples (ten times as fast, but without conversion) or single values. The type of a
     dataclass field decides how its column is read: a StrEnum field gets a member, a dict or Mapping field the object
-    in a JSON text.
+    in a JSON text, a TaskResult field the result in a stored document.
     """
 
     name: str
@@ -89,6 +92,8 @@ def _converter(field_type: Any) -> Callable[[Any], object] | None:
             return kind
         if (get_origin(kind) or kind) in {dict, Mapping}:
             return json_object
+        if get_origin(kind) is TaskResult:
+            return decode_result
     return None
 
 

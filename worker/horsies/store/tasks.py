@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from uuid import UUID
 
-from horsies.codec.results import decode_result
 from horsies.model.send import CompactPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
-from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskInfo, TaskStatus
+from horsies.model.task import TaskAttemptInfo, TaskInfo, TaskStatus
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
@@ -46,54 +44,6 @@ class TaskResultRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
-    id: UUID
-    task_name: str
-    status: str
-    queue_name: str
-    priority: int
-    retry_count: int
-    max_retries: int
-    crash_count: int
-    flags: str
-    sent_at: datetime
-    enqueued_at: datetime
-    next_retry_at: datetime | None
-    claimed_at: datetime | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    failed_at: datetime | None
-    good_until: datetime | None
-    worker_id: UUID | None
-    worker_hostname: str | None
-    worker_pid: int | None
-    worker_process_name: str | None
-    error_code: str | None
-    workflow_id: UUID | None
-    retry_of: UUID | None
-    failed_reason: str | None
-    document: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
-    task_id: UUID
-    attempt: int
-    claim_token: int
-    outcome: str
-    will_retry: bool
-    started_at: datetime
-    finished_at: datetime
-    error_code: str | None
-    error_message: str | None
-    failed_reason: str | None
-    worker_id: UUID | None
-    worker_hostname: str | None
-    worker_pid: int | None
-    worker_process_name: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
     enqueue: Query[bool]
     enqueue_compact: Query[bool]
@@ -103,8 +53,8 @@ class TaskQueries:
     conflicts: Query[ConflictingTask]
     enqueue_many: Query[None]
     results: Query[TaskResultRow]
-    info: Query[TaskRow]
-    attempts: Query[AttemptRow]
+    info: Query[TaskInfo]
+    attempts: Query[TaskAttemptInfo]
     pause_queue: Query[str]
     resume_queue: Query[str]
     is_queue_known: Query[bool]
@@ -187,10 +137,18 @@ class TaskStore:
     async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
         return await self.database.fetch(TASKS.results, list(task_ids))
 
-    async def info(self, task_id: UUID, *, with_document: bool) -> TaskRow | None:
-        return await self.database.fetch_one(TASKS.info, task_id, with_document)
+    async def info(
+        self,
+        task_id: UUID,
+        *,
+        include_result: bool = False,
+        include_failed_reason: bool = False,
+        include_attempts: bool = False,
+    ) -> TaskInfo | None:
+        info = await self.database.fetch_one(TASKS.info, task_id, include_result, include_failed_reason)
+        return replace(info, attempts=await self.attempts(task_id)) if info and include_attempts else info
 
-    async def attempts(self, task_id: UUID) -> list[AttemptRow]:
+    async def attempts(self, task_id: UUID) -> list[TaskAttemptInfo]:
         """Finished attempts, newest first."""
         return await self.database.fetch(TASKS.attempts, task_id)
 
@@ -269,9 +227,22 @@ class Pipeline:
         await asyncio.sleep(0)
 
 
-# Public views of task rows
+def stale_task_info(row: StaleRow) -> TaskInfo:
+    """The task info that recovery hooks receive."""
+    flags = json.loads(row.flags)
+    return TaskInfo(
+        task_id=str(row.id),
+        status=TaskStatus(row.status),
+        # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
+        flags=cast("dict[str, bool]", flags) if isinstance(flags, dict) else {},
+        worker_id=_id_text(row.owner_id),
+        workflow_id=_id_text(row.workflow_id),
+        retry_of=_id_text(row.retry_of),
+        **{name: getattr(row, name) for name in _SHARED_COLUMNS},
+    )
 
-_COMMON_COLUMNS = (
+
+_SHARED_COLUMNS = (
     "task_name",
     "queue_name",
     "priority",
@@ -286,60 +257,8 @@ _COMMON_COLUMNS = (
     "worker_hostname",
     "worker_pid",
     "worker_process_name",
+    "failed_reason",
 )
-
-
-def task_info(
-    row: TaskRow, attempts: Sequence[AttemptRow] | None = None, *, include_failed_reason: bool = False
-) -> TaskInfo:
-    return TaskInfo(
-        **_common_fields(row),
-        next_retry_at=row.next_retry_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        worker_id=_id_text(row.worker_id),
-        error_code=row.error_code,
-        result=None if row.document is None else decode_result(row.document),
-        failed_reason=row.failed_reason if include_failed_reason else None,
-        attempts=None if attempts is None else [_attempt_info(attempt) for attempt in attempts],
-    )
-
-
-def stale_task_info(row: StaleRow) -> TaskInfo:
-    """The task info that recovery hooks receive."""
-    return TaskInfo(**_common_fields(row), worker_id=_id_text(row.owner_id), failed_reason=row.failed_reason)
-
-
-def _common_fields(row: TaskRow | StaleRow) -> dict[str, Any]:
-    flags = json.loads(row.flags)
-    return {
-        "task_id": str(row.id),
-        "status": TaskStatus(row.status),
-        # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
-        "flags": cast("dict[str, bool]", flags) if isinstance(flags, dict) else {},
-        "workflow_id": _id_text(row.workflow_id),
-        "retry_of": _id_text(row.retry_of),
-        **{name: getattr(row, name) for name in _COMMON_COLUMNS},
-    }
-
-
-def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:
-    return TaskAttemptInfo(
-        task_id=str(row.task_id),
-        attempt=row.attempt,
-        claim_token=row.claim_token,
-        outcome=TaskAttemptOutcome(row.outcome),
-        will_retry=row.will_retry,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        error_code=row.error_code,
-        error_message=row.error_message,
-        failed_reason=row.failed_reason,
-        worker_id=_id_text(row.worker_id),
-        worker_hostname=row.worker_hostname,
-        worker_pid=row.worker_pid,
-        worker_process_name=row.worker_process_name,
-    )
 
 
 def _id_text(value: UUID | None) -> str | None:

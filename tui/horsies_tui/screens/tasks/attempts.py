@@ -12,8 +12,8 @@ from uuid import UUID
 
 from textual.content import Content
 
-from horsies.model.task import TaskStatus
-from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, AttemptRow, TaskDetail
+from horsies.model.task import TaskAttemptInfo, TaskStatus
+from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, TaskDetail
 from horsies_tui.format import fit, format_age, format_elapsed, format_time, safe, short_id
 from horsies_tui.theme import Glyphs
 
@@ -33,7 +33,7 @@ class AttemptSpan:
     """One attempt, from its claim or start until its end or now."""
 
     attempt: int
-    worker_id: UUID | None
+    worker_id: UUID | str | None
     begins_at: datetime
     started_at: datetime | None
     """None while the task is claimed but not started."""
@@ -202,7 +202,7 @@ def attempt_spans(detail: TaskDetail, now: datetime) -> tuple[AttemptSpan, ...]:
     return (*finished, live) if live is not None else tuple(finished)
 
 
-def _finished_span(attempt: AttemptRow, detail: TaskDetail) -> AttemptSpan:
+def _finished_span(attempt: TaskAttemptInfo, detail: TaskDetail) -> AttemptSpan:
     return AttemptSpan(
         attempt=attempt.attempt,
         worker_id=attempt.worker_id,

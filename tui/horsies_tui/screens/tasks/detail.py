@@ -19,12 +19,12 @@ from textual.widgets import Static
 
 from horsies.model.operator_actions import Action
 from horsies.model.settings import TuiConfig
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskAttemptInfo, TaskStatus
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskRecord
+from horsies_ops.reads.tasks import TaskDetail, TaskRecord
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
@@ -76,7 +76,7 @@ def _sent_entries(task: TaskRecord) -> Iterator[TimelineEntry]:
         yield TimelineEntry(task.enqueued_at, "due")
 
 
-def _attempt_entries(attempt: AttemptRow) -> Iterator[TimelineEntry]:
+def _attempt_entries(attempt: TaskAttemptInfo) -> Iterator[TimelineEntry]:
     yield TimelineEntry(attempt.started_at, f"#{attempt.attempt} started")
     outcome = f"{attempt.outcome} {attempt.error_code or ''}".rstrip()
     retry = ", will retry" if attempt.will_retry else ""

@@ -78,18 +78,20 @@ SELECT id, task_name, status, result::text AS document
  WHERE id = ANY($1::uuid[]);
 
 -- name: info
--- One task; with $2 its stored result too.
-SELECT id, task_name, status, queue_name, priority, retry_count, max_retries, crash_count, flags::text AS flags,
-       sent_at, enqueued_at, next_retry_at, claimed_at, started_at, completed_at, failed_at, good_until,
-       claimed_by_worker_id AS worker_id, worker_hostname, worker_pid, worker_process_name, error_code, workflow_id,
-       retry_of, failed_reason, CASE WHEN $2::boolean THEN result::text END AS document
+-- One task; with $2 its stored result too, with $3 its failure reason. Its attempts are a statement of their own.
+SELECT id::text AS task_id, task_name, status, queue_name, priority, retry_count, max_retries, crash_count,
+       flags::text AS flags, sent_at, enqueued_at, next_retry_at, claimed_at, started_at, completed_at, failed_at,
+       good_until, claimed_by_worker_id::text AS worker_id, worker_hostname, worker_pid, worker_process_name,
+       error_code, workflow_id::text AS workflow_id, retry_of::text AS retry_of,
+       CASE WHEN $2::boolean THEN result::text END AS result,
+       CASE WHEN $3::boolean THEN failed_reason END AS failed_reason, NULL AS attempts
   FROM horsies_tasks
  WHERE id = $1;
 
 -- name: attempts
 -- Finished attempts of a task, newest first.
-SELECT task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at, error_code, error_message,
-       failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+SELECT task_id::text AS task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at, error_code,
+       error_message, failed_reason, worker_id::text AS worker_id, worker_hostname, worker_pid, worker_process_name
   FROM horsies_task_attempts
  WHERE task_id = $1
  ORDER BY attempt DESC;
