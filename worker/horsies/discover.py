@@ -7,7 +7,6 @@ command finds the same app in every folder of a project.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,28 +14,10 @@ from typing import Any
 from horsies.app import Horsies
 from horsies.config import LoadedSettings, Precedence, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings.app import Locator
 from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path, sends_suppressed
 
 _CREATE_HINT = "create an app with app = Horsies()"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Locator:
-    """The location of an app: a dotted module or a file, and optionally its name there."""
-
-    module: str
-    attribute: str | None
-
-    @classmethod
-    def parse(cls, text: str) -> Locator:
-        """Parse a locator; raises HRS-206 if it is malformed."""
-        module, colon, attribute = text.partition(":")
-        if not module.strip() or (colon and not attribute.isidentifier()):
-            raise _invalid_locator(f"invalid app {text!r}", hint="use package.module:app or path/file.py:app")
-        if module.endswith(".py") and "/" not in module and "." in module.removesuffix(".py"):
-            hint = f"use {module.removesuffix('.py')} for the module or ./{module} for the file"
-            raise _invalid_locator(f"ambiguous app {module!r}: a module or a file", hint=hint)
-        return cls(module=module, attribute=attribute or None)
 
 
 def import_app_with_tasks(locator: str | None, settings: LoadedSettings) -> Horsies:
@@ -53,7 +34,8 @@ def import_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     """
     text = locator or settings.locator
     if text is None:
-        raise _invalid_locator("no app given", hint="use package.module:app, or set app.locator in horsies.toml")
+        hint = "use package.module:app, or set app.locator in horsies.toml"
+        raise ConfigurationError("no app given", code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
     parsed, origin = Locator.parse(text), settings.origin_of(("project", "locator"))
     # Compared by text, because a worker passes the locator of its settings to its children as an argument.
     is_discovered = origin.precedence is Precedence.DISCOVERED_FILE and text == settings.locator
@@ -109,10 +91,6 @@ def _find_named_app(name: str, module: ModuleType, locator: Locator) -> Horsies:
         raise _app_not_found(f"no {name!r} in {locator.module}", hint=hint)
     kind = type(value).__qualname__
     raise _app_not_found(f"{locator.module}:{name} has type {kind}, not a Horsies app", hint=hint)
-
-
-def _invalid_locator(message: str, *, hint: str) -> ConfigurationError:
-    return ConfigurationError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
 
 
 def _app_not_found(message: str, *, hint: str) -> ConfigurationError:

@@ -38,4 +38,4 @@ def test_invalid_locator_is_rejected_with_a_hint(locator: str) -> None:
 def test_ambiguous_locator_is_rejected_with_both_readings() -> None:
     with pytest.raises(ConfigurationError, match="is ambiguous: it may be a module or a file") as caught:
         ProjectConfig(locator="pkg.mod.py")
-    assert caught.value.help_text == "use pkg.mod for the module, ./pkg.mod.py for the file"
+    assert caught.value.help_text == "use pkg.mod for the module or ./pkg.mod.py for the file"

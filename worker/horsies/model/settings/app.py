@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
@@ -165,28 +166,40 @@ class AppConfig(Settings):
 # Locator of the app and its task modules
 
 _NAME = r"[^\W\d]\w*"
-_MODULE = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME})?")
-_FILE = re.compile(rf"(?P<path>[^:\x00-\x1f]*[^:/\x00-\x1f]\.py)(?::{_NAME})?")
-_FORMS = "package.module:app, package.module, path/file.py:app or path/file.py"
+_FORM = re.compile(
+    rf"(?P<module>(?P<file>[^:\x00-\x1f]*[^:/\x00-\x1f]\.py)|{_NAME}(?:\.{_NAME})*)(?::(?P<attribute>{_NAME}))?"
+)
 
 
-def _validate_locator(locator: str) -> str:
-    """Check the form only: finding out whether the target exists would run user code."""
-    file = _FILE.fullmatch(locator)
-    if file is None and _MODULE.fullmatch(locator) is None:
-        hint = "for example my_package.tasks:app, if my_package/tasks.py contains app = Horsies()"
-        if locator.isidentifier():
-            hint = f"use {locator}:app for the app in a module, {locator}.py for a file"
-        raise _locator_error(f"must be {_FORMS}{format_given(locator)}", hint=hint)
-    # my.tasks.py may be a file, or the module my.tasks with a stray suffix.
-    if file and "/" not in file["path"] and file["path"].count(".") > 1:
-        hint = f"use {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
-        raise _locator_error(f"{file['path']!r} is ambiguous: it may be a module or a file", hint=hint)
-    return locator
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locator:
+    """The location of an app: a dotted module or a file, and optionally its name there."""
+
+    module: str
+    attribute: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a locator; raises HRS-206 if it is malformed. Does not look for the app: that would run user code."""
+        form = _FORM.fullmatch(text)
+        if form is None:
+            message = (
+                f"the app must be package.module:app or path/file.py:app, with or without :app{format_given(text)}"
+            )
+            hint = "for example package.module:app, if package/module.py contains app = Horsies()"
+            raise ConfigurationError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
+        # my.tasks.py may be a file, or the module my.tasks with a stray suffix.
+        file = form["file"]
+        if file and "/" not in file and file.count(".") > 1:
+            message = f"{file!r} is ambiguous: it may be a module or a file"
+            hint = f"use {file.removesuffix('.py')} for the module or ./{file} for the file"
+            raise ConfigurationError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
+        return cls(module=form["module"], attribute=form["attribute"])
 
 
-def _locator_error(message: str, *, hint: str) -> ConfigurationError:
-    return ConfigurationError(message, code=ErrorCode.WORKER_INVALID_LOCATOR, hint=hint)
+def _check_locator(text: str) -> str:
+    Locator.parse(text)
+    return text
 
 
 class ProjectConfig(Settings):
@@ -194,7 +207,7 @@ class ProjectConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.WORKER_INVALID_LOCATOR
 
-    locator: Annotated[str, AfterValidator(_validate_locator)] | None = Field(
+    locator: Annotated[str, AfterValidator(_check_locator)] | None = Field(
         default=None,
         examples=["my_package.tasks:app"],
         description='the app: "package.module:app" or "path/file.py:app"; default: none',
