@@ -68,11 +68,8 @@ async def _record_and_report(
 
 def validate_queue_name(queue: str) -> None:
     """Raise ConfigurationError if `queue` cannot be the name of a queue."""
-    config_or_faults = CustomQueueConfig.try_validate({"name": queue})
-    if not isinstance(config_or_faults, CustomQueueConfig):
-        raise ConfigurationError(
-            f"invalid queue name {queue!r}: {config_or_faults[0].text}", code=ErrorCode.CLI_INVALID_ARGS
-        )
+    if faults := CustomQueueConfig.try_validate({"name": queue}).err():
+        raise ConfigurationError(f"invalid queue name {queue!r}: {faults[0].text}", code=ErrorCode.CLI_INVALID_ARGS)
 
 
 def _message(action: str, queue: str) -> str:

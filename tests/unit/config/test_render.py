@@ -16,7 +16,7 @@ from horsies.config import (
     render_toml,
     write_config_file,
 )
-from horsies.config.keys import ENTRY_SECTION, ROOTS
+from horsies.config.keys import ENTRY_SECTION, AllSettings
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import CustomQueueConfig, Settings
 from tests.support.settings_files import EXAMPLE_FILE as EXAMPLE
@@ -36,7 +36,7 @@ def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, 
 
 
 def test_keys_and_settings_correspond() -> None:
-    settings = {path for root, model in ROOTS.items() for path in fields_of(model, (root,))} - CODE_ONLY
+    settings = fields_of(AllSettings, ()) - CODE_ONLY
     settings -= {("app", "custom_queues")}
     settings |= {("app", "custom_queues", "NAME", name) for name in CustomQueueConfig.model_fields if name != "name"}
     settings |= {("app", "schedule", "schedules")}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_origin
 
+from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from horsies.errors import ErrorCode
@@ -32,17 +33,21 @@ from horsies.model.settings.base import describe_unknown_key, misplaced_key_faul
 
 KeyPath: TypeAlias = tuple[str, ...]
 
-ROOTS: Mapping[str, type[Settings]] = {
-    "app": AppConfig,
-    "project": ProjectConfig,
-    "worker": WorkerSettings,
-    "tui": TuiConfig,
-    "log": LogConfig,
-}
+
+class AllSettings(Settings):
+    """The settings of all sections; the path of a setting starts at one of these fields."""
+
+    app: AppConfig = AppConfig.model_construct()
+    project: ProjectConfig = ProjectConfig.model_construct()
+    worker: WorkerSettings = Field(default_factory=WorkerSettings.model_construct)
+    tui: TuiConfig = TuiConfig.model_construct()
+    log: LogConfig = LogConfig.model_construct()
+
+
 QUEUE_SECTION = "queues.NAME"
 ENTRY_SECTION = "schedule.entries"
 
-# The sections in the order of the file; each model with its path, starting at one of `ROOTS`.
+# The sections in the order of the file; each model with its path, starting at a field of `AllSettings`.
 _MODELS: tuple[tuple[str, type[Settings], KeyPath], ...] = (
     ("app", ProjectConfig, ("project",)),
     ("app", AppConfig, ("app",)),

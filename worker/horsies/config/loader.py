@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from horsies.config.keys import KEYS, ROOTS, KeyPath
+from horsies.config.keys import KEYS, AllSettings, KeyPath
 from horsies.config.sources import (
     DEFAULT_ORIGIN,
     Layer,
@@ -39,9 +39,6 @@ from horsies.model.settings import (
     WorkerSettings,
 )
 from horsies.model.settings.base import SettingPath, format_path
-
-if TYPE_CHECKING:
-    from horsies.config.sources import ConfigFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,43 +88,25 @@ def load_settings(
     `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the folder or a parent.
     """
     explicit, folder = config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder()
-    if explicit:
-        path, precedence = folder / Path(explicit).expanduser(), Precedence.EXPLICIT_FILE
-    else:
-        path, precedence = find_config_file(folder), Precedence.DISCOVERED_FILE
+    path = folder / Path(explicit).expanduser() if explicit else find_config_file(folder)
     file = None if path is None else read_config_file(path)
-    layers = _layers(file, file_precedence=precedence, code=app_config, options=options or {}, environ=environ)
-    merged = MergedSettings.merge(layers, app_config=app_config)
-    models, errors = merged.build_models()
-    raise_together("configuration", [*(error for layer in layers for error in layer.errors), *errors])
-    return LoadedSettings(
-        **cast("dict[str, Any]", models),
-        file=file.path if file else None,
-        origins={path: given.origin for path, given in merged.values.items()},
-        overridden=overridden_keys(app_config, models["app"]) if app_config else (),
-    )
-
-
-def _layers(
-    file: ConfigFile | None,
-    *,
-    file_precedence: Precedence,
-    code: AppConfig | None,
-    options: Mapping[str, object],
-    environ: Mapping[str, str],
-) -> list[Layer]:
-    """Return the layers from lowest to highest precedence."""
-    file_layer = layer_from_file(file, precedence=file_precedence) if file else Layer()
-    code_layer = layer_from_code(code) if code else Layer()
-    is_discovered = file_precedence is Precedence.DISCOVERED_FILE
-    lower = [file_layer, code_layer] if is_discovered else [code_layer, file_layer]
+    file_precedence = Precedence.EXPLICIT_FILE if explicit else Precedence.DISCOVERED_FILE
+    given = [
+        layer_from_file(file, precedence=file_precedence) if file else Layer(),
+        layer_from_code(app_config) if app_config else Layer(),
+    ]
     # Variables match queue names regardless of case; files and code tell how a name is spelled.
-    queue_names = {name for layer in lower for name in layer.queue_names}
-    environment_layer = layer_from_environment(environ, queue_names=queue_names)
-    return [layer_from_database_url(environ), *lower, environment_layer, layer_from_options(options)]
-
-
-_TOML_NAMES: Mapping[SettingPath, str] = {key.model_path: key.path for key in KEYS.values()}
+    queue_names = {name for layer in given for name in layer.queue_names}
+    environment = layer_from_environment(environ, queue_names=queue_names)
+    layers = [layer_from_database_url(environ), *given, environment, layer_from_options(options or {})]
+    merged = MergedSettings.merge(layers, app_config=app_config)
+    settings = merged.validate(key_errors=[error for layer in layers for error in layer.errors])
+    return LoadedSettings(
+        **dict(settings),
+        file=path,
+        origins={path: given.origin for path, given in merged.values.items()},
+        overridden=overridden_keys(app_config, settings) if app_config else (),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,60 +117,54 @@ class MergedSettings:
     app_config: AppConfig | None
 
     @classmethod
-    def merge(cls, layers: Sequence[Layer], *, app_config: AppConfig | None) -> MergedSettings:
-        """Merge the layers; later ones win."""
-        values = {path: given for layer in layers for path, given in layer.values.items()}
+    def merge(cls, layers: Iterable[Layer], *, app_config: AppConfig | None) -> MergedSettings:
+        """Merge the layers by precedence."""
+        given = [item for layer in layers for item in layer.values.items()]
+        values = dict(sorted(given, key=lambda item: item[1].origin.precedence))
         if app_config and app_config.custom_queues:
             names = {queue.name for queue in app_config.custom_queues}
-            values = {path: given for path, given in values.items() if not _is_ignored_queue(path, given, names)}
+            values = {path: value for path, value in values.items() if not _is_ignored_queue(path, value, names)}
         return cls(values=values, app_config=app_config)
 
-    def build_models(self) -> tuple[dict[str, Settings], list[ConfigurationError]]:
-        """Return the validated models by root name, and the errors of those that are invalid."""
-        models: dict[str, Settings] = {}
-        errors: list[ConfigurationError] = []
-        for root, model in ROOTS.items():
-            table = self._table(root)
-            match model.try_validate(table):
-                case Settings() as settings:
-                    models[root] = settings
-                case faults:
-                    errors += [self._error(fault.with_parent((root,)), table) for fault in faults]
-        return models, errors
+    def validate(self, *, key_errors: Iterable[ConfigurationError]) -> AllSettings:
+        """Return the validated settings; raises `key_errors` and the errors of all values together."""
+        table = self._table()
+        validated = AllSettings.try_validate(table)
+        errors = [self._error(fault, table) for fault in validated.err() or ()]
+        raise_together("configuration", [*key_errors, *errors])
+        return validated.unwrap()
 
-    def _table(self, root: str) -> dict[str, Any]:
-        """Return the values of one model as nested dicts, ready for validation."""
+    def _table(self) -> dict[str, Any]:
+        """Return the values as nested dicts, ready for validation."""
         table: dict[str, Any] = {}
         for path, given in self.values.items():
-            if path[0] == root:
-                inner = table
-                for part in path[1:-1]:
-                    inner = inner.setdefault(part, {})
-                inner[path[-1]] = given.value
-        if root == "app":
-            table.update(self._groups_set_only_in_code())
+            inner = table
+            for part in path[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[path[-1]] = given.value
+        app = table.setdefault("app", {})
+        app.update(self._groups_set_only_in_code())
         # Layers address queues by name, so that each can override single fields; the model has a list of them.
-        if queues := table.pop("custom_queues", None):
-            table["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
+        if queues := app.pop("custom_queues", None):
+            app["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
         return table
 
     def _groups_set_only_in_code(self) -> dict[str, Settings]:
         """Return the setting groups that only code sets; validating them again would reject `unchecked` ones."""
         code = self.app_config
-        names = code.model_fields_set if code else ()
-        groups = {name: getattr(code, name) for name in names if isinstance(getattr(code, name), Settings)}
-        precedences = {
-            name: {given.origin.precedence for path, given in self.values.items() if path[:2] == ("app", name)}
-            for name in groups
+        groups = {name: getattr(code, name) for name in code.model_fields_set} if code else {}
+        elsewhere = {path[:2] for path, given in self.values.items() if given.origin.precedence != Precedence.CODE}
+        return {
+            name: group
+            for name, group in groups.items()
+            if isinstance(group, Settings) and ("app", name) not in elsewhere
         }
-        return {name: group for name, group in groups.items() if precedences[name] <= {Precedence.CODE}}
 
     def _error(self, fault: Fault, table: Mapping[str, Any]) -> ConfigurationError:
         """Report a fault with its TOML name and the origin of highest precedence among the involved settings."""
-        involved = [_with_queue_name(path, table) for path in (fault.path, *fault.involved)]
-        origin = max((self._origin(path) for path in involved), key=lambda origin: origin.precedence)
-        name = toml_name(_with_queue_name(fault.path, table))
-        return fault.as_error(name=name, source=origin.source, location=origin.location)
+        path, *involved = (_with_queue_name(path, table) for path in (fault.path, *fault.involved))
+        origin = max(map(self._origin, (path, *involved)), key=lambda origin: origin.precedence)
+        return fault.as_error(name=toml_name(path), source=origin.source, location=origin.location)
 
     def _origin(self, path: SettingPath) -> Origin:
         """Return the origin of the setting, of a value inside it or of a value that contains it; the highest wins."""
@@ -209,10 +182,10 @@ def _is_ignored_queue(path: KeyPath, given: SettingValue, names: Collection[str]
     return is_queue and given.origin.precedence < Precedence.CODE and path[2] not in names
 
 
-def overridden_keys(code: AppConfig, app: Settings) -> tuple[str, ...]:
+def overridden_keys(code: AppConfig, settings: AllSettings) -> tuple[str, ...]:
     """Return the keys whose value in code was overridden with a different one."""
     given = layer_from_code(code).values.items()
-    return tuple(sorted(toml_name(path) for path, setting in given if value_at(app, path[1:]) != setting.value))
+    return tuple(sorted(toml_name(path) for path, setting in given if value_at(settings, path) != setting.value))
 
 
 def value_at(settings: Any, path: KeyPath) -> Any:
@@ -223,6 +196,9 @@ def value_at(settings: Any, path: KeyPath) -> Any:
         else:
             settings = getattr(ScheduleConfig() if settings is None else settings, part)
     return settings
+
+
+_TOML_NAMES: Mapping[SettingPath, str] = {key.model_path: key.path for key in KEYS.values()}
 
 
 def toml_name(path: SettingPath) -> str:
@@ -239,7 +215,11 @@ def _with_queue_name(path: SettingPath, table: Mapping[str, Any]) -> SettingPath
     """Replace the index of a queue in the path of a fault with the name of the queue."""
     if path[:2] == ("app", "custom_queues") and len(path) > 2:
         # In the file the name of a queue is the name of its table, not a key.
-        return (*path[:2], table["custom_queues"][path[2]]["name"], *(part for part in path[3:] if part != "name"))
+        return (
+            *path[:2],
+            table["app"]["custom_queues"][path[2]]["name"],
+            *(part for part in path[3:] if part != "name"),
+        )
     return path
 
 

@@ -109,7 +109,7 @@ def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
     return tuple(
         SettingRow(
             key=key,
-            value=_to_plain(value_at(getattr(loaded, path[0]), path[1:]), is_secret),
+            value=_to_plain(value_at(loaded, path), is_secret),
             origin=loaded.origin_of(path),
         )
         for key, path in _keys_with_paths(loaded)

@@ -14,6 +14,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    LiteralString,
     NoReturn,
     Self,
     TypeAlias,
@@ -34,9 +35,10 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, raise_together
+from horsies.model.result import Err, Ok, Result
 
 # Faults
 
@@ -186,11 +188,14 @@ def _describe_limits(field: FieldInfo) -> str:
 
 # Conversion of pydantic's errors to faults
 
+_FAULTS: LiteralString = "faults"
+
 
 def faults_in(model: type[Settings], invalid: ValidationError) -> list[Fault]:
     """Convert a pydantic error to one fault per invalid setting, in pydantic's order."""
     # Pydantic reports an invalid value once per member of a union, and every invalid item of a list.
-    return list(dict.fromkeys(_fault(model, error) for error in invalid.errors(include_url=False)))
+    found = (fault for error in invalid.errors(include_url=False) for fault in _faults(model, error))
+    return list(dict.fromkeys(found))
 
 
 def unknown_key_fault(model: type[Settings], path: SettingPath) -> Fault:
@@ -218,20 +223,19 @@ def drop_paths(given: dict[str, Any], paths: Iterable[SettingPath]) -> dict[str,
     return kept
 
 
-def _fault(model: type[Settings], error: ErrorDetails) -> Fault:
-    path = error["loc"]
-    context = error.get("ctx", {})
-    # A fault of a nested model, see `_as_validation_error`: only its path needs to be completed.
-    if isinstance(nested := context.get("fault"), Fault):
-        return nested.with_parent(path[: len(path) - len(nested.path)])
-    if not path:
-        return Fault(path=(), text="must be a table of settings", code=model.fault_code)
-    if error["type"] == "extra_forbidden":
-        return unknown_key_fault(model, path)
-    field = model.model_fields[str(path[0])]
-    text, hint = _field_message(error, field, context.get("error"))
-    field_code = next((item for item in field.metadata if isinstance(item, ErrorCode)), None)
-    return Fault(path=path[:1], text=text, hint=hint, code=field_code or model.fault_code)
+def _faults(model: type[Settings], error: ErrorDetails) -> Iterator[Fault]:
+    path, context = error["loc"], error.get("ctx", {})
+    if error["type"] == _FAULTS:  # raised by `_collect` of this model or of a nested one
+        yield from (fault.with_parent(path) for fault in context["faults"])
+    elif not path:
+        yield Fault(path=(), text="must be a table of settings", code=model.fault_code)
+    elif error["type"] == "extra_forbidden":
+        yield unknown_key_fault(model, path)
+    else:
+        field = model.model_fields[str(path[0])]
+        text, hint = _field_message(error, field, context.get("error"))
+        field_code = next((item for item in field.metadata if isinstance(item, ErrorCode)), None)
+        yield Fault(path=path[:1], text=text, hint=hint, code=field_code or model.fault_code)
 
 
 def _field_message(error: ErrorDetails, field: FieldInfo, cause: object) -> tuple[str, str | None]:
@@ -276,12 +280,12 @@ class Settings(BaseModel):
         yield from ()
 
     @classmethod
-    def try_validate(cls, given: Mapping[str, Any]) -> Self | tuple[Fault, ...]:
-        """Return the settings, or all their faults; never raises."""
+    def try_validate(cls, given: Mapping[str, Any]) -> Result[Self, list[Fault]]:
+        """Return the settings, or all their faults."""
         try:
-            return super().model_validate(given)
+            return Ok(super().model_validate(given))
         except ValidationError as invalid:
-            return tuple(faults_in(cls, invalid))
+            return Err(faults_in(cls, invalid))
 
     @classmethod
     def unchecked(cls, **given: Any) -> Self:
@@ -324,7 +328,8 @@ class Settings(BaseModel):
             # An invalid setting was replaced by its default: contradictions with that would mislead.
             faults += [fault for fault in found if not any(map(fault.involves, invalid_paths))]
         if settings is None or faults:
-            raise _as_validation_error(cls, faults) from None
+            # Pydantic passes it on through the enclosing models and adds the path of this one.
+            raise PydanticCustomError(_FAULTS, "invalid settings", {"faults": faults}) from None
         return settings
 
 
@@ -344,15 +349,6 @@ def _build_from_valid_fields(
         return handler(drop_paths(cast("dict[str, Any]", given), invalid_paths))
     except ValidationError:
         return None
-
-
-def _as_validation_error(model: type[Settings], faults: list[Fault]) -> ValidationError:
-    """Wrap faults in a pydantic error, which pydantic passes on through the enclosing models."""
-    details = [
-        InitErrorDetails(type=PydanticCustomError("fault", "{fault}", {"fault": fault}), loc=fault.path, input=None)
-        for fault in faults
-    ]
-    return ValidationError.from_exception_data(model.__name__, details)
 
 
 def _validate_or_raise(model: type[Settings], make: Callable[[], Built]) -> Built:
