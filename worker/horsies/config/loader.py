@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +13,11 @@ from typing import Any, cast
 from horsies.config.keys import KEYS, AllSettings, KeyPath
 from horsies.config.sources import (
     DEFAULT_ORIGIN,
-    Layer,
+    GivenSettings,
     Origin,
     Precedence,
-    SettingValue,
+    explicit_values,
     find_config_file,
-    layer_from_code,
-    layer_from_database_url,
-    layer_from_environment,
-    layer_from_file,
-    layer_from_options,
     read_config_file,
     working_folder,
 )
@@ -90,102 +85,74 @@ def load_settings(
     explicit, folder = config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder()
     path = folder / Path(explicit).expanduser() if explicit else find_config_file(folder)
     file = None if path is None else read_config_file(path)
-    file_precedence = Precedence.EXPLICIT_FILE if explicit else Precedence.DISCOVERED_FILE
-    given = [
-        layer_from_file(file, precedence=file_precedence) if file else Layer(),
-        layer_from_code(app_config) if app_config else Layer(),
-    ]
-    # Variables match queue names regardless of case; files and code tell how a name is spelled.
-    queue_names = {name for layer in given for name in layer.queue_names}
-    environment = layer_from_environment(environ, queue_names=queue_names)
-    layers = [layer_from_database_url(environ), *given, environment, layer_from_options(options or {})]
-    merged = MergedSettings.merge(layers, app_config=app_config)
-    settings = merged.validate(key_errors=[error for layer in layers for error in layer.errors])
+    given = GivenSettings()
+    if app_config is not None:
+        given.add_code(app_config)
+    if file is not None:
+        given.add_file(file, precedence=Precedence.EXPLICIT_FILE if explicit else Precedence.DISCOVERED_FILE)
+    given.add_environment(environ)  # after files and code, which tell how the names of queues are spelled
+    given.add_options(options or {})
+    if app_config is not None and app_config.custom_queues:  # code has the complete list
+        given.drop_discovered_queues(kept={queue.name for queue in app_config.custom_queues})
+    settings = _validate(given, app_config)
     return LoadedSettings(
         **dict(settings),
         file=path,
-        origins={path: given.origin for path, given in merged.values.items()},
+        origins={path: setting.origin for path, setting in given.values.items()},
         overridden=overridden_keys(app_config, settings) if app_config else (),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedSettings:
-    """The winning value of every setting, and the configuration given in code."""
-
-    values: Mapping[KeyPath, SettingValue]
-    app_config: AppConfig | None
-
-    @classmethod
-    def merge(cls, layers: Iterable[Layer], *, app_config: AppConfig | None) -> MergedSettings:
-        """Merge the layers by precedence."""
-        given = [item for layer in layers for item in layer.values.items()]
-        values = dict(sorted(given, key=lambda item: item[1].origin.precedence))
-        if app_config and app_config.custom_queues:
-            names = {queue.name for queue in app_config.custom_queues}
-            values = {path: value for path, value in values.items() if not _is_ignored_queue(path, value, names)}
-        return cls(values=values, app_config=app_config)
-
-    def validate(self, *, key_errors: Iterable[ConfigurationError]) -> AllSettings:
-        """Return the validated settings; raises `key_errors` and the errors of all values together."""
-        table = self._table()
-        validated = AllSettings.try_validate(table)
-        errors = [self._error(fault, table) for fault in validated.err() or ()]
-        raise_together("configuration", [*key_errors, *errors])
-        return validated.unwrap()
-
-    def _table(self) -> dict[str, Any]:
-        """Return the values as nested dicts, ready for validation."""
-        table: dict[str, Any] = {}
-        for path, given in self.values.items():
-            inner = table
-            for part in path[:-1]:
-                inner = inner.setdefault(part, {})
-            inner[path[-1]] = given.value
-        app = table.setdefault("app", {})
-        app.update(self._groups_set_only_in_code())
-        # Layers address queues by name, so that each can override single fields; the model has a list of them.
-        if queues := app.pop("custom_queues", None):
-            app["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
-        return table
-
-    def _groups_set_only_in_code(self) -> dict[str, Settings]:
-        """Return the setting groups that only code sets; validating them again would reject `unchecked` ones."""
-        code = self.app_config
-        groups = {name: getattr(code, name) for name in code.model_fields_set} if code else {}
-        elsewhere = {path[:2] for path, given in self.values.items() if given.origin.precedence != Precedence.CODE}
-        return {
-            name: group
-            for name, group in groups.items()
-            if isinstance(group, Settings) and ("app", name) not in elsewhere
-        }
-
-    def _error(self, fault: Fault, table: Mapping[str, Any]) -> ConfigurationError:
-        """Report a fault with its TOML name and the origin of highest precedence among the involved settings."""
-        path, *involved = (_with_queue_name(path, table) for path in (fault.path, *fault.involved))
-        origin = max(map(self._origin, (path, *involved)), key=lambda origin: origin.precedence)
-        return fault.as_error(name=toml_name(path), source=origin.source, location=origin.location)
-
-    def _origin(self, path: SettingPath) -> Origin:
-        """Return the origin of the setting, of a value inside it or of a value that contains it; the highest wins."""
-        related = [
-            given.origin.of_item(path[len(given_path) :])
-            for given_path, given in self.values.items()
-            if given_path == path[: len(given_path)] or given_path[: len(path)] == path
-        ]
-        return max(related, key=lambda origin: origin.precedence, default=DEFAULT_ORIGIN)
+def _validate(given: GivenSettings, code: AppConfig | None) -> AllSettings:
+    """Return the validated settings; raises the errors of all keys and values together."""
+    table = _nested_tables(given)
+    if code is not None:
+        table["app"].update(_groups_set_only_in_code(given, code))
+    validated = AllSettings.try_validate(table)
+    faults = validated.err() or ()
+    raise_together("configuration", [*given.errors, *(_value_error(fault, given, table) for fault in faults)])
+    return validated.unwrap()
 
 
-def _is_ignored_queue(path: KeyPath, given: SettingValue, names: Collection[str]) -> bool:
-    """Whether this is a queue in a discovered file that code, whose list of queues is complete, does not define."""
-    is_queue = path[:2] == ("app", "custom_queues")
-    return is_queue and given.origin.precedence < Precedence.CODE and path[2] not in names
+def _nested_tables(given: GivenSettings) -> dict[str, Any]:
+    tables: dict[str, Any] = {"app": {}}
+    for path, setting in given.values.items():
+        inner = tables
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = setting.value
+    # Sources address queues by name, so that each can override single fields; the model has a list of them.
+    if queues := tables["app"].pop("custom_queues", None):
+        tables["app"]["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
+    return tables
+
+
+def _groups_set_only_in_code(given: GivenSettings, code: AppConfig) -> dict[str, Settings]:
+    """Return the setting groups that only code sets; validating them again would reject `unchecked` ones."""
+    elsewhere = {path[:2] for path, setting in given.values.items() if setting.origin.precedence != Precedence.CODE}
+    groups = {name: getattr(code, name) for name in code.model_fields_set if ("app", name) not in elsewhere}
+    return {name: group for name, group in groups.items() if isinstance(group, Settings)}
+
+
+def _value_error(fault: Fault, given: GivenSettings, table: Mapping[str, Any]) -> ConfigurationError:
+    """Report a fault with its TOML name and the origin of highest precedence among the involved settings."""
+    path, *involved = (_with_queue_name(path, table) for path in (fault.path, *fault.involved))
+    origins = [origin for setting in (path, *involved) for origin in _related_origins(given, setting)]
+    origin = max(origins, key=lambda origin: origin.precedence, default=DEFAULT_ORIGIN)
+    return fault.as_error(name=toml_name(path), source=origin.source, location=origin.location)
+
+
+def _related_origins(given: GivenSettings, path: SettingPath) -> Iterator[Origin]:
+    """Yield the origins of the setting, of values inside it and of a value that contains it."""
+    for given_path, setting in given.values.items():
+        if given_path == path[: len(given_path)] or given_path[: len(path)] == path:
+            yield setting.origin.of_item(path[len(given_path) :])
 
 
 def overridden_keys(code: AppConfig, settings: AllSettings) -> tuple[str, ...]:
     """Return the keys whose value in code was overridden with a different one."""
-    given = layer_from_code(code).values.items()
-    return tuple(sorted(toml_name(path) for path, setting in given if value_at(settings, path) != setting.value))
+    given = explicit_values(code)
+    return tuple(sorted(toml_name(path) for path, value in given if value_at(settings, path) != value))
 
 
 def value_at(settings: Any, path: KeyPath) -> Any:

@@ -1,11 +1,11 @@
-"""The sources of settings: files, environment, code and options, each read into a layer of values."""
+"""The sources of settings: files, environment, code and options; every value keeps its origin."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -78,13 +78,51 @@ _MODE = ("app", "queue_mode")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """The values of one source by their path in the models, and the errors for unknown keys in it."""
+class GivenSettings:
+    """The settings of all sources, by their path in the models, and the errors for unknown keys.
+
+    Sources may be added in any order: of each setting, the value with the highest precedence is kept.
+    """
 
     values: dict[KeyPath, SettingValue] = field(default_factory=dict["KeyPath", SettingValue])
     errors: list[ConfigurationError] = field(default_factory=list["ConfigurationError"])
 
-    def add(self, path: KeyPath, value: Any, origin: Origin) -> None:
+    def add_file(self, file: ConfigFile, *, precedence: Precedence) -> None:
+        for path, value in _keys_and_values(file.table):
+            origin = Origin(precedence=precedence, source=str(file.path), path=path, lines=file.lines)
+            self._add_key(path, value, origin)
+
+    def add_code(self, config: AppConfig) -> None:
+        for path, value in explicit_values(config):
+            self._add(path, value, Origin(precedence=Precedence.CODE))
+
+    def add_environment(self, environ: Mapping[str, str]) -> None:
+        """Add every `HORSIES_SECTION__KEY`; names without a double underscore are not settings."""
+        # The name of a variable has only letters, digits and underscores, so other characters match an underscore.
+        queues = {re.sub(r"[^a-z0-9]", "_", path[2].lower()): path[2] for path in self.values if path[:2] == _QUEUES}
+        for variable in sorted(name for name in environ if name.startswith("HORSIES_") and "__" in name):
+            path = tuple(variable.removeprefix("HORSIES_").lower().split("__"))
+            if path[0] == "queues" and len(path) > 1:
+                path = (path[0], queues.get(path[1], path[1]), *path[2:])
+            self._add_key(path, environ[variable], Origin(precedence=Precedence.ENVIRONMENT, source=variable))
+        if url := environ.get("DATABASE_URL"):
+            origin = Origin(precedence=Precedence.FALLBACK, source="DATABASE_URL")
+            self._add_key(("broker", "database_url"), url, origin)
+
+    def add_options(self, options: Mapping[str, object]) -> None:
+        """Add options by dotted key (`worker.processes`); None means that the option was not given."""
+        for name, value in options.items():
+            if value is not None:
+                origin = Origin(precedence=Precedence.OPTION, source="command line")
+                self._add_key(tuple(name.split(".")), value, origin)
+
+    def drop_discovered_queues(self, *, kept: Container[str]) -> None:
+        """Drop the queues of a discovered file that are not in `kept`."""
+        for path, given in tuple(self.values.items()):
+            if path[:2] == _QUEUES and given.origin.precedence < Precedence.CODE and path[2] not in kept:
+                del self.values[path]
+
+    def _add_key(self, path: KeyPath, value: Any, origin: Origin) -> None:
         """Add the value of the key at `path`, or an error if the key is unknown."""
         key = look_up(path)
         if isinstance(key, Fault):
@@ -97,65 +135,28 @@ class Layer:
         if isinstance(value, str) and origin.precedence >= Precedence.ENVIRONMENT:
             value = key.parse_text(value)
         model_path = tuple(path[1] if part == "NAME" else part for part in key.model_path)
-        self.values[model_path] = SettingValue(value=key.resolve_none(value), origin=origin)
-        if model_path[:2] == _QUEUES:
-            # Queues imply the mode, with their own precedence.
-            self.values.setdefault(_MODE, SettingValue(value=QueueMode.CUSTOM, origin=origin))
+        self._add(model_path, key.resolve_none(value), origin)
+        if model_path[:2] == _QUEUES and self.origin_of(_MODE).precedence < origin.precedence:
+            self._add(_MODE, QueueMode.CUSTOM, origin)  # implied, unless the same source sets it
 
-    @property
-    def queue_names(self) -> set[str]:
-        return {path[2] for path in self.values if path[:2] == _QUEUES}
+    def _add(self, model_path: KeyPath, value: Any, origin: Origin) -> None:
+        if self.origin_of(model_path).precedence <= origin.precedence:
+            self.values[model_path] = SettingValue(value=value, origin=origin)
 
-
-def layer_from_file(file: ConfigFile, *, precedence: Precedence) -> Layer:
-    layer = Layer()
-    for path, value in _keys_and_values(file.table):
-        layer.add(path, value, Origin(precedence=precedence, source=str(file.path), path=path, lines=file.lines))
-    return layer
+    def origin_of(self, model_path: KeyPath) -> Origin:
+        given = self.values.get(model_path)
+        return DEFAULT_ORIGIN if given is None else given.origin
 
 
-def layer_from_environment(environ: Mapping[str, str], *, queue_names: Iterable[str]) -> Layer:
-    """Read every `HORSIES_SECTION__KEY`; names without a double underscore are not settings."""
-    layer = Layer()
-    # The name of a variable has only letters, digits and underscores, so other characters match an underscore.
-    known = {re.sub(r"[^a-z0-9]", "_", name.lower()): name for name in queue_names}
-    for variable in sorted(name for name in environ if name.startswith("HORSIES_") and "__" in name):
-        path = tuple(variable.removeprefix("HORSIES_").lower().split("__"))
-        if path[0] == "queues" and len(path) > 1:
-            path = (path[0], known.get(path[1], path[1]), *path[2:])
-        layer.add(path, environ[variable], Origin(precedence=Precedence.ENVIRONMENT, source=variable))
-    return layer
-
-
-def layer_from_database_url(environ: Mapping[str, str]) -> Layer:
-    layer = Layer()
-    if url := environ.get("DATABASE_URL"):
-        layer.add(("broker", "database_url"), url, Origin(precedence=Precedence.FALLBACK, source="DATABASE_URL"))
-    return layer
-
-
-def layer_from_options(options: Mapping[str, object]) -> Layer:
-    """Read options by dotted key (`worker.processes`); None means that the option was not given."""
-    layer = Layer()
-    for name, value in options.items():
-        if value is not None:
-            layer.add(tuple(name.split(".")), value, Origin(precedence=Precedence.OPTION, source="command line"))
-    return layer
-
-
-def layer_from_code(config: AppConfig) -> Layer:
-    origin = Origin(precedence=Precedence.CODE)
-    return Layer({path: SettingValue(value=value, origin=origin) for path, value in _explicit_values(config, ("app",))})
-
-
-def _explicit_values(settings: Settings, prefix: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def explicit_values(settings: Settings, prefix: KeyPath = ("app",)) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the path and value of every setting given in code."""
     for name in settings.model_fields_set:
         value = getattr(settings, name)
         if isinstance(value, Settings):
-            yield from _explicit_values(value, (*prefix, name))
+            yield from explicit_values(value, (*prefix, name))
         elif (*prefix, name) == _QUEUES:
             for queue in cast("list[CustomQueueConfig] | None", value) or ():
-                yield from _explicit_values(queue, (*_QUEUES, queue.name))
+                yield from explicit_values(queue, (*_QUEUES, queue.name))
         else:
             yield (*prefix, name), value
 
