@@ -119,7 +119,9 @@ def test_forked_child_starts_without_resources() -> None:
         "loop.run_until_complete(resources.set(mine))\n"
         "child = os.fork()\n"
         "here = loop.run_until_complete(here())\n"
-        "if child == 0: os._exit(42 if here is None and not closed else 1)\n"
+        "if child == 0:\n"
+        "    loop.run_until_complete(loop.shutdown_asyncgens())\n"
+        "    os._exit(42 if here is None and not closed else 1)\n"
         "assert here is mine\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )

@@ -355,7 +355,7 @@ class PerLoop(Generic[R]):
         finally:
             # Removed before it is closed, so that `get` during the close does not return it.
             loop = asyncio.get_running_loop()
-            del self._closers[loop]
+            self._closers.pop(loop, None)  # already gone in a forked child
             if (resource := self._remove(loop)) is not None:
                 await self._close(resource)
 
