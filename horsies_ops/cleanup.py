@@ -15,7 +15,8 @@ from horsies_ops.actions.report import ActionProgress
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
-    from horsies_ops.actions.apply import OperatorSession
+    from horsies_ops.actions.session import OperatorSession
+    from horsies_ops.ops import Ops
 
 CLEANUP = "cleanup"
 LOCK_WAIT_S: Final = 3.0
@@ -38,36 +39,41 @@ class CleanupReport:
 
 
 async def cleanup(
-    session: OperatorSession,
-    windows: RetentionWindows,
+    ops: Ops,
+    windows: RetentionWindows | None = None,
     *,
     dry_run: bool = False,
     reason: str | None = None,
     progress: Callable[[ActionProgress], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> CleanupReport:
-    """Delete everything older than its window, without a time limit; `stop` ends it after the current batch.
+    """Delete rows older than `windows` [default: from the settings]; `stop` ends it after the current batch.
 
     Batches are committed one by one, so an interrupted cleanup keeps what it has deleted. A dry run counts without a
     lock and is audited too, except on a read-only connection. Raises `Busy` while another process is cleaning up.
     """
+    session, windows = ops.session, windows or retention_windows(ops)
     if not dry_run:
         session.require_writable()
     due = await preview_cleanup(session.database, windows)
-    entry = AuditEntry(
-        operator=session.operator,
-        action=CLEANUP,
-        reason=reason,
-        filter={category.value: window.total_seconds() for category, window in windows if window is not None},
-        matched=due.rows,
-        is_dry_run=dry_run,
-    )
+    windows_s = {category.value: window.total_seconds() for category, window in windows if window is not None}
+    entry = session.audit_entry(CLEANUP, reason, windows_s, matched=due.rows, is_dry_run=dry_run)
     audit = _CleanupAudit(entry, progress)
     cleaned = due if dry_run else await _clean(session, windows, audit, stop)
     # No batch deleted anything, so the audit entry is still missing.
     if audit.audit_id is None and not session.database.connection_spec.read_only:
         await session.run(lambda transaction: audit.add(transaction, 0))
     return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=audit.audit_id)
+
+
+async def cleanup_candidates(ops: Ops) -> CleanupSummary:
+    """Count what a cleanup would delete now; takes no lock and writes nothing, not even an audit entry."""
+    return await preview_cleanup(ops.reader, retention_windows(ops))
+
+
+def retention_windows(ops: Ops) -> RetentionWindows:
+    """Return how long each kind of row is kept, from the settings of this process."""
+    return RetentionWindows.of(ops.settings.recovery, ops.settings.retention)
 
 
 async def _clean(

@@ -9,15 +9,18 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.events import EventKind
-from horsies_ops.reads.facade import OpsReads
-from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
+from horsies_ops.reads.counters import CounterIncrements, read_increments
+from horsies_ops.reads.overview import Overview
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 SCRAPE_TIMEOUT_S: Final = 30.0
@@ -66,7 +69,7 @@ class Exporter:
     not decrease them.
     """
 
-    reads: OpsReads
+    ops: Ops
     totals: MetricTotals = field(default_factory=MetricTotals)
     _since: datetime | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,10 +78,10 @@ class Exporter:
         """Return all metrics as of now."""
         # Concurrent scrapes must not count the same interval twice.
         async with self._lock:
-            increments = await read_increments(self.reads.reader, since=self._since, bucket_bounds_s=BUCKET_BOUNDS_S)
+            increments = await read_increments(self.ops.reader, since=self._since, bucket_bounds_s=BUCKET_BOUNDS_S)
             self.totals.add(increments)
             self._since = increments.until
-        return [_up(1), *_gauges(await self.reads.overview()), *_counters(self.totals)]
+        return [_up(1), *_gauges(await self.ops.overview()), *_counters(self.totals)]
 
 
 @contextmanager

@@ -5,134 +5,125 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
 
 from horsies.config import load_settings
-from horsies.model.retention import RetentionWindows
 from horsies.model.settings import AppConfig
-from horsies.model.task import parse_id
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import resolved_database
-from horsies_ops.actions.facade import OpsActions
-from horsies_ops.lazy_imports import LazyModule
-from horsies_ops.reads.facade import DEFAULT_SWEEP_OPTIONS, OpsReads
+from horsies_ops import cleanup as cleanup_actions
+from horsies_ops import sweep as sweep_actions
+from horsies_ops.actions import plan as plans
+from horsies_ops.actions import queues as queue_actions
+from horsies_ops.actions import send as send_actions
+from horsies_ops.actions import tasks as task_actions
+from horsies_ops.actions import workflows as workflow_actions
+from horsies_ops.actions.session import OperatorSession
+from horsies_ops.reads import events as event_reads
+from horsies_ops.reads import live as live_reads
+from horsies_ops.reads import overview as overview_reads
+from horsies_ops.reads import queues as queue_reads
+from horsies_ops.reads import schedules as schedule_reads
+from horsies_ops.reads import search as search_reads
+from horsies_ops.reads import server as server_reads
+from horsies_ops.reads import stale as stale_reads
+from horsies_ops.reads import tasks as task_reads
+from horsies_ops.reads import workers as worker_reads
+from horsies_ops.reads import workflows as workflow_reads
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-    from datetime import timedelta
+    from collections.abc import AsyncGenerator
 
-    from horsies.app import Horsies
-    from horsies.model.recovery.fleet import SweepOptions
-    from horsies.model.retention import CleanupSummary
     from horsies.model.settings import PostgresConfig
-    from horsies.recovery import retention
-    from horsies.recovery.report import SweepReport
-    from horsies_ops import cleanup, sweep
-    from horsies_ops.actions import apply, send
-    from horsies_ops.actions.apply import OperatorSession
-    from horsies_ops.actions.report import ActionProgress, ActionReport
-    from horsies_ops.cleanup import CleanupReport
-    from horsies_ops.reads import server
-    from horsies_ops.reads.server import Storage
-    from horsies_ops.sweep import Sweeper
-else:
-    retention = LazyModule("horsies.recovery.retention")
-    cleanup = LazyModule("horsies_ops.cleanup")
-    sweep = LazyModule("horsies_ops.sweep")
-    apply = LazyModule("horsies_ops.actions.apply")
-    send = LazyModule("horsies_ops.actions.send")
-    server = LazyModule("horsies_ops.reads.server")
+    from horsies.store.connection import ConnectionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ops(OpsReads, OpsActions):
-    """All reads (`OpsReads`) and actions (`OpsActions`) on one database."""
+class Ops:
+    """The reads and actions of an operator on one database.
 
-    database: Database
-    """Pool for writes; the same pool as `reader` if the connection is read-only."""
-    actor: str | None = None
-    """Name for the audit log [default: HORSIES_ACTOR, else user@host]."""
-    via: Literal["cli", "tui", "library"] = "library"
-    """Tool that acts, for the audit log."""
+    Each method is a function of the module of its topic, where its first parameter is the `Ops` it is called on.
 
-    @property
-    def session(self) -> OperatorSession:
-        return apply.OperatorSession.for_actor(self.actor, via=self.via, database=self.database)
+    Rows are frozen values, durations are `timedelta`; failures raise `HorsiesError`. Actions select tasks by ids or by
+    a filter. Only tasks still in the state they were planned in are changed; the report counts them and lists the
+    skipped ones with the reason. Every action has one audit entry, also a dry run. On a read-only connection every
+    action raises `Refused`.
+    """
 
-    async def send(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        delay: timedelta | float | None = None,
-        **options: Any,
-    ) -> ActionReport:
-        """Send a task by name, without its code: a worker validates the arguments. Options: `priority`, `reason`."""
-        return await send.send(self.session, self.settings, name, args, kwargs, queue=queue, delay=delay, **options)
+    reader: Database
+    """Pool for reads, which opens every transaction READ ONLY."""
+    session: OperatorSession
+    """Pool for writes, and the operator who acts."""
+    direct_spec: ConnectionSpec
+    """For LISTEN, which bypasses a pooler."""
+    settings: AppConfig
+    """The settings of this process; those of live workers take precedence for recovery."""
 
-    async def storage(self) -> Storage:
-        """Return table sizes, dead rows, NOTIFY queue usage and the longest open transaction."""
-        return await server.storage(self.reader)
+    # The server
+    database_status = server_reads.database_status
+    require_current_schema = server_reads.require_current_schema
+    database_time = server_reads.database_time
+    measure_latency = server_reads.measure_latency
+    storage = server_reads.storage
 
-    def sweeper(self, app: Horsies | None = None) -> Sweeper:
-        """Return a sweeper with the settings of this process; an app adds its recovery hooks."""
-        return sweep.Sweeper(session=self.session, reader=self.reader, local_config=self.settings.recovery, app=app)
+    # The system as a whole
+    overview = overview_reads.overview
+    throughput = overview_reads.throughput
+    queue_throughput = overview_reads.queue_throughput
+    error_summary = overview_reads.error_summary
+    events = event_reads.events
+    tail_events = event_reads.tail_events
+    audit = event_reads.audit
+    listen = live_reads.listen
 
-    async def sweep(
-        self,
-        options: SweepOptions = DEFAULT_SWEEP_OPTIONS,
-        *,
-        app: Horsies | None = None,
-        reason: str | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> SweepReport:
-        """Recover stale tasks, expire overdue ones and heal workflows; a dry run only lists them.
+    # Tasks
+    list_tasks = task_reads.list_tasks
+    task = task_reads.task
+    tasks_by_id = task_reads.tasks_by_id
+    last_heartbeats = task_reads.last_heartbeats
+    payload_previews = task_reads.payload_previews
+    count_tasks = search_reads.count_tasks
+    facets = search_reads.facets
+    tasks_by_short_id = search_reads.tasks_by_short_id
+    plan = plans.plan
+    apply = task_actions.apply
+    record_dry_run = task_actions.record_dry_run
+    requeue = task_actions.requeue
+    fail = task_actions.fail
+    cancel = task_actions.cancel
+    expire = task_actions.expire
+    retry = task_actions.retry
+    undo_retry = task_actions.undo_retry
+    send = send_actions.send
 
-        `stop` ends the sweep early: tasks recovered until then stay recovered, and the report says it was stopped.
-        """
-        return await self.sweeper(app).sweep(options, reason=reason, stop=stop)
+    # Recovery and retention
+    stale_candidates = sweep_actions.stale_candidates
+    nearly_stale_tasks = stale_reads.nearly_stale_tasks
+    silent_tasks = stale_reads.silent_tasks
+    sweep = sweep_actions.sweep
+    release = sweep_actions.release
+    cleanup_candidates = cleanup_actions.cleanup_candidates
+    cleanup = cleanup_actions.cleanup
 
-    async def stale_candidates(
-        self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, app: Horsies | None = None
-    ) -> SweepReport:
-        """Return what a sweep would do now; takes no lock and writes nothing."""
-        return await self.sweeper(app).sweep(replace(options, dry_run=True))
+    # Queues and schedules
+    list_queues = queue_reads.list_queues
+    pause_queue = queue_actions.pause_queue
+    resume_queue = queue_actions.resume_queue
+    list_schedules = schedule_reads.list_schedules
 
-    async def release(
-        self, worker_id: str | UUID, *, app: Horsies | None = None, reason: str | None = None
-    ) -> ActionReport:
-        """Recover the stale tasks of one worker."""
-        return await self.sweeper(app).release(UUID(parse_id(str(worker_id))), reason=reason)
+    # Workers
+    list_active_workers = worker_reads.list_active_workers
+    worker_history = worker_reads.worker_history
+    ping_workers = worker_reads.ping_workers
+    maintenance_status = worker_reads.maintenance_status
 
-    async def cleanup(
-        self,
-        windows: RetentionWindows | None = None,
-        *,
-        dry_run: bool = False,
-        reason: str | None = None,
-        progress: Callable[[ActionProgress], None] | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> CleanupReport:
-        """Delete rows older than `windows` [default: from the settings]; `stop` ends it after the current batch."""
-        return await cleanup.cleanup(
-            self.session,
-            windows or self.retention_windows,
-            dry_run=dry_run,
-            reason=reason,
-            progress=progress,
-            stop=stop,
-        )
-
-    async def cleanup_candidates(self) -> CleanupSummary:
-        """Count what a cleanup would delete now; takes no lock and writes nothing, not even an audit entry."""
-        return await retention.preview_cleanup(self.reader, self.retention_windows)
-
-    @property
-    def retention_windows(self) -> RetentionWindows:
-        """How long each kind of row is kept, from the settings of this process."""
-        return RetentionWindows.of(self.settings.recovery, self.settings.retention)
+    # Workflows
+    list_workflows = workflow_reads.list_workflows
+    workflow = workflow_reads.workflow
+    runs_by_short_id = search_reads.runs_by_short_id
+    pause_workflow = workflow_actions.pause_workflow
+    resume_workflow = workflow_actions.resume_workflow
+    cancel_workflow = workflow_actions.cancel_workflow
+    retry_workflow = workflow_actions.retry_workflow
 
 
 @asynccontextmanager
@@ -174,13 +165,11 @@ async def open_ops(
         )
         pool_settings = PoolSettings() if connections is None else PoolSettings(max_size=connections)
         async with Database(spec, pool_settings) as database, Database(read_spec, pool_settings) as reader:
+            # With `read_only` even a write by mistake goes to the pool whose transactions are READ ONLY.
+            writer = reader if read_only else database
             yield Ops(
                 reader=reader,
-                # With `read_only` even a write by mistake goes to the pool whose transactions are READ ONLY.
-                database=reader if read_only else database,
+                session=OperatorSession.for_actor(actor, via=via, database=writer),
                 direct_spec=replace(specs.direct, **spec_overrides),
-                is_embedded=app.broker.database_url.is_embedded,
-                actor=actor,
-                via=via,
                 settings=app,
             )

@@ -3,97 +3,121 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.app import Horsies
 from horsies.errors import Busy
 from horsies.model.events import EventKind, EventRecord
+from horsies.model.operator_actions import MAX_NAMED_TASKS
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
-from horsies.model.settings import RecoveryConfig
+from horsies.model.task import parse_id
 from horsies.recovery.hooks import HookCaller, HookFailure, log_failure
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweep import WorkflowHealing, sweep
+from horsies.recovery.sweep import WorkflowHealing
+from horsies.recovery.sweep import sweep as run_sweep
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
-from horsies_ops.actions.apply import OperatorSession
-from horsies_ops.actions.report import MAX_SKIPPED_LISTED, ActionReport, Skipped
+from horsies_ops.actions.report import ActionReport, Skipped
+from horsies_ops.actions.session import OperatorSession
+from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies_ops.ops import Ops
 
 SWEEP, RELEASE = "sweep", "release"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweeper:
-    """Sweeps one database for an operator, with the settings and the app of this process."""
+async def sweep(
+    ops: Ops,
+    options: SweepOptions = DEFAULT_SWEEP_OPTIONS,
+    *,
+    app: Horsies | None = None,
+    reason: str | None = None,
+    stop: asyncio.Event | None = None,
+) -> SweepReport:
+    """Recover stale tasks, expire overdue ones and heal workflows, with the hooks of `app`.
 
-    session: OperatorSession
-    reader: Database
-    """Read-only pool for dry runs, so that the database itself rejects any write."""
-    local_config: RecoveryConfig
-    app: Horsies | None = None
+    `stop` ends the sweep early: tasks recovered until then stay recovered, and the report says it was stopped. A dry
+    run only lists them and writes nothing, not even an audit entry.
+    """
+    if options.dry_run:
+        # On the read-only pool, so that the database itself rejects any write.
+        return await _sweep(ops, ops.reader, options, app, stop=stop)
+    report, _ = await _sweep_audited(ops, SWEEP, options, app, reason, stop)
+    return report
 
-    async def sweep(
-        self, options: SweepOptions, *, reason: str | None = None, stop: asyncio.Event | None = None
-    ) -> SweepReport:
-        """Recover stale tasks and audit it; a dry run writes nothing, not even an audit entry."""
-        report, _ = await self._sweep_audited(options, SWEEP, reason, stop)
-        return report
 
-    async def release(self, worker_id: UUID, *, reason: str | None = None) -> ActionReport:
-        """Recover the stale tasks of one worker; raises `Busy` while another process is sweeping."""
-        report, audit_id = await self._sweep_audited(SweepOptions(worker_id=worker_id), RELEASE, reason)
-        if report.status is SweepStatus.BUSY:
-            raise Busy("another process is sweeping", hint="try again in a minute")
-        recovered = tuple(task.task_id for task in report.tasks if task.changes_state and task.applied)
-        skipped = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if task.task_id not in recovered)
-        return ActionReport(
-            action=RELEASE,
-            matched=len(report.tasks),
-            affected=len(recovered),
-            skipped=skipped[:MAX_SKIPPED_LISTED],
-            skipped_count=len(skipped),
-            task_ids=recovered,
-            audit_id=audit_id,
-            warnings=report.warnings,
+async def stale_candidates(
+    ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, app: Horsies | None = None
+) -> SweepReport:
+    """Return what a sweep would do now; takes no lock and writes nothing."""
+    return await sweep(ops, replace(options, dry_run=True), app=app)
+
+
+async def release(
+    ops: Ops, worker_id: str | UUID, *, app: Horsies | None = None, reason: str | None = None
+) -> ActionReport:
+    """Recover the stale tasks of one worker; raises `Busy` while another process is sweeping."""
+    options = SweepOptions(worker_id=UUID(parse_id(str(worker_id))))
+    report, audit_id = await _sweep_audited(ops, RELEASE, options, app, reason)
+    if report.status is SweepStatus.BUSY:
+        raise Busy("another process is sweeping", hint="try again in a minute")
+    recovered = tuple(task.task_id for task in report.tasks if task.changes_state and task.applied)
+    skipped = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if task.task_id not in recovered)
+    return ActionReport(
+        action=RELEASE,
+        matched=len(report.tasks),
+        affected=len(recovered),
+        skipped=skipped[:MAX_NAMED_TASKS],
+        skipped_count=len(skipped),
+        task_ids=recovered,
+        audit_id=audit_id,
+        warnings=report.warnings,
+    )
+
+
+async def _sweep_audited(
+    ops: Ops,
+    action: str,
+    options: SweepOptions,
+    app: Horsies | None,
+    reason: str | None,
+    stop: asyncio.Event | None = None,
+) -> tuple[SweepReport, int | None]:
+    """Return the report and the id of the audit entry; None if the sweep had nothing to do."""
+    ops.session.require_writable()
+    audit = _SweepAudit(ops.session, ops.session.audit_entry(action, reason, _audit_filter(options), matched=0))
+    return await _sweep(ops, ops.session.database, options, app, audit, stop), audit.audit_id
+
+
+async def _sweep(
+    ops: Ops,
+    database: Database,
+    options: SweepOptions,
+    app: Horsies | None,
+    audit: _SweepAudit | None = None,
+    stop: asyncio.Event | None = None,
+) -> SweepReport:
+    failures: list[HookFailure] = []
+    hooks = None if app is None else HookCaller(app.recovery_hooks, on_failure=failures.append)
+    try:
+        return await run_sweep(
+            database,
+            options,
+            observer=OperatorObserver(local_config=ops.settings.recovery),
+            hooks=hooks,
+            healing=WorkflowHealing.for_operator(database),
+            record=audit,
+            stop=stop,
         )
-
-    async def _sweep_audited(
-        self, options: SweepOptions, action: str, reason: str | None = None, stop: asyncio.Event | None = None
-    ) -> tuple[SweepReport, int | None]:
-        if options.dry_run:
-            return await self._sweep(self.reader, options, stop=stop), None
-        self.session.require_writable()
-        entry = AuditEntry(
-            operator=self.session.operator, action=action, reason=reason, filter=_audit_filter(options), matched=0
-        )
-        audit = _SweepAudit(self.session, entry)
-        return await self._sweep(self.session.database, options, audit, stop), audit.audit_id
-
-    async def _sweep(
-        self,
-        database: Database,
-        options: SweepOptions,
-        audit: _SweepAudit | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> SweepReport:
-        failures: list[HookFailure] = []
-        hooks = None if self.app is None else HookCaller(self.app.recovery_hooks, on_failure=failures.append)
-        try:
-            return await sweep(
-                database,
-                options,
-                observer=OperatorObserver(local_config=self.local_config),
-                hooks=hooks,
-                healing=WorkflowHealing.for_operator(database),
-                record=audit,
-                stop=stop,
-            )
-        finally:
-            # In `finally`, so that failed hooks are reported even if the sweep itself fails.
-            for failure in failures:
-                log_failure(failure)
-                if not options.dry_run:
-                    await EventStore(database).record(_hook_failed_event(failure))
+    finally:
+        # In `finally`, so that failed hooks are reported even if the sweep itself fails.
+        for failure in failures:
+            log_failure(failure)
+            if not options.dry_run:
+                await EventStore(database).record(_hook_failed_event(failure))
 
 
 class _SweepAudit:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from horsies.model.operator_actions import (
+    MAX_NAMED_TASKS,
     Action,
     ActionCheck,
     ActionOptions,
@@ -24,14 +25,16 @@ from horsies.model.operator_actions import (
 from horsies.model.task import TaskStatus, parse_id
 from horsies.store.database import Database
 from horsies.store.operators import OPERATORS, Target, TargetRow
-from horsies_ops.actions.report import MAX_SKIPPED_LISTED, Skipped
+from horsies_ops.actions.report import Skipped
 from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import MAX_CANDIDATES, search_ranges
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 SINGLE_KEY_LIMIT: Final = 25
 """Most tasks that are confirmed with a single key instead of typing their number."""
 MAX_SAMPLES: Final = 10
-MAX_AUDITED_IDS: Final = 1000
 ID_BATCH_SIZE: Final = 5000
 UNKNOWN: Final = "UNKNOWN"
 """Status shown for an id that no task has."""
@@ -75,7 +78,7 @@ class Plan:
     targets: tuple[Target, ...]
     """Tasks that will be changed, with the status and claim token they were planned in."""
     refused: tuple[Skipped, ...]
-    """Tasks that will not be changed; the first 1,000 of them."""
+    """Tasks that will not be changed; at most MAX_NAMED_TASKS of them."""
     refused_count: int
     has_running_tasks: bool = False
     """Some targets are running under a live worker."""
@@ -159,7 +162,7 @@ class Selector:
     def to_audit(self) -> dict[str, object]:
         """Return the JSON stored in the audit log."""
         if self.filter is None:
-            return {"ids": [str(task_id) for task_id in (self.ids or ())[:MAX_AUDITED_IDS]]}
+            return {"ids": [str(task_id) for task_id in (self.ids or ())[:MAX_NAMED_TASKS]]}
         return {
             "filter": json.loads(self.filter.to_json()),
             "as_of": None if self.as_of is None else self.as_of.isoformat(),
@@ -171,10 +174,9 @@ SelectorLike: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | U
 """Anything that selects tasks: a selector, a filter, one id or several."""
 
 
-async def build_plan(
-    database: Database, action: Action, selector: Selector, options: ActionOptions | None = None
-) -> Plan:
+async def plan(ops: Ops, action: Action, selector: SelectorLike, options: ActionOptions | None = None) -> Plan:
     """Check the action against every selected task; takes no locks and writes nothing."""
+    database, selector = ops.session.database, Selector.of(selector)
     builder = _PlanBuilder(action, options or ActionOptions())
     if builder.options.kill and action is not Action.CANCEL:
         raise ValueError("kill works only with cancel; requeue stops running tasks itself, other actions let them run")
@@ -277,7 +279,7 @@ class _PlanBuilder:
     def _count(self, task_id: UUID, status: str, error_code: str | None, check: ActionCheck) -> None:
         refusal = check.reason if isinstance(check, Rejected) else None
         self._groups[(status, error_code, check.effect, refusal)] += 1
-        if refusal is not None and len(self._refused) < MAX_SKIPPED_LISTED:
+        if refusal is not None and len(self._refused) < MAX_NAMED_TASKS:
             self._refused.append(Skipped(task_id, refusal))
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
-
-MAX_SKIPPED_LISTED: Final = 1000
-"""How many skipped tasks a report or a plan lists one by one; all of them are counted."""
 
 
 class Skipped(NamedTuple):
@@ -19,7 +16,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionReport:
-    """Result of an action. `skipped` lists the first 1,000 skipped tasks, `skipped_count` counts all of them."""
+    """Result of an action. `skipped` lists at most MAX_NAMED_TASKS tasks, `skipped_count` counts all of them."""
 
     action: str
     matched: int

@@ -13,53 +13,46 @@ from horsies.client.payload import PayloadBuilder, SendOptions
 from horsies.errors import BrokerErrorCode, HorsiesError, raise_together
 from horsies.model.result import Err
 from horsies.model.send import to_full_payload
-from horsies.model.settings import AppConfig, CustomQueueConfig
+from horsies.model.settings import CustomQueueConfig
 from horsies.model.task import DEFAULT_QUEUE
 from horsies.registry import TaskDefinition, define_task
 from horsies.registry.definition import name_faults
-from horsies.store.operators import AuditEntry, AuditProgress, record_audit
+from horsies.store.operators import AuditProgress, record_audit
 from horsies.store.tasks import TaskStore
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
-    from horsies_ops.actions.apply import OperatorSession
+    from horsies_ops.ops import Ops
 
 SEND = "send"
 
 
 async def send(
-    session: OperatorSession,
-    config: AppConfig,
+    ops: Ops,
     name: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    *,
     queue: str | None = None,
     delay: timedelta | float | None = None,
+    *,
     priority: int | None = None,
     reason: str | None = None,
 ) -> ActionReport:
-    """Enqueue a task with unvalidated arguments; the worker that runs it validates them."""
+    """Send a task by name, without its code: the worker that runs it validates the arguments."""
     options = SendOptions(delay=delay, priority=priority)
-    built = PayloadBuilder(unregistered_definition(name, queue), config).build(options, args, kwargs or {})
+    built = PayloadBuilder(unregistered_definition(name, queue), ops.settings).build(options, args, kwargs or {})
     if isinstance(built, Err):
         raise HorsiesError(built.error.message, code=cast("BrokerErrorCode", built.error.code))
     payload = to_full_payload(built)
     task_id = UUID(payload.task_id)
-    entry = AuditEntry(
-        operator=session.operator,
-        action=SEND,
-        reason=reason,
-        filter={"name": payload.task_name, "queue": payload.queue_name},
-        matched=1,
-    )
+    entry = ops.session.audit_entry(SEND, reason, {"name": payload.task_name, "queue": payload.queue_name})
 
     async def store(transaction: Transaction) -> int:
-        await TaskStore(session.database).enqueue(payload, transaction=transaction)
+        await TaskStore(ops.session.database).enqueue(payload, transaction=transaction)
         return await record_audit(transaction, entry, AuditProgress(affected=1, task_ids=[task_id]))
 
-    audit_id = await session.run(store)
+    audit_id = await ops.session.run(store)
     return ActionReport(action=SEND, matched=1, affected=1, task_ids=(task_id,), audit_id=audit_id, new_ids=(task_id,))
 
 

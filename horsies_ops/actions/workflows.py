@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.operator_actions import SkipReason
 from horsies.model.task import parse_id
 from horsies.store.database import Transaction
-from horsies.store.operators import AuditEntry, AuditProgress, record_audit
+from horsies.store.operators import AuditProgress, record_audit
 from horsies.workflows import control
-from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.report import ActionReport, Skipped
+from horsies_ops.actions.session import OperatorSession
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW = (
     "pause_workflow",
@@ -23,35 +27,29 @@ WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKF
 """Action names in the audit log."""
 
 
-async def pause_workflow(
-    session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
-) -> ActionReport:
+async def pause_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
     """Start no more nodes of the run and its sub-workflows until it is resumed; running tasks continue."""
-    return await _run_audited(session, PAUSE_WORKFLOW, workflow_id, reason, control.pause)
+    return await _change_run(ops.session, PAUSE_WORKFLOW, workflow_id, reason, control.pause)
 
 
-async def resume_workflow(
-    session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
-) -> ActionReport:
-    return await _run_audited(session, RESUME_WORKFLOW, workflow_id, reason, control.resume)
+async def resume_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
+    return await _change_run(ops.session, RESUME_WORKFLOW, workflow_id, reason, control.resume)
 
 
 async def cancel_workflow(
-    session: OperatorSession, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
+    ops: Ops, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
 ) -> ActionReport:
     """Cancel the run and its sub-workflows; `kill` also kills the processes of their running tasks."""
     cancel = partial(control.cancel, kill=kill)
-    return await _run_audited(session, CANCEL_WORKFLOW, workflow_id, reason, cancel)
+    return await _change_run(ops.session, CANCEL_WORKFLOW, workflow_id, reason, cancel)
 
 
-async def retry_workflow(
-    session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
-) -> ActionReport:
-    """Run the failed nodes of a finished run again, and everything after them."""
-    return await _run_audited(session, RETRY_WORKFLOW, workflow_id, reason, control.retry_failed)
+async def retry_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
+    """Run the failed nodes of a finished run again; the report has their number in `retried_nodes`."""
+    return await _change_run(ops.session, RETRY_WORKFLOW, workflow_id, reason, control.retry_failed)
 
 
-async def _run_audited(
+async def _change_run(
     session: OperatorSession,
     action: str,
     workflow_id: str | UUID,
@@ -70,13 +68,7 @@ async def _run_audited(
         skip_reason = SkipReason.WORKFLOW_STATE_NOT_ALLOWED
         if isinstance(count_or_refusal, control.ControlRefusal):
             skip_reason = SkipReason(count_or_refusal)
-        entry = AuditEntry(
-            operator=session.operator,
-            action=action,
-            reason=reason,
-            filter={"workflow_id": str(run_id)},
-            matched=matched,
-        )
+        entry = session.audit_entry(action, reason, {"workflow_id": str(run_id)}, matched=matched)
         return ActionReport(
             action=action,
             matched=matched,

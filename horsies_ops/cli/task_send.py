@@ -82,9 +82,8 @@ def _parameter_hint(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> 
 
 
 async def has_live_worker(config: AppConfig) -> bool:
-    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
-    async with open_ops(config.broker, read_only=True) as ops:
-        return await ops.count_live_workers(threshold=threshold) > 0
+    async with open_ops(config, read_only=True, via="cli") as ops:
+        return (await ops.maintenance_status()).has_live_worker
 
 
 def wait_for_document(

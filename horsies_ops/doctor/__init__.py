@@ -1,12 +1,13 @@
 """`horsies doctor`: checks settings, database and workers, with a hint for each problem.
 
-A check is an async function that reads facts and passes them to a pure `*_finding` rule. `checks` has all of them.
+A check reads facts and passes them to a pure rule. `checks` has all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from horsies.config import LoadedSettings
@@ -14,37 +15,12 @@ from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies.model.settings import AppConfig
 from horsies_ops.doctor import checks
-from horsies_ops.doctor.findings import CheckResult, CheckStatus, CheckTarget, Diagnosis, Finding, fail, ok, skip, warn
-from horsies_ops.reads.facade import OpsReads
+from horsies_ops.doctor.findings import CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
 
-__all__ = ["CheckResult", "CheckStatus", "Diagnosis", "Finding", "diagnose"]
+__all__ = ["CheckStatus", "Diagnosis", "Finding", "diagnose"]
 
 if TYPE_CHECKING:
-    CheckFunction = Callable[[CheckTarget], Awaitable[Finding]]
-
-SERVER_CHECKS: Final[Mapping[str, CheckFunction]] = {
-    "schema": checks.check_schema,
-    "listen": checks.check_listen,
-    "pooler": checks.check_pooler,
-    "connections": checks.check_connections,
-    "clock": checks.check_clock,
-    "long_transactions": checks.check_transactions,
-    "bloat": checks.check_bloat,
-    "notify_queue": checks.check_notify_queue,
-}
-"""Checks that need none of our tables."""
-
-TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
-    "listen": checks.check_notifications,
-    "workers": checks.check_workers,
-    "fleet_config": checks.check_fleet_config,
-    "stale": checks.check_stale,
-    "outage_grace": checks.check_outage_grace,
-    "outbox": checks.check_outbox,
-    "retention": checks.check_retention,
-    "disabled_operations": checks.check_disabled_operations,
-}
-"""Checks that need an up-to-date schema; `listen` replaces the server check of the same name."""
+    from horsies_ops.ops import Ops
 
 CHECK_NAMES: Final = (
     "config",
@@ -70,18 +46,18 @@ CHECK_NAMES: Final = (
 
 
 async def diagnose(
-    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]]
+    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[Ops]]
 ) -> Diagnosis:
     """Run every check that is possible; writes nothing and does not start the embedded server."""
     findings: dict[str, Finding] = {}
     skip_reason = await _collect_findings(findings, load, connect)
-    return Diagnosis(checks=tuple(CheckResult.of(name, findings.get(name, skip(skip_reason))) for name in CHECK_NAMES))
+    return Diagnosis(checks=tuple(replace(findings.get(name, skip(skip_reason)), name=name) for name in CHECK_NAMES))
 
 
 async def _collect_findings(
     findings: dict[str, Finding],
     load: Callable[[], LoadedSettings],
-    connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]],
+    connect: Callable[[AppConfig], AbstractAsyncContextManager[Ops]],
 ) -> str:
     """Fill `findings` as far as possible; returns why the remaining checks were skipped."""
     try:
@@ -94,12 +70,11 @@ async def _collect_findings(
     if not is_up:
         return "the embedded server is not running"
     try:
-        async with connect(settings.app) as reads:
-            target = CheckTarget(reads=reads, settings=settings.app)
-            findings["database"] = await checks.check_database(target)
-            await _run_checks(findings, target, SERVER_CHECKS)
+        async with connect(settings.app) as ops:
+            findings["database"] = await checks.check_database(ops)
+            await _run_checks(findings, ops, checks.SERVER_CHECKS)
             if findings["schema"].status is CheckStatus.OK:
-                await _run_checks(findings, target, TABLE_CHECKS)
+                await _run_checks(findings, ops, checks.TABLE_CHECKS)
             # Every other check has a finding by now.
             return "the schema is not up to date"
     except HorsiesError as error:
@@ -108,13 +83,11 @@ async def _collect_findings(
         return "database unreachable"
 
 
-async def _run_checks(
-    findings: dict[str, Finding], target: CheckTarget, functions: Mapping[str, CheckFunction]
-) -> None:
+async def _run_checks(findings: dict[str, Finding], ops: Ops, functions: Mapping[str, checks.CheckFunction]) -> None:
     """Run each check; an error becomes the finding of that check and does not affect the others."""
     for name, check in functions.items():
         try:
-            findings[name] = await check(target)
+            findings[name] = await check(ops)
         except HorsiesError as error:
             findings[name] = _failed(error)
 

@@ -1,11 +1,11 @@
-"""The doctor's checks: each reads facts (`check_*`) and turns them into a finding with a pure rule (`*_finding`)."""
+"""The doctor's checks: each reads facts and turns them into a finding with a pure rule (`*_finding`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import humanize
 
@@ -14,6 +14,7 @@ from horsies.model.retention import RetentionCategory, RetentionWindows
 from horsies.model.task import short_form
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
+from horsies_ops.cleanup import retention_windows
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
     ConnectionUsage,
@@ -31,7 +32,9 @@ from horsies_ops.reads.server import (
 from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
-    from horsies_ops.doctor.findings import CheckTarget
+    from horsies_ops.ops import Ops
+
+    CheckFunction = Callable[[Ops], Awaitable[Finding]]
 
 
 NOTIFY_TIMEOUT_S: Final = 5.0
@@ -45,20 +48,12 @@ OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
 # Server and connection
 
 
-async def check_database(target: CheckTarget) -> Finding:
-    return database_finding(await database_status(target.reads.reader, embedded=target.reads.is_embedded))
-
-
 def database_finding(status: DatabaseStatus) -> Finding:
     detail = f"PostgreSQL {status.server_version} at {status.url}"
     if status.in_recovery:
         hint = "set broker.database_url to the primary, or list several hosts with target_session_attrs=read-write"
         return fail(f"{detail} is a standby and accepts no writes", hint=hint)
     return ok(detail)
-
-
-async def check_schema(target: CheckTarget) -> Finding:
-    return schema_finding(await database_status(target.reads.reader, embedded=target.reads.is_embedded))
 
 
 def schema_finding(status: DatabaseStatus) -> Finding:
@@ -77,12 +72,9 @@ def schema_finding(status: DatabaseStatus) -> Finding:
     return ok(detail)
 
 
-async def check_connections(target: CheckTarget) -> Finding:
-    usage = (await database_status(target.reads.reader, embedded=target.reads.is_embedded)).connections
-    return connections_finding(usage) if usage else ok("unknown")
-
-
-def connections_finding(usage: ConnectionUsage) -> Finding:
+def connections_finding(usage: ConnectionUsage | None) -> Finding:
+    if usage is None:
+        return ok("unknown")
     detail, share = f"{usage.used} of {usage.max} in use", usage.used / usage.max
     hint = "raise max_connections, put PgBouncer in front, or run fewer workers"
     if share >= CONNECTIONS_FAIL_SHARE:
@@ -90,8 +82,8 @@ def connections_finding(usage: ConnectionUsage) -> Finding:
     return warn(detail, hint=hint) if share >= CONNECTIONS_WARN_SHARE else ok(detail)
 
 
-async def check_listen(target: CheckTarget) -> Finding:
-    if not await is_notify_delivered(target.reads.reader, target.reads.direct_spec, within_s=NOTIFY_TIMEOUT_S):
+async def check_listen(ops: Ops) -> Finding:
+    if not await is_notify_delivered(ops.reader, ops.direct_spec, within_s=NOTIFY_TIMEOUT_S):
         return fail(
             f"a notification was not delivered within {NOTIFY_TIMEOUT_S:.0f} s",
             hint="LISTEN does not work through a transaction pooler: set broker.session_database_url to the server",
@@ -99,19 +91,19 @@ async def check_listen(target: CheckTarget) -> Finding:
     return ok("notifications are delivered")
 
 
-async def check_notifications(target: CheckTarget) -> Finding:
+async def check_notifications(ops: Ops) -> Finding:
     """Check the trigger on our tables, then delivery."""
-    if not await is_notify_trigger_enabled(target.reads.reader):
+    if not await is_notify_trigger_enabled(ops.reader):
         hint = "enable the trigger horsies_tasks_announce; until then workers find new tasks only by polling"
         return fail("no notifications for new tasks: the trigger is missing or disabled", hint=hint)
-    return await check_listen(target)
+    return await check_listen(ops)
 
 
-async def check_pooler(target: CheckTarget) -> Finding:
-    broker = target.settings.broker
+async def check_pooler(ops: Ops) -> Finding:
+    broker = ops.settings.broker
     if not broker.pgbouncer_transaction_mode:
         return ok("none configured")
-    path = await default_search_path(target.reads.reader)
+    path = await default_search_path(ops)
     return pooler_finding(has_session_url=broker.session_database_url is not None, schema=broker.schema, path=path)
 
 
@@ -127,9 +119,9 @@ def pooler_finding(*, has_session_url: bool, schema: str, path: str) -> Finding:
     return ok("PgBouncer in transaction mode; LISTEN uses a direct connection")
 
 
-async def check_clock(target: CheckTarget) -> Finding:
+async def check_clock(ops: Ops) -> Finding:
     sent_at, started = datetime.now(UTC), time.monotonic()
-    database_time = await target.reads.database_time()
+    database_time = await ops.database_time()
     took = timedelta(seconds=time.monotonic() - started)
     # The server read its clock about halfway through the round trip.
     return clock_finding(database_time - (sent_at + took / 2), took)
@@ -146,10 +138,6 @@ def clock_finding(offset: timedelta, took: timedelta) -> Finding:
     return ok(detail)
 
 
-async def check_transactions(target: CheckTarget) -> Finding:
-    return transaction_finding((await storage(target.reads.reader)).longest_transaction)
-
-
 def transaction_finding(longest: OpenTransaction | None) -> Finding:
     if longest is None:
         return ok("none open")
@@ -160,10 +148,6 @@ def transaction_finding(longest: OpenTransaction | None) -> Finding:
     if longest.age >= TRANSACTION_FAIL_AGE:
         return fail(detail, hint=hint)
     return warn(detail, hint=hint) if longest.age >= TRANSACTION_WARN_AGE else ok(detail)
-
-
-async def check_bloat(target: CheckTarget) -> Finding:
-    return bloat_finding((await storage(target.reads.reader)).tables)
 
 
 def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
@@ -177,10 +161,6 @@ def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
     return warn(detail, hint=hint)
 
 
-async def check_notify_queue(target: CheckTarget) -> Finding:
-    return notify_queue_finding((await storage(target.reads.reader)).notify_queue_usage)
-
-
 def notify_queue_finding(usage: float) -> Finding:
     detail = f"{usage:.1%} full"
     hint = "a listening session has kept a transaction open for long; see long_transactions"
@@ -190,14 +170,6 @@ def notify_queue_finding(usage: float) -> Finding:
 
 
 # Workers and their tasks
-
-
-async def _fleet(target: CheckTarget) -> Fleet:
-    return await RecoveryStore(target.reads.reader).fleet()
-
-
-async def check_workers(target: CheckTarget) -> Finding:
-    return workers_finding(await _fleet(target))
 
 
 def workers_finding(fleet: Fleet) -> Finding:
@@ -222,10 +194,6 @@ def workers_finding(fleet: Fleet) -> Finding:
     return ok(detail)
 
 
-async def check_fleet_config(target: CheckTarget) -> Finding:
-    return fleet_config_finding(await _fleet(target))
-
-
 def fleet_config_finding(fleet: Fleet) -> Finding:
     if not fleet.live:
         return skip("no live worker")
@@ -237,11 +205,9 @@ def fleet_config_finding(fleet: Fleet) -> Finding:
     return warn(f"live workers have different settings: {detail}", hint=hint)
 
 
-async def check_stale(target: CheckTarget) -> Finding:
-    reader = target.reads.reader
-    stale = await count_stale(reader, local_config=target.settings.recovery)
-    fleet = await _fleet(target)
-    return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=await count_orphans(reader))
+async def check_stale(ops: Ops) -> Finding:
+    stale, fleet = await count_stale(ops), await read_fleet(ops)
+    return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=await count_orphans(ops))
 
 
 def stale_finding(fleet: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
@@ -266,10 +232,6 @@ def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | Non
     return None
 
 
-async def check_outage_grace(target: CheckTarget) -> Finding:
-    return outage_grace_finding(await _fleet(target))
-
-
 def outage_grace_finding(fleet: Fleet) -> Finding:
     """Warn only if the grace period applies to every live worker, so that nothing is recovered."""
     if not fleet.live:
@@ -284,10 +246,6 @@ def outage_grace_finding(fleet: Fleet) -> Finding:
     # The earliest end: from then on one worker recovers tasks again.
     detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
     return warn(detail, hint="no action needed; horsies sweep --force ignores it")
-
-
-async def check_disabled_operations(target: CheckTarget) -> Finding:
-    return disabled_operations_finding(await _fleet(target))
 
 
 def disabled_operations_finding(fleet: Fleet) -> Finding:
@@ -307,10 +265,6 @@ def _disabled_operations(member: FleetMember) -> Iterator[str]:
 # Outbox and retention
 
 
-async def check_outbox(target: CheckTarget) -> Finding:
-    return outbox_finding(await outbox_status(target.reads.reader))
-
-
 def outbox_finding(outbox: OutboxStatus) -> Finding:
     detail = f"{outbox.waiting} waiting, {outbox.quarantined} quarantined"
     if outbox.quarantined:
@@ -322,12 +276,10 @@ def outbox_finding(outbox: OutboxStatus) -> Finding:
     return ok(detail)
 
 
-async def check_retention(target: CheckTarget) -> Finding:
-    settings = target.settings
-    windows = RetentionWindows.of(settings.recovery, settings.retention)
+async def check_retention(ops: Ops) -> Finding:
     # Two intervals, because one pass may run out of time before it has deleted everything.
-    slack = timedelta(seconds=2 * settings.retention.interval_s)
-    return retention_finding(await oldest_by_category(target.reads.reader), windows, slack)
+    slack = timedelta(seconds=2 * ops.settings.retention.interval_s)
+    return retention_finding(await oldest_by_category(ops), retention_windows(ops), slack)
 
 
 def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, slack: timedelta) -> Finding:
@@ -345,3 +297,48 @@ def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, 
 
 def _label(category: RetentionCategory) -> str:
     return category.replace("_", " ")
+
+
+# The tables of checks
+
+F = TypeVar("F")
+
+
+def _check(read: Callable[[Ops], Awaitable[F]], rule: Callable[[F], Finding]) -> CheckFunction:
+    """Return the check that reads facts and applies a rule to them."""
+
+    async def check(ops: Ops) -> Finding:
+        return rule(await read(ops))
+
+    return check
+
+
+async def read_fleet(ops: Ops) -> Fleet:
+    return await RecoveryStore(ops.reader).fleet()
+
+
+check_database: Final = _check(database_status, database_finding)
+
+SERVER_CHECKS: Final[Mapping[str, CheckFunction]] = {
+    "schema": _check(database_status, schema_finding),
+    "listen": check_listen,
+    "pooler": check_pooler,
+    "connections": _check(database_status, lambda status: connections_finding(status.connections)),
+    "clock": check_clock,
+    "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
+    "bloat": _check(storage, lambda found: bloat_finding(found.tables)),
+    "notify_queue": _check(storage, lambda found: notify_queue_finding(found.notify_queue_usage)),
+}
+"""Checks that need none of our tables."""
+
+TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
+    "listen": check_notifications,
+    "workers": _check(read_fleet, workers_finding),
+    "fleet_config": _check(read_fleet, fleet_config_finding),
+    "stale": check_stale,
+    "outage_grace": _check(read_fleet, outage_grace_finding),
+    "outbox": _check(outbox_status, outbox_finding),
+    "retention": check_retention,
+    "disabled_operations": _check(read_fleet, disabled_operations_finding),
+}
+"""Checks that need an up-to-date schema; `listen` replaces the server check of the same name."""

@@ -1,20 +1,9 @@
-"""Values of the doctor: the target of a check, its finding, and the diagnosis with all of them."""
+"""Values of the doctor: the finding of a check, and the diagnosis with all of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-
-from horsies.model.settings import AppConfig
-from horsies_ops.reads.facade import OpsReads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckTarget:
-    """What checks read: a database, and the settings of this process."""
-
-    reads: OpsReads
-    settings: AppConfig
 
 
 class CheckStatus(StrEnum):
@@ -31,6 +20,8 @@ class CheckStatus(StrEnum):
 class Finding:
     """Result of one check, and how to fix what it found."""
 
+    name: str = ""
+    """Name of the check; the rules leave it empty."""
     status: CheckStatus
     detail: str
     hint: str | None = None
@@ -53,24 +44,10 @@ def skip(detail: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
-    """A finding with the name of its check."""
-
-    name: str
-    status: CheckStatus
-    detail: str
-    hint: str | None
-
-    @classmethod
-    def of(cls, name: str, finding: Finding) -> CheckResult:
-        return cls(name=name, status=finding.status, detail=finding.detail, hint=finding.hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The results of all checks, in a fixed order."""
+    """The findings of all checks, in a fixed order."""
 
-    checks: tuple[CheckResult, ...]
+    checks: tuple[Finding, ...]
 
     @property
     def is_ok(self) -> bool:

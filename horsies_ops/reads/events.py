@@ -8,15 +8,16 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.errors import HorsiesError
-from horsies.store.connection import ConnectionSpec
-from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.changes import FeedStatus, Topic
 from horsies_ops.reads.live import listen
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 PAGE_SIZE: Final = 1_000
 OVERLAP: Final = 500
@@ -76,7 +77,7 @@ EVENT_READS = load_queries(EventReadQueries, "horsies_ops.reads", "events")
 
 
 async def events(
-    database: Database,
+    ops: Ops,
     *,
     after: int | None = None,
     before: int | None = None,
@@ -91,12 +92,12 @@ async def events(
     """
     conditions = (list(kinds) or None, task_id, since, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.events_after, after, *conditions))
-    return tuple(await database.fetch(EVENT_READS.latest_events, before or _MAX_ID, *conditions))
+        return tuple(await ops.reader.fetch(EVENT_READS.events_after, after, *conditions))
+    return tuple(await ops.reader.fetch(EVENT_READS.latest_events, before or _MAX_ID, *conditions))
 
 
 async def audit(
-    database: Database,
+    ops: Ops,
     *,
     after: int | None = None,
     before: int | None = None,
@@ -106,35 +107,33 @@ async def audit(
     """Return audit entries in the order of their start; `after` and `before` work as in `events`."""
     conditions = (list(actions) or None, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.actions_after, after, *conditions))
-    return tuple(await database.fetch(EVENT_READS.latest_actions, before or _MAX_ID, *conditions))
+        return tuple(await ops.reader.fetch(EVENT_READS.actions_after, after, *conditions))
+    return tuple(await ops.reader.fetch(EVENT_READS.latest_actions, before or _MAX_ID, *conditions))
 
 
-async def tail_events(
-    database: Database, direct_spec: ConnectionSpec, *, since: timedelta, kinds: Sequence[str] = ()
-) -> AsyncGenerator[EventRow]:
+async def tail_events(ops: Ops, *, since: timedelta, kinds: Sequence[str] = ()) -> AsyncGenerator[EventRow]:
     """Yield the events of the last `since`, then every new one, each once; continues after outages."""
     seen: OrderedDict[int, None] = OrderedDict()
-    for row in await events(database, since=since, kinds=kinds, limit=PAGE_SIZE):
+    for row in await events(ops, since=since, kinds=kinds, limit=PAGE_SIZE):
         seen[row.id] = None
         yield row
-    async with aclosing(listen(database, direct_spec)) as changes:
+    async with aclosing(listen(ops)) as changes:
         async for change in changes:
             # Also after a reconnect and on every poll, because notifications may have been missed.
             may_have_events = change.topic is Topic.EVENT or (
                 change.topic is Topic.FEED and change.kind != FeedStatus.LOST
             )
-            for row in await _read_unseen(database, seen, since, kinds) if may_have_events else ():
+            for row in await _read_unseen(ops, seen, since, kinds) if may_have_events else ():
                 yield row
 
 
 async def _read_unseen(
-    database: Database, seen: OrderedDict[int, None], since: timedelta, kinds: Sequence[str]
+    ops: Ops, seen: OrderedDict[int, None], since: timedelta, kinds: Sequence[str]
 ) -> list[EventRow]:
     found: list[EventRow] = []
     after = max(seen, default=0) - OVERLAP
     try:
-        while rows := await events(database, after=after, since=since, kinds=kinds, limit=PAGE_SIZE):
+        while rows := await events(ops, after=after, since=since, kinds=kinds, limit=PAGE_SIZE):
             found += [row for row in rows if row.id not in seen]
             after = rows[-1].id
     except HorsiesError:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from horsies.errors import HorsiesError
@@ -30,7 +30,10 @@ from horsies_ops.reads.changes import (
     parse_task_new,
     parse_workflow_done,
 )
-from horsies_ops.reads.server import measure_latency
+from horsies_ops.reads.server import SERVER_READS
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 MAX_QUEUED_CHANGES: Final = 10_000
 """Changes buffered for a slow reader; more are dropped, because a change is only a hint to read again."""
@@ -50,14 +53,12 @@ class FeedTiming:
 DEFAULT_TIMING: Final = FeedTiming()
 
 
-async def listen(
-    database: Database, direct_spec: ConnectionSpec, *, timing: FeedTiming = DEFAULT_TIMING
-) -> AsyncGenerator[Change]:
-    """Yield changes until the generator is closed; `direct_spec` bypasses a pooler.
+async def listen(ops: Ops, *, timing: FeedTiming = DEFAULT_TIMING) -> AsyncGenerator[Change]:
+    """Yield changes as they happen, until the generator is closed.
 
     Reconnects after every failure, and reports that as changes of the topic FEED.
     """
-    feed = _ChangeFeed(database, direct_spec, timing)
+    feed = _ChangeFeed(ops.reader, ops.direct_spec, timing)
     work = asyncio.gather(feed.listener.run(), feed.probe_and_poll())
     # Wakes the loop below if the feed fails.
     work.add_done_callback(lambda _: feed.changes.put_nowait(None))
@@ -127,7 +128,7 @@ class _ChangeFeed:
     async def _poll(self) -> None:
         try:
             async with asyncio.timeout(self._timing.answer_timeout_s):
-                await measure_latency(self._database)
+                await self._database.fetch(SERVER_READS.now)
         except (TimeoutError, HorsiesError) as error:
             self._put_status(FeedStatus.LOST, error.message if isinstance(error, HorsiesError) else "database timeout")
         else:

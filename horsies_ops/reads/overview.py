@@ -1,4 +1,4 @@
-"""Numbers about the whole system: the overview, throughput and errors, and increments for Prometheus counters."""
+"""Numbers about the whole system: the overview, throughput and errors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.store.database import Database, Transaction
+from horsies.store.database import Transaction
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.stale import StaleCounts, count_stale
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 # Rows that one statement counts: the overview must stay fast on tables with millions of rows.
 MAX_STATUS_COUNTED: Final = 20_000
@@ -62,6 +64,39 @@ class Overview:
     @property
     def stale(self) -> int:
         return self.stale_claimed + self.stale_running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedCounts:
+    """Claimed and running tasks, and the processes of live workers."""
+
+    at: datetime
+    claimed: int
+    running: int
+    oldest_claimed: timedelta | None
+    longest_running: timedelta | None
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusCount:
+    """Number of tasks with a status, according to one of three sources: table, with_error_code, planner."""
+
+    source: str
+    status: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStateCount:
+    state: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatusCount:
+    status: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,72 +150,8 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CounterIncrements:
-    """What happened up to `until`, since the previous read."""
-
-    until: datetime
-    finished: tuple[FinishedCount, ...] = ()
-    durations: tuple[DurationBucket, ...] = ()
-    events: tuple[EventCount, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedCount:
-    queue: str
-    status: str
-    tasks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurationBucket:
-    """Attempts whose duration fell between two bounds; index 0 is below the first bound."""
-
-    index: int
-    attempts: int
-    total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventCount:
-    kind: str
-    decision: str
-    events: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveCounts:
-    at: datetime
-    claimed: int
-    running: int
-    oldest_claimed: timedelta | None
-    longest_running: timedelta | None
-    slots: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusCount:
-    """Number of tasks with a status, according to one of three sources: table, with_error_code, planner."""
-
-    source: str
-    status: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStateCount:
-    state: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatusCount:
-    status: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewQueries:
-    live_counts: Query[LiveCounts]
+    owned_counts: Query[OwnedCounts]
     status_counts: Query[StatusCount]
     worker_states: Query[WorkerStateCount]
     run_statuses: Query[RunStatusCount]
@@ -188,30 +159,20 @@ class OverviewQueries:
     queue_buckets: Query[QueueBucket]
     time_percentiles: Query[TimePercentiles]
     error_counts: Query[ErrorCount]
-    counter_cutoff: Query[datetime]
-    counter_finished: Query[FinishedCount]
-    counter_durations: Query[DurationBucket]
-    counter_events: Query[EventCount]
 
 
 OVERVIEW = load_queries(OverviewQueries, "horsies_ops.reads", "overview")
 
 
-# Overview
-
-
-async def overview(database: Database, *, local_config: RecoveryConfig | None = None) -> Overview:
-    """Read the overview in one transaction, so that all ages refer to the same instant.
-
-    Stale tasks are counted with `local_config` if there is no live worker.
-    """
+async def overview(ops: Ops) -> Overview:
+    """Return the state of the whole system, read in one transaction, so that all ages refer to the same instant."""
     # Outside the transaction: it yields numbers but no ages.
-    stale = await count_stale(database, local_config=local_config or RecoveryConfig())
-    return await database.run(lambda transaction: _read_overview(transaction, stale))
+    stale = await count_stale(ops)
+    return await ops.reader.run(lambda transaction: _read_overview(transaction, stale))
 
 
 async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overview:
-    (live,) = await transaction.fetch(OVERVIEW.live_counts)
+    (owned,) = await transaction.fetch(OVERVIEW.owned_counts)
     errors = await transaction.fetch(OVERVIEW.error_counts, DAY, MAX_PER_ERROR_CODE)
     queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
     # One more than the limit, to see whether there are more.
@@ -220,8 +181,8 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
     finished = sum(queue.finished_last_minute for queue in queues)
     failed = sum(queue.failed_last_minute for queue in queues)
     return Overview(
-        at=live.at,
-        counts=_task_counts(live, queues, status_counts),
+        at=owned.at,
+        counts=_task_counts(owned, queues, status_counts),
         queues=queues,
         done_last_minute=finished - failed,
         failed_last_minute=failed,
@@ -231,8 +192,8 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
         delayed=sum(queue.delayed for queue in queues),
         oldest_due=max(_not_none(queue.oldest_due_age for queue in queues), default=None),
         next_due=min(_not_none(queue.next_due_in for queue in queues), default=None),
-        oldest_claimed=live.oldest_claimed,
-        longest_running=live.longest_running,
+        oldest_claimed=owned.oldest_claimed,
+        longest_running=owned.longest_running,
         stale_claimed=stale.claimed,
         stale_running=stale.running,
         workers={row.state: row.number for row in await transaction.fetch(OVERVIEW.worker_states)},
@@ -240,18 +201,18 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
             run.status: Count(number=min(run.number, MAX_RUNS_COUNTED), is_capped=run.number > MAX_RUNS_COUNTED)
             for run in runs
         },
-        slots=live.slots,
-        running=live.running,
+        slots=owned.slots,
+        running=owned.running,
     )
 
 
 def _task_counts(
-    live: LiveCounts, queues: Sequence[QueueRow], status_counts: Sequence[StatusCount]
+    owned: OwnedCounts, queues: Sequence[QueueRow], status_counts: Sequence[StatusCount]
 ) -> dict[str, Count]:
     return {
         TaskStatus.PENDING: Count(number=sum(queue.pending + queue.delayed for queue in queues)),
-        TaskStatus.CLAIMED: Count(number=live.claimed),
-        TaskStatus.RUNNING: Count(number=live.running),
+        TaskStatus.CLAIMED: Count(number=owned.claimed),
+        TaskStatus.RUNNING: Count(number=owned.running),
         **{status: _finished_count(status, status_counts) for status in TaskStatus if status in TASK_TERMINAL_STATES},
     }
 
@@ -284,16 +245,16 @@ def _not_none(ages: Iterable[timedelta | None]) -> list[timedelta]:
 # Throughput and errors
 
 
-async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
+async def throughput(ops: Ops, window: timedelta, buckets: int = 30) -> Throughput:
     """Return the throughput of the last `window`; buckets with very many tasks are extrapolated."""
-    rows = await database.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets))
-    (times,) = await database.fetch(OVERVIEW.time_percentiles, window, MAX_TIMED_TASKS)
+    rows = await ops.reader.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets))
+    (times,) = await ops.reader.fetch(OVERVIEW.time_percentiles, window, MAX_TIMED_TASKS)
     return Throughput(buckets=tuple(rows), times=times)
 
 
-async def queue_throughput(database: Database, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
+async def queue_throughput(ops: Ops, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
     """Return the throughput by queue, in the same buckets; buckets in which no task finished are left out."""
-    return tuple(await database.fetch(OVERVIEW.queue_buckets, *_bucket_arguments(window, buckets)))
+    return tuple(await ops.reader.fetch(OVERVIEW.queue_buckets, *_bucket_arguments(window, buckets)))
 
 
 def _bucket_arguments(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
@@ -302,33 +263,6 @@ def _bucket_arguments(window: timedelta, buckets: int) -> tuple[timedelta, int, 
     return window / buckets, buckets, MAX_PER_BUCKET
 
 
-async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
+async def error_summary(ops: Ops, window: timedelta) -> tuple[ErrorCount, ...]:
     """Return errors of the last `window`, most frequent first; only the newest tasks of each code are counted."""
-    return tuple(await database.fetch(OVERVIEW.error_counts, window, MAX_PER_ERROR_CODE))
-
-
-# Prometheus counters
-
-
-async def read_increments(
-    database: Database, *, since: datetime | None, bucket_bounds_s: Sequence[float]
-) -> CounterIncrements:
-    """Return what happened since the `until` of the previous call; without `since`, only an `until` to start from.
-
-    No row is counted twice, and none is missed that one of our transactions committed late.
-    """
-
-    async def read(transaction: Transaction) -> CounterIncrements:
-        until = await transaction.fetch_single(OVERVIEW.counter_cutoff)
-        # An open transaction may hold the cutoff back; `until` never decreases.
-        if since is None or since >= until:
-            return CounterIncrements(until=since or until)
-        interval = (since, until)
-        return CounterIncrements(
-            until=until,
-            finished=tuple(await transaction.fetch(OVERVIEW.counter_finished, *interval)),
-            durations=tuple(await transaction.fetch(OVERVIEW.counter_durations, *interval, list(bucket_bounds_s))),
-            events=tuple(await transaction.fetch(OVERVIEW.counter_events, *interval)),
-        )
-
-    return await database.run(read)
+    return tuple(await ops.reader.fetch(OVERVIEW.error_counts, window, MAX_PER_ERROR_CODE))

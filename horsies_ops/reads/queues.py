@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from horsies.store.database import Database
+    from horsies_ops.ops import Ops
 
 
 MAX_FINISHED_COUNTED: Final = 20_000
@@ -53,6 +53,6 @@ class QueueReadQueries:
 QUEUE_READS = load_queries(QueueReadQueries, "horsies_ops.reads", "queues")
 
 
-async def list_queues(database: Database) -> tuple[QueueRow, ...]:
+async def list_queues(ops: Ops) -> tuple[QueueRow, ...]:
     """Return every queue that a task, a worker or a pause mentions, by priority."""
-    return tuple(await database.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    return tuple(await ops.reader.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))

@@ -12,7 +12,7 @@ from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule
-    from horsies.store.database import Database
+    from horsies_ops.ops import Ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,15 @@ class ScheduleReadQueries:
 SCHEDULE_READS = load_queries(ScheduleReadQueries, "horsies_ops.reads", "schedules")
 
 
-async def list_schedules(database: Database, configured: Sequence[TaskSchedule] = ()) -> tuple[ScheduleRow, ...]:
-    """Return every configured or stored schedule, next run first; schedules without a next run come last."""
+async def list_schedules(ops: Ops, configured: Sequence[TaskSchedule] | None = None) -> tuple[ScheduleRow, ...]:
+    """Return all stored schedules and those in `configured` [default: from the settings].
+
+    The next run comes first; schedules without a next run come last.
+    """
+    if configured is None:
+        configured = ops.settings.schedule.schedules if ops.settings.schedule is not None else ()
     by_name = {schedule.name: schedule for schedule in configured}
-    states = await database.fetch(SCHEDULE_READS.states)
+    states = await ops.reader.fetch(SCHEDULE_READS.states)
     unsaved = sorted(by_name.keys() - {state.name for state in states})
     return (
         *(_row(state, by_name.get(state.name)) for state in states),

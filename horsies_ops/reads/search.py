@@ -10,14 +10,17 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.task import TaskStatus
 from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.filters import TaskFilter, is_short_id
-from horsies_ops.reads.server import database_time
+from horsies_ops.reads.server import SERVER_READS
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 RANGE_SIZE: Final = 5_000
 """Rows that one statement examines if most of them may not match."""
@@ -40,6 +43,7 @@ NEWEST_SEARCHED: Final = 10_000
 """A short id is searched among all unfinished tasks (or runs) and this many of the newest."""
 MAX_SHORT_ID_MATCHES: Final = 20
 
+EVERY_TASK: Final = TaskFilter()
 MIN_ID, MAX_ID = UUID(int=0), UUID(int=(1 << 128) - 1)
 
 _OWNED_STATUSES = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})
@@ -181,17 +185,22 @@ async def search_ranges(
         yield SearchRange(matches=matches, rows_examined=ids.size, last_id=position)
 
 
-async def count_tasks(database: Database, task_filter: TaskFilter, *, cap: int = MAX_COUNTED) -> Count:
+async def count_tasks(
+    ops: Ops,
+    filter: TaskFilter = EVERY_TASK,  # noqa: A002
+    *,
+    cap: int = MAX_COUNTED,
+) -> Count:
     """Count matching tasks: exactly up to `cap`, or what was found within the time and row limits."""
-    if task_filter.is_empty:
-        (size,) = await database.fetch(SEARCH.table_size, cap + 1)
+    if filter.is_empty:
+        (size,) = await ops.reader.fetch(SEARCH.table_size, cap + 1)
         if size.counted <= cap:
             return Count(number=size.counted)
         # The planner's statistics lag, but more than `cap` rows were seen.
         return Count(number=max(size.estimate, cap), is_estimate=True)
     found = examined = 0
     is_out_of_time = time_limit(SEARCH_TIME_LIMIT)
-    async for searched in search_ranges(database, task_filter, max_matches=cap + 1, size=MAX_CANDIDATES):
+    async for searched in search_ranges(ops.reader, filter, max_matches=cap + 1, size=MAX_CANDIDATES):
         found, examined = found + len(searched.matches), examined + searched.rows_examined
         if found > cap:
             return Count(number=cap, is_capped=True)
@@ -200,16 +209,16 @@ async def count_tasks(database: Database, task_filter: TaskFilter, *, cap: int =
     return Count(number=found)
 
 
-async def facets(database: Database, task_filter: TaskFilter) -> Facets:
-    """Return the most frequent values among those of the newest tasks that match."""
+async def facets(ops: Ops, filter: TaskFilter = EVERY_TASK) -> Facets:  # noqa: A002
+    """Count the most frequent values among the newest 10,000 tasks, as far as they match."""
     ids: list[UUID] = []
     examined = 0
-    async for searched in search_ranges(database, task_filter, max_matches=FACET_SAMPLE_SIZE):
+    async for searched in search_ranges(ops.reader, filter, max_matches=FACET_SAMPLE_SIZE):
         ids += [match.id for match in searched.matches]
         examined += searched.rows_examined
         if examined >= FACET_SAMPLE_SIZE:
             break
-    rows = await database.fetch(SEARCH.facets, ids, MAX_FACET_VALUES) if ids else []
+    rows = await ops.reader.fetch(SEARCH.facets, ids, MAX_FACET_VALUES) if ids else []
 
     def of_kind(kind: str) -> tuple[Facet, ...]:
         return tuple(Facet(value=row.value, count=row.count) for row in rows if row.kind == kind)
@@ -222,14 +231,14 @@ async def facets(database: Database, task_filter: TaskFilter) -> Facets:
     )
 
 
-async def tasks_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
+async def tasks_by_short_id(ops: Ops, short_id: str) -> tuple[ShortIdMatch, ...]:
     """Return the tasks whose id ends in `short_id`, newest first; old finished tasks are not searched."""
-    return await _by_short_id(database, SEARCH.tasks_by_short_id, short_id)
+    return await _by_short_id(ops.reader, SEARCH.tasks_by_short_id, short_id)
 
 
-async def runs_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
+async def runs_by_short_id(ops: Ops, short_id: str) -> tuple[ShortIdMatch, ...]:
     """Return the workflow runs whose id ends in `short_id`, newest first; old finished runs are not searched."""
-    return await _by_short_id(database, SEARCH.runs_by_short_id, short_id)
+    return await _by_short_id(ops.reader, SEARCH.runs_by_short_id, short_id)
 
 
 async def _by_short_id(database: Database, query: Query[ShortIdMatch], short_id: str) -> tuple[ShortIdMatch, ...]:
@@ -265,7 +274,7 @@ async def _candidates(database: Database, task_filter: TaskFilter) -> list[UUID]
     if task_filter.ids:
         ids = {UUID(id_text) for id_text in task_filter.ids if not is_short_id(id_text)}
         for short_id in filter(is_short_id, task_filter.ids):
-            ids |= {match.id for match in await tasks_by_short_id(database, short_id)}
+            ids |= {match.id for match in await _by_short_id(database, SEARCH.tasks_by_short_id, short_id)}
         return list(ids)
     index, run_id = _index_for(task_filter)
     if index is None:
@@ -295,7 +304,8 @@ async def _oldest_id(database: Database, task_filter: TaskFilter) -> UUID:
     if task_filter.newer_than is None:
         return MIN_ID
     # At most 100 years, because a datetime cannot go below the year 1.
-    since = await database_time(database) - min(task_filter.newer_than, timedelta(days=36_500)) - _MAX_CLOCK_SKEW
+    now = await database.fetch_single(SERVER_READS.now)
+    since = now - min(task_filter.newer_than, timedelta(days=36_500)) - _MAX_CLOCK_SKEW
     milliseconds = max(0, int(since.timestamp() * 1000))
     # The first 48 bits of a UUIDv7 are its milliseconds.
     return UUID(int=milliseconds << 80)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query, load_queries
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +144,13 @@ class ServerQueries:
 SERVER_READS = load_queries(ServerQueries, "horsies_ops.reads", "server")
 
 
-async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
-    """Read the state of the database; creates nothing and needs none of our tables."""
-    server = await database.fetch_single(SERVER_READS.server_info)
-    state = await schema_state(database)
+async def database_status(ops: Ops) -> DatabaseStatus:
+    """Return version, schema, connections and tables; creates nothing and needs none of our tables."""
+    server = await ops.reader.fetch_single(SERVER_READS.server_info)
+    state = await schema_state(ops.reader)
     return DatabaseStatus(
-        url=database.connection_spec.masked_url,
-        embedded=embedded,
+        url=ops.reader.connection_spec.masked_url,
+        embedded=ops.settings.broker.database_url.is_embedded,
         reachable=True,
         server_version=server.server_version,
         schema=server.schema,
@@ -158,52 +161,52 @@ async def database_status(database: Database, *, embedded: bool) -> DatabaseStat
             checksums_ok=not state.changed,
         ),
         connections=ConnectionUsage(used=server.connections_used, max=server.connections_max),
-        tables=tuple(await database.fetch(SERVER_READS.table_sizes)),
+        tables=tuple(await ops.reader.fetch(SERVER_READS.table_sizes)),
         oldest_transaction_s=server.oldest_transaction_s,
         in_recovery=server.in_recovery,
     )
 
 
-async def require_current_schema(database: Database) -> None:
+async def require_current_schema(ops: Ops) -> None:
     """Raise if the schema is missing, older or newer than this horsies; the hint says what to run."""
-    (await schema_state(database)).check_current()
+    (await schema_state(ops.reader)).check_current()
 
 
-async def storage(database: Database) -> Storage:
-    """Read table sizes, NOTIFY queue usage and the longest transaction; needs none of our tables."""
+async def storage(ops: Ops) -> Storage:
+    """Return table sizes, NOTIFY queue usage and the longest transaction; needs none of our tables."""
     return Storage(
-        tables=tuple(await database.fetch(SERVER_READS.table_storage)),
-        notify_queue_usage=await database.fetch_single(SERVER_READS.notify_queue),
-        longest_transaction=await database.fetch_one(SERVER_READS.oldest_transaction),
+        tables=tuple(await ops.reader.fetch(SERVER_READS.table_storage)),
+        notify_queue_usage=await ops.reader.fetch_single(SERVER_READS.notify_queue),
+        longest_transaction=await ops.reader.fetch_one(SERVER_READS.oldest_transaction),
     )
 
 
-async def database_time(database: Database) -> datetime:
-    """Return the current time of the database clock."""
-    return await database.fetch_single(SERVER_READS.now)
+async def database_time(ops: Ops) -> datetime:
+    """Return the time of the database clock, which all ages refer to."""
+    return await ops.reader.fetch_single(SERVER_READS.now)
 
 
-async def measure_latency(database: Database) -> timedelta:
+async def measure_latency(ops: Ops) -> timedelta:
     """Return the duration of one round trip."""
     started = time.perf_counter()
-    await database.fetch(SERVER_READS.now)
+    await ops.reader.fetch(SERVER_READS.now)
     return timedelta(seconds=time.perf_counter() - started)
 
 
-async def count_orphans(database: Database) -> int:
+async def count_orphans(ops: Ops) -> int:
     """Count claimed and running tasks whose worker is gone."""
-    return await database.fetch_single(SERVER_READS.orphans)
+    return await ops.reader.fetch_single(SERVER_READS.orphans)
 
 
-async def outbox_status(database: Database) -> OutboxStatus:
-    return await database.fetch_single(SERVER_READS.outbox)
+async def outbox_status(ops: Ops) -> OutboxStatus:
+    return await ops.reader.fetch_single(SERVER_READS.outbox)
 
 
-async def oldest_by_category(database: Database) -> dict[str, timedelta]:
+async def oldest_by_category(ops: Ops) -> dict[str, timedelta]:
     """Return the age of the oldest row that retention may delete, by category."""
-    return {row.category: row.age for row in await database.fetch(SERVER_READS.oldest_by_category)}
+    return {row.category: row.age for row in await ops.reader.fetch(SERVER_READS.oldest_by_category)}
 
 
-async def default_search_path(database: Database) -> str:
+async def default_search_path(ops: Ops) -> str:
     """Return the search_path of a new session, before any SET."""
-    return await database.fetch_single(SERVER_READS.search_path) or ""
+    return await ops.reader.fetch_single(SERVER_READS.search_path) or ""

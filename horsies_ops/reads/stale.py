@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import EffectivePolicy, OperatorObserver, SweepOptions, effective_policy
-from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweptTask
-from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import PAGE_SIZE, RecoveryStore, StaleRow, StaleScan
 
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
+
+DEFAULT_SWEEP_OPTIONS: Final = SweepOptions()
 MAX_PAGES: Final = 10
 TASK_SILENT_AFTER_HEARTBEATS: Final = 1.5
 """A task is silent after this many heartbeat intervals without a heartbeat."""
@@ -83,17 +85,12 @@ class StaleQueries:
 STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "stale")
 
 
-# In all functions below, `local_config` applies if there is no live worker whose settings could be used.
-
-
-async def recovery_decision(
-    database: Database, task_id: UUID, *, local_config: RecoveryConfig
-) -> RecoveryDecision | None:
+async def recovery_decision(ops: Ops, task_id: UUID) -> RecoveryDecision | None:
     """Return the decision for a claimed or running task, None for any other."""
-    row = await database.fetch_one(STALE_READS.owned_task, task_id)
+    row = await ops.reader.fetch_one(STALE_READS.owned_task, task_id)
     if row is None:
         return None
-    effective = await _effective_policy(RecoveryStore(database), SweepOptions(), local_config)
+    effective = await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)
     swept = StaleTask.from_row(row, effective).to_swept_task(applied=False)
     return RecoveryDecision(
         decision=swept.decision,
@@ -106,10 +103,10 @@ async def recovery_decision(
     )
 
 
-async def count_stale(database: Database, *, local_config: RecoveryConfig) -> StaleCounts:
+async def count_stale(ops: Ops) -> StaleCounts:
     """Count the tasks that a sweep would recover now, or that outage grace holds back; hooks are not called."""
-    store = RecoveryStore(database)
-    effective = await _effective_policy(store, SweepOptions(), local_config)
+    store = RecoveryStore(ops.reader)
+    effective = await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)
     claimed, running = [
         await _count_scan(store, scan, effective) for scan in _scans(effective, margin=timedelta(0), owner_id=None)
     ]
@@ -129,11 +126,11 @@ async def _count_scan(store: RecoveryStore, scan: StaleScan, effective: Effectiv
 
 
 async def nearly_stale_tasks(
-    database: Database, options: SweepOptions, *, within: timedelta, local_config: RecoveryConfig
+    ops: Ops, within: timedelta, options: SweepOptions = DEFAULT_SWEEP_OPTIONS
 ) -> tuple[SweptTask, ...]:
     """Return tasks that become stale if they stay silent for `within` longer; at most one page of each status."""
-    store = RecoveryStore(database)
-    effective = await _effective_policy(store, options, local_config)
+    store = RecoveryStore(ops.reader)
+    effective = await _effective_policy(ops, options)
     scans = _scans(effective, margin=within, owner_id=options.worker_id)
     tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
     # The scan used the thresholds of the fleet; those of a task may be longer.
@@ -142,11 +139,9 @@ async def nearly_stale_tasks(
     )
 
 
-async def silent_tasks(
-    database: Database, options: SweepOptions, *, local_config: RecoveryConfig
-) -> SilentTasks | None:
+async def silent_tasks(ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> SilentTasks | None:
     """Summarize tasks that missed a heartbeat but that a sweep with these options would not recover yet."""
-    store = RecoveryStore(database)
+    store, local_config = RecoveryStore(ops.reader), ops.settings.recovery
     fleet = await store.fleet()
     effective = effective_policy(OperatorObserver(local_config=local_config), options, fleet)
     # Workers may have different intervals; with the longest one, no healthy task counts as silent.
@@ -174,10 +169,10 @@ def summarize_silent(tasks: Iterable[StaleTask]) -> SilentTasks | None:
     )
 
 
-async def _effective_policy(
-    store: RecoveryStore, options: SweepOptions, local_config: RecoveryConfig
-) -> EffectivePolicy:
-    return effective_policy(OperatorObserver(local_config=local_config), options, await store.fleet())
+async def _effective_policy(ops: Ops, options: SweepOptions) -> EffectivePolicy:
+    """Return the policy of the live workers; without one, the settings of this process apply."""
+    observer = OperatorObserver(local_config=ops.settings.recovery)
+    return effective_policy(observer, options, await RecoveryStore(ops.reader).fleet())
 
 
 def _scans(effective: EffectivePolicy, *, margin: timedelta, owner_id: UUID | None) -> list[StaleScan]:

@@ -7,23 +7,30 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
-from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.tasks import TASKS
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, SearchRange, search_ranges, sent_at_from_id, time_limit
+from horsies_ops.reads.search import (
+    EVERY_TASK,
+    SEARCH_TIME_LIMIT,
+    Match,
+    SearchRange,
+    search_ranges,
+    sent_at_from_id,
+    time_limit,
+)
 from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 MAX_DETAIL_ROWS: Final = 100
 """How many heartbeats and events of a task are read, each."""
 MAX_PREVIEW_BYTES: Final = 2_000
-
-EVERY_TASK: Final = TaskFilter()
 
 
 class TaskOrder(StrEnum):
@@ -199,28 +206,29 @@ TASK_READS = load_queries(TaskReadQueries, "horsies_ops.reads", "tasks")
 
 
 async def list_tasks(
-    database: Database,
-    task_filter: TaskFilter = EVERY_TASK,
+    ops: Ops,
+    filter: TaskFilter = EVERY_TASK,  # noqa: A002  # the documented name
     *,
     order: TaskOrder = TaskOrder.NEWEST_FIRST,
     after: UUID | None = None,
     limit: int = 50,
     max_search_time: timedelta | None = SEARCH_TIME_LIMIT,
 ) -> TaskPage:
-    """Return a page of matching tasks.
+    """Return a page of matching tasks; pass its `next` as `after` to get the following page.
 
-    Each statement examines a limited number of rows, however large the table and however rare a match. The search ends
-    when the page is full or after `max_search_time`; None means no time limit.
+    For tasks newer than a given one, use the opposite order with that task as `after`. Each statement examines a
+    limited number of rows, however large the table and however rare a match. If matches are rare, the search ends after
+    `max_search_time` with an incomplete page, whose `searched_to` says how far it got; None means no time limit.
     """
     if limit < 1:
         raise ValueError("limit must be at least 1")
     oldest_first = order is TaskOrder.OLDEST_FIRST
     # One more than requested, to know whether there is a next page.
-    ranges = search_ranges(database, task_filter, oldest_first=oldest_first, after=after, max_matches=limit + 1)
+    ranges = search_ranges(ops.reader, filter, oldest_first=oldest_first, after=after, max_matches=limit + 1)
     found, last_examined = await _collect_matches(ranges, limit + 1, max_search_time)
     statuses = {match.id: match.status for match in found[:limit]}
     # A task whose status changed since it matched may no longer match.
-    page = tuple(task for task in await tasks_by_id(database, statuses) if task.status == statuses[task.id])
+    page = tuple(task for task in await tasks_by_id(ops, statuses) if task.status == statuses[task.id])
     return TaskPage(
         tasks=page[::-1] if oldest_first else page,
         # If time ran out, the next page starts after the last row examined, whether it matched or not.
@@ -242,50 +250,45 @@ async def _collect_matches(
     return found, None
 
 
-async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
+async def tasks_by_id(ops: Ops, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
     """Return these tasks, newest first, without those that no longer exist."""
     task_ids = list(ids)
-    return tuple(await database.fetch(TASK_READS.summaries, task_ids)) if task_ids else ()
+    return tuple(await ops.reader.fetch(TASK_READS.summaries, task_ids)) if task_ids else ()
 
 
-async def task_detail(
-    database: Database, task_id: str | UUID, *, local_config: RecoveryConfig | None = None
-) -> TaskDetail | None:
-    """Return everything about one task, None if it does not exist; raises ValueError for a malformed id.
-
-    The recovery decision uses `local_config` if there is no live worker.
-    """
-    task_uuid = UUID(parse_id(str(task_id)))
-    task = await database.fetch_one(TASK_READS.detail, task_uuid)
-    if task is None:
+async def task(ops: Ops, task_id: str | UUID) -> TaskDetail | None:
+    """Return everything about one task, None if it does not exist; raises ValueError for a malformed id."""
+    task_uuid, database = UUID(parse_id(str(task_id))), ops.reader
+    record = await database.fetch_one(TASK_READS.detail, task_uuid)
+    if record is None:
         return None
     return TaskDetail(
-        task=task,
+        task=record,
         attempts=tuple(await database.fetch(TASKS.attempts, task_uuid)),
         heartbeats=tuple(await database.fetch(TASK_READS.heartbeats, task_uuid, MAX_DETAIL_ROWS)),
         events=tuple(await database.fetch(TASK_READS.events, task_uuid, MAX_DETAIL_ROWS)),
-        recovery_decision=await recovery_decision(database, task_uuid, local_config=local_config or RecoveryConfig()),
+        recovery_decision=await recovery_decision(ops, task_uuid),
     )
 
 
 async def payload_previews(
-    database: Database, ids: Iterable[UUID], *, max_bytes: int = MAX_PREVIEW_BYTES
+    ops: Ops, ids: Iterable[UUID], *, max_bytes: int = MAX_PREVIEW_BYTES
 ) -> dict[UUID, PayloadPreview]:
-    """Return the arguments of these tasks, without those that no longer exist."""
+    """Return the arguments of these tasks, if they are short enough for a list."""
     task_ids = list(ids)
-    rows = await database.fetch(TASK_READS.payload_previews, task_ids, max_bytes) if task_ids else []
+    rows = await ops.reader.fetch(TASK_READS.payload_previews, task_ids, max_bytes) if task_ids else []
     return {row.id: row for row in rows}
 
 
 _HEARTBEAT_ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
 
 
-async def last_heartbeats(database: Database, ids: Iterable[UUID]) -> dict[UUID, LastHeartbeat]:
+async def last_heartbeats(ops: Ops, ids: Iterable[UUID]) -> dict[UUID, LastHeartbeat]:
     """Return the last heartbeat of each of these tasks that is claimed or running."""
     return {
         task.id: LastHeartbeat(
             role=_HEARTBEAT_ROLES[TaskStatus(task.status)], at=task.last_heartbeat_at, age=task.silence
         )
-        for task in await tasks_by_id(database, ids)
+        for task in await tasks_by_id(ops, ids)
         if task.last_heartbeat_at is not None and task.silence is not None
     }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from horsies.client.workers import WorkerPing
@@ -15,12 +15,13 @@ from horsies.model.recovery.fleet import is_silent, longest_thresholds, parse_co
 from horsies.model.result import WorkerPong
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import parse_id
-from horsies.store.connection import ConnectionSpec
-from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import RecoveryStore
 from horsies.store.workers import WorkerState, open_ping
 from horsies_ops.reads.events import events
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
 
 MAX_WORKERS: Final = 1_000
 MAX_SNAPSHOTS: Final = 2_000
@@ -117,7 +118,6 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
-    count_live: Query[int]
     active: Query[StoredWorker]
     history: Query[SnapshotRow]
 
@@ -125,32 +125,27 @@ class WorkerReadQueries:
 WORKER_READS = load_queries(WorkerReadQueries, "horsies_ops.reads", "workers")
 
 
-async def count_live_workers(database: Database, *, threshold: timedelta) -> int:
-    """Count the workers that have not stopped and sent a heartbeat within `threshold`."""
-    return await database.fetch_single(WORKER_READS.count_live, threshold)
-
-
-async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
+async def list_active_workers(ops: Ops, threshold: timedelta) -> tuple[WorkerRow, ...]:
     """Return workers that have not stopped, newest heartbeat first; `is_stale` means silent for `threshold`."""
-    return tuple(stored.to_row() for stored in await database.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
+    return tuple(stored.to_row() for stored in await ops.reader.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
 
 
-async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
+async def worker_history(ops: Ops, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
     """Return the snapshots of the last `window`, oldest first; raises ValueError for a malformed id."""
     worker_uuid = UUID(parse_id(str(worker_id)))
-    return tuple(await database.fetch(WORKER_READS.history, worker_uuid, window, MAX_SNAPSHOTS))
+    return tuple(await ops.reader.fetch(WORKER_READS.history, worker_uuid, window, MAX_SNAPSHOTS))
 
 
 async def ping_workers(
-    direct_spec: ConnectionSpec, *, timeout_s: float, worker_id: UUID | None = None, min_responses: int | None = None
+    ops: Ops, *, within: timedelta, worker_id: UUID | None = None, min_responses: int | None = None
 ) -> tuple[WorkerPong, ...]:
     """Return the workers that answer in time, in order of their answers.
 
     Stops waiting after `min_responses` answers, or when `worker_id` has answered.
     """
     ping = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
-    async with open_ping(direct_spec, reply_channel=ping.reply_channel, message=ping.message) as notifications:
-        await ping.collect(notifications, timeout_s)
+    async with open_ping(ops.direct_spec, reply_channel=ping.reply_channel, message=ping.message) as notifications:
+        await ping.collect(notifications, within.total_seconds())
     return tuple(ping.pongs.values())
 
 
@@ -167,14 +162,19 @@ class MaintenanceStatus:
     last_retention_at: datetime | None
     """When retention last deleted rows, automatically or on request."""
 
+    @property
+    def has_live_worker(self) -> bool:
+        return self.config is not None
 
-async def maintenance_status(database: Database) -> MaintenanceStatus:
-    fleet = await RecoveryStore(database).fleet()
+
+async def maintenance_status(ops: Ops) -> MaintenanceStatus:
+    """Return the automatic maintenance of the live workers, and when it last ran."""
+    fleet = await RecoveryStore(ops.reader).fleet()
     passes = {
         member.worker_id: at for member in fleet.live if (at := member.health_instant("last_pass_at")) is not None
     }
     last = max(passes, key=lambda worker_id: passes[worker_id], default=None)
-    retention = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
+    retention = await events(ops, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
     return MaintenanceStatus(
         at=fleet.now,
         config=longest_thresholds(fleet.live),

@@ -24,7 +24,7 @@ from horsies_ops.reads.filters import (
 )
 
 if TYPE_CHECKING:
-    from horsies.store.database import Database
+    from horsies_ops.ops import Ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,39 +153,43 @@ WORKFLOW_READS = load_queries(WorkflowReadQueries, "horsies_ops.reads", "workflo
 
 
 async def list_workflows(
-    database: Database, workflow_filter: WorkflowFilter = EVERY_WORKFLOW, *, after: UUID | None = None, limit: int = 50
+    ops: Ops,
+    filter: WorkflowFilter = EVERY_WORKFLOW,  # noqa: A002  # the documented name
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
 ) -> WorkflowPage:
-    """Return a page of matching runs, newest first."""
+    """Return a page of runs, newest first; pass its `next` as `after` to get the following page."""
     if limit < 1:
         raise ValueError("limit must be at least 1")
     # One more than requested, to know whether there is a next page.
-    found = await _list(database, workflow_filter, after=after, limit=limit + 1)
+    found = await _list(ops, filter, after=after, limit=limit + 1)
     return WorkflowPage(workflows=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)
 
 
-async def workflow_detail(database: Database, workflow_id: str | UUID) -> WorkflowDetail | None:
+async def workflow(ops: Ops, workflow_id: str | UUID) -> WorkflowDetail | None:
     """Return everything about one run, None if it does not exist; raises ValueError for a malformed id."""
     run_id = UUID(parse_id(str(workflow_id)))
-    run = await database.fetch_one(WORKFLOW_READS.detail, run_id)
+    run = await ops.reader.fetch_one(WORKFLOW_READS.detail, run_id)
     if run is None:
         return None
-    sub_workflows = await _list(database, parent_id=run_id, limit=MAX_SUB_WORKFLOWS)
+    sub_workflows = await _list(ops, parent_id=run_id, limit=MAX_SUB_WORKFLOWS)
     return WorkflowDetail(
         run=run,
-        nodes=tuple(await database.fetch(WORKFLOW_READS.nodes, run_id)),
+        nodes=tuple(await ops.reader.fetch(WORKFLOW_READS.nodes, run_id)),
         sub_workflows={row.id: row for row in sub_workflows},
     )
 
 
 async def _list(
-    database: Database,
+    ops: Ops,
     workflow_filter: WorkflowFilter = EVERY_WORKFLOW,
     *,
     after: UUID | None = None,
     parent_id: UUID | None = None,
     limit: int,
 ) -> list[WorkflowRow]:
-    return await database.fetch(
+    return await ops.reader.fetch(
         WORKFLOW_READS.list,
         after or _MAX_ID,
         list(workflow_filter.statuses) or None,

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 MAX_REQUEST_BYTES = 1 << 20
-PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.apply", "actions.plan", "sweep", "cleanup")
+PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.tasks", "actions.plan", "sweep", "cleanup")
 COMMANDS = (
     "task",
     "queue",

@@ -15,7 +15,10 @@ import asyncpg
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 from horsies.model.capacity import QueueCapacity
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
+from horsies_ops.actions.session import OperatorSession
+from horsies_ops.ops import Ops
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -27,6 +30,16 @@ INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqu
 SELECT gen_random_uuid(), 'mail.send', $1, now(), '', clock_timestamp() + make_interval(secs => $3)
   FROM generate_series(1, $2::integer)
 """
+
+
+def ops_on(database: Database, *, direct_spec: ConnectionSpec | None = None) -> Ops:
+    """The toolkit with default settings on an open database."""
+    return Ops(
+        reader=database,
+        session=OperatorSession.for_actor("ada", via="library", database=database),
+        direct_spec=direct_spec or database.connection_spec,
+        settings=AppConfig(broker=PostgresConfig(database_url="postgresql://not-used")),
+    )
 
 
 async def insert_pending(connection: Connection, *, count: int, queue: str = "default", due_in_s: float = 0.0) -> None:

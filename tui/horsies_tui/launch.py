@@ -72,8 +72,10 @@ class DatabaseOpener:
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         # Imported in a thread: the operations toolkit loads slowly and must not delay the first paint.
-        ops_module = await asyncio.to_thread(importlib.import_module, "horsies_ops.ops")
-        async with ops_module.open_ops(
+        await asyncio.to_thread(importlib.import_module, "horsies_ops.ops")
+        from horsies_ops.ops import open_ops
+
+        async with open_ops(
             self.settings.app,
             read_only=read_only,
             actor=self.options.actor,

@@ -25,7 +25,8 @@ from horsies_ops.cli.output import (
     print_warning,
     to_json,
 )
-from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, database_status
+from horsies_ops.ops import open_ops
+from horsies_ops.reads.server import DatabaseStatus, MigrationStatus
 
 if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
@@ -130,8 +131,8 @@ def stop(
 
 async def _require_unused(broker: PostgresConfig, server: EmbeddedServer) -> None:
     """Raise Busy if the server has other sessions. Programs such as psql do not hold our file lock."""
-    async with open_database(broker, read_only=True) as database:
-        found = await database_status(database, embedded=True)
+    async with open_ops(broker, read_only=True, via="cli") as ops:
+        found = await ops.database_status()
     others = found.connections.used - 1 if found.connections else 0  # without the session that counts
     if others:
         raise Busy(
@@ -173,8 +174,8 @@ def _read_status(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreac
 
 
 async def _query_status(broker: PostgresConfig) -> DatabaseStatus:
-    async with open_database(broker, read_only=True) as database:
-        return await database_status(database, embedded=broker.database_url.is_embedded)
+    async with open_ops(broker, read_only=True, via="cli") as ops:
+        return await ops.database_status()
 
 
 def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped: bool) -> None:

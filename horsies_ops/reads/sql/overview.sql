@@ -1,4 +1,4 @@
--- name: live_counts
+-- name: owned_counts
 -- Claimed and running tasks, and the slots of live workers. An invalid threshold of a worker counts as the default.
 WITH owned AS (
     SELECT status, CASE WHEN status = 'RUNNING' THEN started_at ELSE claimed_at END AS since
@@ -8,7 +8,7 @@ WITH owned AS (
     -- No more than the largest value allowed: a malformed one could overflow the interval.
     SELECT processes
       FROM horsies_workers
-     WHERE state IN ('starting', 'running', 'draining')
+     WHERE state IN ('running', 'draining')
        AND last_heartbeat_at > now() - interval '1 millisecond'
            * CASE WHEN jsonb_typeof(recovery_config -> 'worker_stale_threshold_ms') = 'number'
                   THEN least((recovery_config ->> 'worker_stale_threshold_ms')::numeric, 7200000)::double precision
@@ -135,33 +135,3 @@ SELECT newest.task_name AS name, known.code, newest.status, count(*)::integer AS
                       LIMIT $2) AS newest
  GROUP BY newest.task_name, known.code, newest.status
  ORDER BY count(*) DESC, 1, 2, 3;
-
--- name: counter_cutoff
--- The instant before which no more rows will appear: a row is stamped with the start of its transaction, so an open
--- transaction may still add older rows. One that is open for longer than our statement timeout (30 s, and 1 s of margin
--- on the server) is not ours.
-SELECT greatest(least(now(), (SELECT min(xact_start)
-                                FROM pg_stat_activity
-                               WHERE datname = current_database() AND pid <> pg_backend_pid())),
-                now() - interval '31 seconds') AS until;
-
--- name: counter_finished
-SELECT queue_name AS queue, status, count(*)::integer AS tasks
-  FROM horsies_tasks
- WHERE terminal_at >= $1 AND terminal_at < $2
- GROUP BY queue_name, status;
-
--- name: counter_durations
--- Attempts finished between $1 and $2 by duration bucket; the bounds are in $3, and the last bucket has no upper bound.
-SELECT width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer AS attempts, sum(took.s) AS total_s
-  FROM horsies_task_attempts AS attempt
- CROSS JOIN LATERAL (SELECT greatest(extract(epoch FROM attempt.finished_at - attempt.started_at), 0)::double precision
-                            AS s) AS took
- WHERE attempt.finished_at >= $1 AND attempt.finished_at < $2
- GROUP BY index;
-
--- name: counter_events
-SELECT kind, coalesce(evidence ->> 'decision', '') AS decision, count(*)::integer AS events
-  FROM horsies_events
- WHERE kind IN ('late_result_refused', 'task_recovered') AND at >= $1 AND at < $2
- GROUP BY kind, decision;

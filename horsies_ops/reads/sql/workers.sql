@@ -1,8 +1,3 @@
--- name: count_live
-SELECT count(*)::integer AS count
-  FROM horsies_workers
- WHERE state IN ('starting', 'running', 'draining') AND last_heartbeat_at > now() - $1::interval;
-
 -- name: active
 -- Workers that have not stopped, with the tasks they own and their newest snapshot.
 SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.processes, w.started_at, w.last_heartbeat_at,

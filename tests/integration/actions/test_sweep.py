@@ -144,7 +144,7 @@ async def test_release_during_another_sweep_raises_busy(ops: Ops, connection: Co
         with pytest.raises(Busy):
             await ops.release(uuid4())
 
-    await RecoveryStore(ops.database).with_leader_lock(release)
+    await RecoveryStore(ops.session.database).with_leader_lock(release)
     assert await connection.fetchval("SELECT count(*) FROM horsies_audit") == 0
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from horsies.engine import events
 from horsies.model.settings import PostgresConfig
-from horsies_ops.actions import apply
+from horsies_ops.actions import tasks
 from horsies_ops.ops import Ops, open_ops
 from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
@@ -56,7 +56,7 @@ async def test_requeued_task_is_killed_before_it_starts_again(
     gate = tmp_path / "gate"
     task_id = await worker.send("wait_for", str(gate))
     await ledger.until_started(task_id)
-    async with asyncio.timeout(apply.STOP_TIMEOUT_S):
+    async with asyncio.timeout(tasks.STOP_TIMEOUT_S):
         report = await ops.requeue([task_id], include_running=True)
     assert (report.affected, report.skipped) == (1, ())
     gate.touch()

@@ -11,9 +11,9 @@ import pytest
 
 from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter, format_filter
-from horsies_ops.reads.search import Count, Facet, count_tasks, facets
-from horsies_ops.reads.tasks import last_heartbeats, list_tasks, tasks_by_id
+from horsies_ops.reads.search import Count, Facet
 from tests.support.rows import insert, insert_task
+from tests.support.store import ops_on
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -24,9 +24,9 @@ async def test_count_is_exact_up_to_its_cap(database: Database, database_url: st
     for queue in ("mail", "mail", "web"):
         await insert_task(database_url, queue_name=queue)
     mail = TaskFilter(queues=["mail"])
-    assert await count_tasks(database, mail) == Count(number=2)
-    assert await count_tasks(database, mail, cap=1) == Count(number=1, is_capped=True)
-    assert await count_tasks(database, TaskFilter()) == Count(number=3)
+    assert await ops_on(database).count_tasks(mail) == Count(number=2)
+    assert await ops_on(database).count_tasks(mail, cap=1) == Count(number=1, is_capped=True)
+    assert await ops_on(database).count_tasks(TaskFilter()) == Count(number=3)
 
 
 async def test_count_of_all_tasks_is_estimated_beyond_the_cap(database: Database, database_url: str) -> None:
@@ -35,7 +35,7 @@ async def test_count_of_all_tasks_is_estimated_beyond_the_cap(database: Database
     connection = await asyncpg.connect(database_url)
     await connection.execute("ANALYZE horsies_tasks")
     await connection.close()
-    assert await count_tasks(database, TaskFilter(), cap=2) == Count(number=5, is_estimate=True)
+    assert await ops_on(database).count_tasks(TaskFilter(), cap=2) == Count(number=5, is_estimate=True)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_count_is_formatted_with_cap_and_estimate_marks(count: Count, shown: str
 async def test_facets_count_values_of_matching_tasks_most_frequent_first(database: Database, database_url: str) -> None:
     for queue, status in (("mail", "FAILED"), ("web", "FAILED"), ("web", "FAILED"), ("web", "PENDING")):
         await insert_task(database_url, queue_name=queue, status=status)
-    found = await facets(database, TaskFilter(statuses=["FAILED"]))
+    found = await ops_on(database).facets(TaskFilter(statuses=["FAILED"]))
     assert found.queues == (Facet(value="web", count=2), Facet(value="mail", count=1))
     assert found.statuses == (Facet(value="FAILED", count=3),)
     assert found.error_codes == (Facet(value="UNHANDLED_EXCEPTION", count=3),)
-    assert (await facets(database, TaskFilter(queues=["none"]))).names == ()
+    assert (await ops_on(database).facets(TaskFilter(queues=["none"]))).names == ()
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ async def test_index_search_and_its_exclusion_together_find_every_task(
         {"status": "COMPLETED"},
     )
     all_ids = {await insert_task(database_url, **row) for row in rows}
-    by_index = {task.id for task in (await list_tasks(database, task_filter)).tasks}
-    excluded = {task.id for task in (await list_tasks(database, TaskFilter(exclude=task_filter))).tasks}
+    by_index = {task.id for task in (await ops_on(database).list_tasks(task_filter)).tasks}
+    excluded = {task.id for task in (await ops_on(database).list_tasks(TaskFilter(exclude=task_filter))).tasks}
     assert by_index
     assert (by_index | excluded, by_index & excluded) == (all_ids, set())
 
 
 async def test_tasks_by_id_are_newest_first_without_unknown_ones(database: Database, database_url: str) -> None:
     ids = [await insert_task(database_url) for _ in range(2)]
-    assert [task.id for task in await tasks_by_id(database, [*ids, uuid4()])] == ids[::-1]
-    assert await tasks_by_id(database, []) == ()
+    assert [task.id for task in await ops_on(database).tasks_by_id([*ids, uuid4()])] == ids[::-1]
+    assert await ops_on(database).tasks_by_id([]) == ()
 
 
 async def test_last_heartbeat_is_of_current_claim_or_the_claim_itself(database: Database, database_url: str) -> None:
@@ -105,10 +105,10 @@ async def test_last_heartbeat_is_of_current_claim_or_the_claim_itself(database: 
     for token, at in ((1, NOW), (2, heartbeat_at)):
         heartbeat = {"role": "runner", "sender_id": "w:1", "task_id": running, "claim_token": token, "sent_at": at}
         await insert(database_url, "horsies_heartbeats", **heartbeat)
-    heartbeats = await last_heartbeats(database, [claimed, running, finished])
+    heartbeats = await ops_on(database).last_heartbeats([claimed, running, finished])
     assert {task_id: (heartbeat.role, heartbeat.at) for task_id, heartbeat in heartbeats.items()} == {
         claimed: ("claimer", claimed_at),
         running: ("runner", heartbeat_at),
     }
-    (task,) = (await list_tasks(database, TaskFilter(statuses=["RUNNING"]))).tasks
+    (task,) = (await ops_on(database).list_tasks(TaskFilter(statuses=["RUNNING"]))).tasks
     assert (task.last_heartbeat_at, task.silence is not None and task.silence >= HOUR / 2) == (heartbeat_at, True)

@@ -12,9 +12,8 @@ from horsies.model.events import EventRecord
 from horsies.model.settings import TaskSchedule
 from horsies.store.database import Database
 from horsies.store.operators import EventStore
-from horsies_ops.reads.events import audit, events
-from horsies_ops.reads.schedules import list_schedules
 from tests.support.rows import insert, insert_task
+from tests.support.store import ops_on
 
 HOUR = timedelta(hours=1)
 
@@ -22,20 +21,20 @@ HOUR = timedelta(hours=1)
 async def test_events_are_paged_in_id_order_in_both_directions(database: Database, database_url: str) -> None:
     for kind in ("a", "b", "c", "d"):
         await insert(database_url, "horsies_events", kind=kind)
-    first, *_, last = await events(database)
-    assert [event.kind for event in await events(database, limit=2)] == ["c", "d"]
-    assert [event.kind for event in await events(database, after=first.id, limit=2)] == ["b", "c"]
-    assert [event.kind for event in await events(database, before=last.id, limit=2)] == ["b", "c"]
+    first, *_, last = await ops_on(database).events()
+    assert [event.kind for event in await ops_on(database).events(limit=2)] == ["c", "d"]
+    assert [event.kind for event in await ops_on(database).events(after=first.id, limit=2)] == ["b", "c"]
+    assert [event.kind for event in await ops_on(database).events(before=last.id, limit=2)] == ["b", "c"]
 
 
 async def test_events_are_filtered_by_kind_task_and_age(database: Database, database_url: str) -> None:
     task = uuid4()
     await insert(database_url, "horsies_events", kind="a", task_id=task, evidence={"x": 1})
     await insert(database_url, "horsies_events", kind="b", at=datetime.now(UTC) - 2 * HOUR)
-    (event,) = await events(database, task_id=task)
+    (event,) = await ops_on(database).events(task_id=task)
     assert (event.kind, event.evidence) == ("a", {"x": 1})
-    assert [event.kind for event in await events(database, kinds=["b", "c"])] == ["b"]
-    assert [event.kind for event in await events(database, since=HOUR)] == ["a"]
+    assert [event.kind for event in await ops_on(database).events(kinds=["b", "c"])] == ["b"]
+    assert [event.kind for event in await ops_on(database).events(since=HOUR)] == ["a"]
 
 
 async def test_tail_yields_past_events_then_new_ones(database: Database, database_url: str) -> None:
@@ -56,7 +55,7 @@ async def test_audit_entries_are_read_as_stored(database: Database, database_url
     task = await insert_task(database_url)
     action = {"actor": "ana", "host": "h", "action": "retry", "via": "cli", "matched": 2, "filter": {"queue": "mail"}}
     await insert(database_url, "horsies_audit", **action, task_ids=[task])
-    (row,) = await audit(database)
+    (row,) = await ops_on(database).audit()
     assert (row.actor, row.action, row.matched, row.filter, list(row.task_ids)) == (
         "ana",
         "retry",
@@ -64,8 +63,8 @@ async def test_audit_entries_are_read_as_stored(database: Database, database_url
         {"queue": "mail"},
         [task],
     )
-    assert await audit(database, after=row.id) == ()
-    assert await audit(database, before=row.id) == ()
+    assert await ops_on(database).audit(after=row.id) == ()
+    assert await ops_on(database).audit(before=row.id) == ()
 
 
 async def test_configured_and_stored_schedules_are_listed(database: Database, database_url: str) -> None:
@@ -74,7 +73,7 @@ async def test_configured_and_stored_schedules_are_listed(database: Database, da
     state = {"schedule_name": "digest", "config_hash": "", "next_run_at": soon, "last_task_id": task, "run_count": 3}
     await insert(database_url, "horsies_schedule_state", **state)
     configured = TaskSchedule(name="etl", task_name="etl.run", pattern={"type": "daily", "time": "02:00"})
-    stored, unsaved = await list_schedules(database, [configured])
+    stored, unsaved = await ops_on(database).list_schedules([configured])
     assert (stored.name, stored.task_name, stored.run_count) == ("digest", None, 3)
     assert (stored.next_run_at, stored.last_status, stored.last_error_code) == (soon, "FAILED", "X")
     assert (unsaved.name, unsaved.task_name, unsaved.pattern) == ("etl", "etl.run", "daily time=02:00")

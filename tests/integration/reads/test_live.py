@@ -16,9 +16,10 @@ import horsies_ops
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
-from horsies_ops.reads.live import FeedTiming, listen
+from horsies_ops.reads.live import FeedTiming
 from tests.support.faults import Proxy
 from tests.support.rows import insert_task
+from tests.support.store import ops_on
 
 FAST = FeedTiming(
     probe_interval_s=0.2, answer_timeout_s=0.2, poll_interval_s=0.2, initial_backoff_s=0.05, max_backoff_s=0.1
@@ -48,7 +49,7 @@ async def _notify(url: str, channel: str, payload: object) -> None:
 @asynccontextmanager
 async def _listen_through(proxy: Proxy) -> AsyncGenerator[AsyncGenerator[Change]]:
     spec = ConnectionSpec(url=proxy.url, masked_url="test", read_only=True)
-    async with Database(spec) as database, aclosing(listen(database, spec, timing=FAST)) as changes:
+    async with Database(spec) as database, aclosing(ops_on(database).listen(timing=FAST)) as changes:
         yield changes
 
 
@@ -111,13 +112,13 @@ async def test_frozen_connection_is_detected_by_the_probe(database_url: str) -> 
 
 async def test_feed_polls_if_listening_is_impossible(database: Database, database_url: str) -> None:
     unreachable = replace(database.connection_spec, url=database_url + "&port=1")
-    async with aclosing(listen(database, unreachable, timing=FAST)) as changes:
+    async with aclosing(ops_on(database, direct_spec=unreachable).listen(timing=FAST)) as changes:
         ticks = [await _until(changes, _is_feed_status(FeedStatus.POLLING)) for _ in range(2)]
     assert ticks[0].detail
 
 
 async def test_closed_feed_leaves_no_connection(database: Database, database_url: str) -> None:
-    async with aclosing(listen(database, database.connection_spec)) as changes:
+    async with aclosing(ops_on(database).listen()) as changes:
         await _until(changes, _is_feed_status(FeedStatus.LIVE))
     listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     connection = await asyncpg.connect(database_url)

@@ -10,20 +10,18 @@ import pytest
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.store.database import Database
 from horsies_ops.doctor import checks
-from horsies_ops.doctor.findings import CheckTarget
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.overview import error_summary, overview, queue_throughput, throughput
-from horsies_ops.reads.queues import QueueRow, list_queues
+from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.search import Count
-from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.rows import NOW, insert, insert_snapshot, insert_task, insert_worker
+from tests.support.store import ops_on
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 THRESHOLDS = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
 
 
 async def _queues(database: Database) -> dict[str, QueueRow]:
-    return {queue.name: queue for queue in await list_queues(database)}
+    return {queue.name: queue for queue in await ops_on(database).list_queues()}
 
 
 async def test_queue_counts_pending_delayed_owned_and_finished_tasks(database: Database, database_url: str) -> None:
@@ -84,7 +82,7 @@ async def test_overview_has_counts_by_status_and_ages(database: Database, databa
     await insert_task(database_url, status="FAILED", error_code="X", terminal_at=NOW - 2 * HOUR)
     await insert_worker(database_url, processes=4)
     await insert_worker(database_url, state="lost")
-    seen = await overview(database)
+    seen = await ops_on(database).overview()
     assert {status: count.number for status, count in seen.counts.items() if count.number} == {
         "PENDING": 2,
         "RUNNING": 1,
@@ -126,7 +124,7 @@ async def test_tasks_past_their_threshold_count_as_stale(
     if heartbeat_age is not None:
         columns = {"task_id": task_id, "claim_token": 3, "sent_at": NOW - heartbeat_age}
         await insert(database_url, "horsies_heartbeats", role="runner", sender_id="w:1", **columns)
-    assert (await overview(database)).stale == stale
+    assert (await ops_on(database).overview()).stale == stale
 
 
 async def test_thresholds_of_the_owner_apply_to_its_tasks(database: Database, database_url: str) -> None:
@@ -136,9 +134,9 @@ async def test_thresholds_of_the_owner_apply_to_its_tasks(database: Database, da
     stopped = await insert_worker(database_url, state="stopped", recovery_config=THRESHOLDS)
     running = {"status": "RUNNING", "claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
     await insert_task(database_url, **running, claimed_by_worker_id=owner)
-    assert (await overview(database)).stale == 0
+    assert (await ops_on(database).overview()).stale == 0
     await insert_task(database_url, **running | {"started_at": NOW}, claimed_by_worker_id=stopped)
-    assert (await overview(database)).stale == 1
+    assert (await ops_on(database).overview()).stale == 1
 
 
 async def test_local_settings_decide_what_is_stale_without_live_worker(
@@ -152,7 +150,7 @@ async def test_local_settings_decide_what_is_stale_without_live_worker(
     )
     async with open_ops(config) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 1
-        assert "1 running" in (await checks.check_stale(CheckTarget(reads=ops, settings=config))).detail
+        assert "1 running" in (await checks.check_stale(ops)).detail
     async with open_ops(config.broker) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 0
 
@@ -160,7 +158,7 @@ async def test_local_settings_decide_what_is_stale_without_live_worker(
 async def test_invalid_threshold_of_a_worker_counts_as_default(database: Database, database_url: str) -> None:
     for threshold in ("soon", None, 10**30):
         await insert_worker(database_url, processes=2, recovery_config={"worker_stale_threshold_ms": threshold})
-    assert (await overview(database)).slots == 6
+    assert (await ops_on(database).overview()).slots == 6
 
 
 async def test_active_workers_are_listed_newest_heartbeat_first(database: Database, database_url: str) -> None:
@@ -177,7 +175,7 @@ async def test_active_workers_are_listed_newest_heartbeat_first(database: Databa
     await insert_snapshot(database_url, busy, memory_usage_mb=100.0, children_memory_mb=50.0, cpu_percent=7.0)
     for status in ("RUNNING", "RUNNING", "CLAIMED"):
         await insert_task(database_url, status=status, claimed_by_worker_id=busy, claimed_at=NOW, started_at=NOW)
-    first, second = await list_active_workers(database, MINUTE)
+    first, second = await ops_on(database).list_active_workers(MINUTE)
     assert (first.worker_id, first.is_stale, second.worker_id, second.is_stale) == (busy, False, silent, True)
     assert (first.tasks_running, first.tasks_claimed, first.memory_mb, first.cpu_percent) == (2, 1, 150.0, 7.0)
     assert (first.listener, first.listening_since) == ("ok", listening_since)
@@ -189,7 +187,7 @@ async def test_worker_history_has_snapshots_of_the_window_oldest_first(database:
     worker = await insert_worker(database_url)
     for age, running in ((2 * HOUR, 1), (2 * MINUTE, 2), (MINUTE, 3)):
         await insert_snapshot(database_url, worker, snapshot_at=NOW - age, tasks_running=running)
-    assert [row.tasks_running for row in await worker_history(database, worker, HOUR)] == [2, 3]
+    assert [row.tasks_running for row in await ops_on(database).worker_history(worker, HOUR)] == [2, 3]
 
 
 async def test_throughput_has_a_bucket_for_each_interval(database: Database, database_url: str) -> None:
@@ -197,7 +195,7 @@ async def test_throughput_has_a_bucket_for_each_interval(database: Database, dat
     await insert_task(database_url, status="COMPLETED", terminal_at=NOW - 2 * MINUTE, **times)
     await insert_task(database_url, status="FAILED", terminal_at=NOW - 2 * MINUTE, **times)
     await insert_task(database_url, status="COMPLETED", terminal_at=NOW - 2 * HOUR, **times)
-    seen = await throughput(database, 30 * MINUTE, buckets=30)
+    seen = await ops_on(database).throughput(30 * MINUTE, buckets=30)
     assert len(seen.buckets) == 30
     assert (sum(b.done for b in seen.buckets), sum(b.failed for b in seen.buckets)) == (1, 1)
     assert {b.at.second for b in seen.buckets} == {0}
@@ -210,7 +208,7 @@ async def test_queue_throughput_has_the_longest_wait(database: Database, databas
         await insert_task(database_url, queue_name=queue, enqueued_at=NOW - due * MINUTE, **finished)
     await insert_task(database_url, queue_name="mail", status="FAILED", terminal_at=NOW - 10 * MINUTE)
     await insert_task(database_url, queue_name="old", status="COMPLETED", terminal_at=NOW - 2 * HOUR)
-    buckets = await queue_throughput(database, 30 * MINUTE, buckets=30)
+    buckets = await ops_on(database).queue_throughput(30 * MINUTE, buckets=30)
     assert [(row.queue, row.done, row.failed, row.longest_wait) for row in buckets] == [
         ("etl", 1, 0, 2 * MINUTE),
         ("mail", 0, 1, None),
@@ -222,5 +220,5 @@ async def test_errors_are_counted_by_task_and_code(database: Database, database_
     for name, code in (("a", "X"), ("a", "X"), ("b", "X"), ("a", "Y")):
         await insert_task(database_url, task_name=name, status="FAILED", error_code=code)
     await insert_task(database_url, task_name="a", status="FAILED", error_code="X", terminal_at=NOW - 2 * HOUR)
-    errors = await error_summary(database, HOUR)
+    errors = await ops_on(database).error_summary(HOUR)
     assert [(error.name, error.code, error.count) for error in errors] == [("a", "X", 2), ("a", "Y", 1), ("b", "X", 1)]

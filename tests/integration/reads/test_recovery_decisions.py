@@ -9,8 +9,8 @@ import pytest
 
 import horsies_ops
 from horsies.store.database import Database
-from horsies_ops.reads.tasks import task_detail
 from tests.support.rows import NOW, insert_listening_worker, insert_owned_task, insert_task, insert_worker
+from tests.support.store import ops_on
 
 HOUR = timedelta(hours=1)
 SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
@@ -30,7 +30,7 @@ async def test_owned_task_has_a_recovery_decision(
     database: Database, database_url: str, columns: dict[str, Any], decision: str, reason: str, code: str | None
 ) -> None:
     await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).instant().isoformat()})
-    detail = await task_detail(database, await insert_task(database_url, **columns))
+    detail = await ops_on(database).task(await insert_task(database_url, **columns))
     assert detail is not None
     assert detail.recovery_decision is not None
     assert (detail.recovery_decision.decision, detail.recovery_decision.reason, detail.recovery_decision.code) == (
@@ -43,7 +43,7 @@ async def test_owned_task_has_a_recovery_decision(
 
 @pytest.mark.parametrize("status", ["PENDING", "COMPLETED"])
 async def test_task_without_owner_has_no_decision(database: Database, database_url: str, status: str) -> None:
-    detail = await task_detail(database, await insert_task(database_url, status=status, **SILENT))
+    detail = await ops_on(database).task(await insert_task(database_url, status=status, **SILENT))
     assert detail is not None
     assert detail.recovery_decision is None
 

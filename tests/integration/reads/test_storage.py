@@ -12,8 +12,8 @@ from horsies.model.retention import RetentionWindows
 from horsies.store.database import Database
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.ops import connect
-from horsies_ops.reads.server import storage
 from tests.support.rows import HOUR, count_rows, insert_finished_task
+from tests.support.store import ops_on
 
 TASKS = RetentionWindows(terminal_records=HOUR, batch_size=2)
 
@@ -24,7 +24,7 @@ async def test_tables_are_listed_largest_first_with_dead_rows(database: Database
     await connection.execute("UPDATE horsies_tasks SET priority = 7")
     await connection.execute("SELECT pg_stat_force_next_flush()")
     await connection.close()
-    found = await storage(database)
+    found = await ops_on(database).storage()
     sizes = [table.bytes for table in found.tables]
     (tasks,) = [table for table in found.tables if table.name == "horsies_tasks"]
     assert sizes == sorted(sizes, reverse=True)
@@ -36,7 +36,7 @@ async def test_longest_transaction_is_reported_with_its_pid(database: Database, 
     connection = await asyncpg.connect(database_url, server_settings={"application_name": "psql"})
     async with connection.transaction():
         await connection.fetch("SELECT 1")
-        longest = (await storage(database)).longest_transaction
+        longest = (await ops_on(database).storage()).longest_transaction
         assert longest is not None
         assert (longest.pid, longest.application_name) == (connection.get_server_pid(), "psql")
         assert timedelta() < longest.age < timedelta(minutes=1)
@@ -44,7 +44,7 @@ async def test_longest_transaction_is_reported_with_its_pid(database: Database, 
 
 
 async def test_storage_needs_none_of_our_tables(empty_database: Database) -> None:
-    assert (await storage(empty_database)).tables == ()
+    assert (await ops_on(empty_database).storage()).tables == ()
 
 
 async def test_cleanup_reports_progress_and_has_one_audit_entry(database_url: str) -> None:

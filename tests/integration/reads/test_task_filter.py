@@ -10,8 +10,8 @@ import pytest
 
 from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import list_tasks
 from tests.support.rows import NOW, insert, insert_task
+from tests.support.store import ops_on
 
 HOUR = timedelta(hours=1)
 WORKER, RUN, TASK = uuid4(), uuid4(), uuid4()
@@ -58,8 +58,8 @@ async def test_condition_selects_matching_tasks_and_exclude_selects_the_rest(
 ) -> None:
     match = await insert_task(database_url, **matching)
     rest = await insert_task(database_url, **other)
-    included = await list_tasks(database, task_filter)
-    excluded = await list_tasks(database, TaskFilter(exclude=task_filter))
+    included = await ops_on(database).list_tasks(task_filter)
+    excluded = await ops_on(database).list_tasks(TaskFilter(exclude=task_filter))
     assert [task.id for task in included.tasks] == [match]
     assert [task.id for task in excluded.tasks] == [rest]
 
@@ -70,14 +70,14 @@ async def test_silence_counts_from_last_heartbeat_of_current_claim(database: Dat
     for task_id, token in ((alive, 1), (silent, 0)):
         heartbeat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": token}
         await insert(database_url, "horsies_heartbeats", **heartbeat)
-    page = await list_tasks(database, TaskFilter(min_silence=HOUR / 2))
+    page = await ops_on(database).list_tasks(TaskFilter(min_silence=HOUR / 2))
     assert [task.id for task in page.tasks] == [silent]
 
 
 async def test_every_condition_must_match(database: Database, database_url: str) -> None:
     await insert_task(database_url, queue_name="a", task_name="x")
     both = await insert_task(database_url, queue_name="a", task_name="y")
-    page = await list_tasks(database, TaskFilter(queues=["a"], names=["*"], exclude=TaskFilter(names=["x"])))
+    page = await ops_on(database).list_tasks(TaskFilter(queues=["a"], names=["*"], exclude=TaskFilter(names=["x"])))
     assert [task.id for task in page.tasks] == [both]
 
 
@@ -85,7 +85,7 @@ async def test_task_matching_any_excluded_filter_is_left_out(database: Database,
     await insert_task(database_url, queue_name="a", task_name="y")
     await insert_task(database_url, queue_name="b", task_name="x")
     neither = await insert_task(database_url, queue_name="b", task_name="y")
-    page = await list_tasks(database, TaskFilter(exclude=(TaskFilter(queues=["a"]), TaskFilter(names=["x"]))))
+    page = await ops_on(database).list_tasks(TaskFilter(exclude=(TaskFilter(queues=["a"]), TaskFilter(names=["x"]))))
     assert [task.id for task in page.tasks] == [neither]
 
 

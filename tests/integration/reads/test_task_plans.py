@@ -13,8 +13,8 @@ from uuid_utils.compat import uuid7
 from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import MAX_ID, MIN_ID, RANGE_SIZE, SEARCH, sent_at_from_id
-from horsies_ops.reads.tasks import TaskOrder, list_tasks
-from tests.support.store import rows_read
+from horsies_ops.reads.tasks import TaskOrder
+from tests.support.store import ops_on, rows_read
 
 ROWS = 50_000
 PAGE = 50
@@ -83,9 +83,9 @@ async def test_page_is_filled_even_if_matches_are_rare(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
     task_filter = TaskFilter(statuses=["FAILED", "COMPLETED"])
-    newest = await list_tasks(database, task_filter, limit=40)
-    rest = await list_tasks(database, task_filter, limit=40, after=newest.next)
-    oldest = await list_tasks(database, task_filter, order=TaskOrder.OLDEST_FIRST, limit=50)
+    newest = await ops_on(database).list_tasks(task_filter, limit=40)
+    rest = await ops_on(database).list_tasks(task_filter, limit=40, after=newest.next)
+    oldest = await ops_on(database).list_tasks(task_filter, order=TaskOrder.OLDEST_FIRST, limit=50)
     assert (len(newest.tasks), len(rest.tasks), rest.next) == (40, 10, None)
     assert [task.id for task in (*newest.tasks, *rest.tasks)] == [task.id for task in oldest.tasks][::-1]
 
@@ -94,9 +94,9 @@ async def test_page_cut_by_time_limit_has_searched_to_and_continues(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
     task_filter = TaskFilter(statuses=["FAILED", "COMPLETED"])
-    first = await list_tasks(database, task_filter, limit=40, max_search_time=NO_TIME)
-    second = await list_tasks(database, task_filter, limit=40, max_search_time=NO_TIME, after=first.next)
-    whole = await list_tasks(database, task_filter, limit=10)
+    first = await ops_on(database).list_tasks(task_filter, limit=40, max_search_time=NO_TIME)
+    second = await ops_on(database).list_tasks(task_filter, limit=40, max_search_time=NO_TIME, after=first.next)
+    whole = await ops_on(database).list_tasks(task_filter, limit=10)
     assert [task.id for task in (*first.tasks, *second.tasks)] == [task.id for task in whole.tasks]
     assert first.searched_to == sent_at_from_id(whole.tasks[0].id)
     assert whole.searched_to is None
@@ -105,7 +105,7 @@ async def test_page_cut_by_time_limit_has_searched_to_and_continues(
 async def test_search_without_matches_ends_with_the_table(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
-    page = await list_tasks(database, TaskFilter(names=["unknown"]), max_search_time=None)
+    page = await ops_on(database).list_tasks(TaskFilter(names=["unknown"]), max_search_time=None)
     assert (page.tasks, page.next, page.searched_to) == ((), None, None)
 
 

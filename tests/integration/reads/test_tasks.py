@@ -9,15 +9,15 @@ import horsies_ops
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.store.database import Database
 from horsies_ops import TaskFilter, TaskOrder
-from horsies_ops.reads.tasks import list_tasks, task_detail
 from tests.support.rows import insert, insert_task
+from tests.support.store import ops_on
 
 
 async def _ids_of_all_pages(database: Database, order: TaskOrder, task_filter: TaskFilter) -> list[UUID]:
     ids: list[UUID] = []
     after = None
     while True:
-        page = await list_tasks(database, task_filter, order=order, after=after, limit=2)
+        page = await ops_on(database).list_tasks(task_filter, order=order, after=after, limit=2)
         ids += [task.id for task in page.tasks]
         if page.next is None:
             return ids
@@ -35,9 +35,9 @@ async def test_pages_have_every_task_once_in_sending_order(
 
 async def test_task_sent_while_paging_does_not_shift_pages(database: Database, database_url: str) -> None:
     ids = [await insert_task(database_url) for _ in range(3)]
-    first = await list_tasks(database, limit=2)
+    first = await ops_on(database).list_tasks(limit=2)
     await insert_task(database_url)
-    second = await list_tasks(database, limit=2, after=first.next)
+    second = await ops_on(database).list_tasks(limit=2, after=first.next)
     assert [task.id for task in (*first.tasks, *second.tasks)] == ids[::-1]
 
 
@@ -53,7 +53,7 @@ async def test_detail_has_payload_attempts_heartbeats_and_events(database: Datab
     await insert(database_url, "horsies_task_attempts", **attempt, started_at=at, finished_at=at)
     await insert(database_url, "horsies_events", kind="child_died", task_id=task_id, evidence={"pid": 7})
 
-    detail = await task_detail(database, str(task_id))
+    detail = await ops_on(database).task(str(task_id))
 
     assert detail is not None
     assert (detail.task.args, detail.task.kwargs, detail.task.options) == ([1], {"a": None}, {"timeout_ms": 5000})
@@ -67,15 +67,15 @@ async def test_heartbeat_of_an_earlier_claim_is_not_the_last(database: Database,
     task_id = await insert_task(database_url, claim_token=2)
     heartbeat = {"task_id": task_id, "claim_token": 1, "role": "runner", "sender_id": "w:1"}
     await insert(database_url, "horsies_heartbeats", **heartbeat)
-    detail = await task_detail(database, task_id)
+    detail = await ops_on(database).task(task_id)
     assert detail is not None
     assert (len(detail.heartbeats), detail.last_heartbeat) == (1, None)
 
 
 async def test_unknown_task_is_none_and_malformed_id_is_rejected(database: Database) -> None:
-    assert await task_detail(database, uuid4()) is None
+    assert await ops_on(database).task(uuid4()) is None
     with pytest.raises(ValueError, match="invalid id"):
-        await task_detail(database, "nope")
+        await ops_on(database).task("nope")
 
 
 async def test_connect_uses_the_database_url_of_the_environment(
@@ -99,7 +99,7 @@ async def test_connect_prefers_its_argument(database_url: str, monkeypatch: pyte
 async def test_database_rejects_writes_of_a_read_only_connection(database_url: str) -> None:
     async with horsies_ops.connect(database_url, read_only=True) as ops:
         with pytest.raises(HorsiesError, match="read-only transaction"):
-            await ops.database.run(lambda transaction: transaction.run_script("DELETE FROM horsies_tasks"))
+            await ops.session.database.run(lambda transaction: transaction.run_script("DELETE FROM horsies_tasks"))
 
 
 async def test_database_without_tables_raises_schema_not_migrated(empty_database_url: str) -> None:

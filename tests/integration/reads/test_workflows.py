@@ -5,8 +5,9 @@ from uuid import uuid4
 import pytest
 
 from horsies.store.database import Database
-from horsies_ops.reads.workflows import WorkflowFilter, list_workflows, workflow_detail
+from horsies_ops.reads.workflows import WorkflowFilter
 from tests.support.rows import insert_node, insert_run
+from tests.support.store import ops_on
 
 
 async def test_runs_are_listed_newest_first_with_node_counts(database: Database, database_url: str) -> None:
@@ -14,15 +15,15 @@ async def test_runs_are_listed_newest_first_with_node_counts(database: Database,
     newer = await insert_run(database_url)
     for index, status in enumerate(("COMPLETED", "COMPLETED", "FAILED", "SKIPPED", "RUNNING", "PENDING")):
         await insert_node(database_url, newer, index, status=status)
-    first, second = (await list_workflows(database)).workflows
+    first, second = (await ops_on(database).list_workflows()).workflows
     assert (first.id, first.total, first.done, first.failed, first.skipped, first.running) == (newer, 6, 2, 1, 1, 1)
     assert (second.id, second.total, second.error_code) == (older, 0, "X")
 
 
 async def test_pages_of_runs_follow_each_other(database: Database, database_url: str) -> None:
     ids = [await insert_run(database_url) for _ in range(3)]
-    first = await list_workflows(database, limit=2)
-    second = await list_workflows(database, limit=2, after=first.next)
+    first = await ops_on(database).list_workflows(limit=2)
+    second = await ops_on(database).list_workflows(limit=2, after=first.next)
     assert [run.id for run in (*first.workflows, *second.workflows)] == ids[::-1]
     assert second.next is None
 
@@ -33,7 +34,7 @@ async def test_runs_are_filtered_by_status_name_and_root(database: Database, dat
     paused = await insert_run(database_url, name="digest", status="PAUSED")
 
     async def found(workflow_filter: WorkflowFilter) -> list[object]:
-        return [run.id for run in (await list_workflows(database, workflow_filter)).workflows]
+        return [run.id for run in (await ops_on(database).list_workflows(workflow_filter)).workflows]
 
     assert await found(WorkflowFilter(statuses=["PAUSED"])) == [paused]
     assert await found(WorkflowFilter(names=["etl.*"])) == [child, root]
@@ -47,7 +48,7 @@ async def test_run_detail_has_nodes_and_sub_workflows(database: Database, databa
     await insert_node(database_url, run, 0, status="FAILED", result={"err": {"error_code": "X", "message": "no"}})
     sub = {"is_subworkflow": True, "sub_workflow_id": child, "sub_workflow_name": "part", "queue_name": None}
     await insert_node(database_url, run, 1, 0, join_type="quorum", min_success=1, **sub)
-    detail = await workflow_detail(database, run)
+    detail = await ops_on(database).workflow(run)
     assert detail is not None
     assert (detail.run.result, detail.run.definition_key, detail.run.output_index) == ({"ok": 7}, "d", 1)
     assert detail.counts == {"FAILED": 1, "PENDING": 1}
@@ -63,6 +64,6 @@ async def test_run_detail_has_nodes_and_sub_workflows(database: Database, databa
 
 
 async def test_unknown_run_is_none_and_malformed_id_is_rejected(database: Database) -> None:
-    assert await workflow_detail(database, uuid4()) is None
+    assert await ops_on(database).workflow(uuid4()) is None
     with pytest.raises(ValueError, match="invalid id"):
-        await workflow_detail(database, "w-7")
+        await ops_on(database).workflow("w-7")

@@ -12,8 +12,8 @@ from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query
-from horsies_ops.reads.server import database_status
 from tests.support.databases import PGBOUNCER, pgbouncer
+from tests.support.store import ops_on
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
 
@@ -47,7 +47,7 @@ async def test_forty_clients_share_two_connections_with_correct_settings(pooled:
 
 async def test_schema_and_status_reads_work(pooled: Database) -> None:
     assert not (await schema_state(pooled)).pending
-    assert (await database_status(pooled, embedded=False)).is_current
+    assert (await ops_on(pooled).database_status()).is_current
 
 
 async def test_settings_do_not_leak_to_the_next_client(pooled: Database) -> None:

@@ -21,6 +21,7 @@ from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
+from horsies_ops.reads.counters import COUNTERS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.overview import OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS
@@ -34,7 +35,7 @@ from horsies_ops.reads.workflows import WORKFLOW_READS
 from tests.support.databases import Cluster
 
 TASK_QUERIES = (TASK_READS, SEARCH, STALE_READS)
-SYSTEM_QUERIES = (SERVER_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS)
+SYSTEM_QUERIES = (SERVER_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS, COUNTERS)
 READS = (*TASK_QUERIES, *SYSTEM_QUERIES, WORKFLOW_READS, SCHEDULE_READS)
 STORE = (SCHEMA, PROBE, TASKS, EXECUTION, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
 EVERY_QUERY = list(every_query(*STORE, *READS))

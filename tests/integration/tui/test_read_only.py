@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,15 +11,11 @@ import pytest
 
 from horsies.errors import Refused
 from horsies.model.operator_actions import Action, ActionOptions
-from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retention import RetentionWindows
-from horsies.model.settings import PostgresConfig, RecoveryConfig
+from horsies.model.settings import PostgresConfig
 from horsies.store.connection import StatementFailed
-from horsies_ops.actions.apply import OperatorSession
-from horsies_ops.actions.queues import pause_queue
-from horsies_ops.cleanup import cleanup
+from horsies_ops.actions.session import OperatorSession
 from horsies_ops.ops import Ops, open_ops
-from horsies_ops.sweep import Sweeper
 from horsies_tui.keys import ACTIONS
 from tests.support.rows import insert_finished_task, insert_listening_worker, insert_owned_task, insert_task
 
@@ -33,33 +30,21 @@ class UncheckedSession(OperatorSession):
         return None
 
 
-def _task_action(action: Action) -> Callable[[Ops, OperatorSession, UUID], Awaitable[object]]:
-    async def run(ops: Ops, session: OperatorSession, task_id: UUID) -> object:
-        return await session.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
+def _task_action(action: Action) -> Callable[[Ops, UUID], Awaitable[object]]:
+    async def run(ops: Ops, task_id: UUID) -> object:
+        return await ops.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
 
     return run
 
 
-async def _pause(_: Ops, session: OperatorSession, __: UUID) -> object:
-    return await pause_queue(session, "default")
-
-
-async def _sweep(ops: Ops, session: OperatorSession, _: UUID) -> object:
-    return await Sweeper(session=session, reader=ops.reader, local_config=RecoveryConfig()).sweep(SweepOptions())
-
-
-async def _cleanup(_: Ops, session: OperatorSession, __: UUID) -> object:
-    return await cleanup(session, WINDOWS)
-
-
-CHANGES: dict[str, Callable[[Ops, OperatorSession, UUID], Awaitable[object]]] = {
+CHANGES: dict[str, Callable[[Ops, UUID], Awaitable[object]]] = {
     "op.requeue": _task_action(Action.REQUEUE),
     "op.fail": _task_action(Action.FAIL),
     "op.expire": _task_action(Action.EXPIRE),
     "op.cancel": _task_action(Action.CANCEL),
-    "op.pause": _pause,
-    "op.sweep": _sweep,
-    "op.cleanup": _cleanup,
+    "op.pause": lambda ops, _: ops.pause_queue("default"),
+    "op.sweep": lambda ops, _: ops.sweep(),
+    "op.cleanup": lambda ops, _: ops.cleanup(WINDOWS),
 }
 
 
@@ -86,11 +71,12 @@ def test_every_mutating_action_is_covered() -> None:
 @pytest.mark.parametrize("action", CHANGES)
 async def test_toolkit_refuses_changes(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(Refused, match="read-only"):
-        await CHANGES[action](ops, ops.session, task_id)
+        await CHANGES[action](ops, task_id)
 
 
 @pytest.mark.parametrize("action", CHANGES)
 async def test_database_refuses_changes_that_bypass_toolkit(ops: Ops, task_id: UUID, action: str) -> None:
+    unchecked = replace(ops, session=UncheckedSession(ops.session.database, ops.session.operator))
     with pytest.raises(StatementFailed) as failed:
-        await CHANGES[action](ops, UncheckedSession(ops.database, ops.session.operator), task_id)
+        await CHANGES[action](unchecked, task_id)
     assert failed.value.sqlstate == READ_ONLY_TRANSACTION

@@ -8,6 +8,9 @@ from typing import Final, TypeAlias, assert_never
 
 from horsies.model.task import TaskStatus
 
+MAX_NAMED_TASKS: Final = 1_000
+"""How many tasks a plan, a report or an audit entry names one by one; all of them are counted."""
+
 
 class Action(StrEnum):
     """An operator action; requeue applies to unfinished tasks, retry to finished ones."""

@@ -13,6 +13,7 @@ from uuid import UUID
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error, error_document
 from horsies.model.events import ChangeSummary, EventRecord, TaskChange
+from horsies.model.operator_actions import MAX_NAMED_TASKS
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.claims import NO_RESTART_RESULTS
@@ -272,7 +273,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditProgress:
-    """Result of one batch of an action. Of all batches together, the first 1,000 task ids are stored."""
+    """Result of one batch of an action. Of all batches together, MAX_NAMED_TASKS ids are stored."""
 
     matched: int = 0
     """Tasks found by this batch, for an action that cannot count them in advance."""
@@ -285,9 +286,12 @@ async def record_audit(
     transaction: Transaction, entry: AuditEntry, progress: AuditProgress, audit_id: int | None = None
 ) -> int:
     """Insert the audit entry of an action, or add progress to entry `audit_id`; commits with the action itself."""
+    task_ids = progress.task_ids[:MAX_NAMED_TASKS]
     if audit_id is not None:
         counts = (progress.matched, progress.affected, progress.skipped)
-        return await transaction.fetch_single(OPERATORS.add_audit_progress, audit_id, *counts, progress.task_ids)
+        return await transaction.fetch_single(
+            OPERATORS.add_audit_progress, audit_id, *counts, task_ids, MAX_NAMED_TASKS
+        )
     operator = entry.operator
     return await transaction.fetch_single(
         OPERATORS.insert_audit_entry,
@@ -301,7 +305,7 @@ async def record_audit(
         entry.matched + progress.matched,
         progress.affected,
         progress.skipped,
-        progress.task_ids,
+        task_ids,
     )
 
 

@@ -169,14 +169,14 @@ SELECT count(*) AS messages
 -- name: insert_audit_entry
 -- Insert one entry per action; later batches add to it in their own transactions.
 INSERT INTO horsies_audit (actor, host, via, action, reason, filter, dry_run, matched, affected, skipped, task_ids)
-VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, ($11::uuid[])[1:1000])
+VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, $11)
 RETURNING id;
 
 -- name: add_audit_progress
--- Add the result of a batch to an audit entry.
+-- Add the result of a batch to an audit entry, which names at most $6 tasks.
 UPDATE horsies_audit
    SET matched = matched + $2, affected = affected + $3, skipped = skipped + $4,
-       task_ids = (task_ids || $5::uuid[])[1:1000]
+       task_ids = (task_ids || $5::uuid[])[1:$6::integer]
  WHERE id = $1
 RETURNING id;
 
