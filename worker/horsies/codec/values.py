@@ -31,8 +31,7 @@ from pydantic import (
 )
 
 from horsies.codec.canonical_json import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadError, canonical_json, find_json_fault
-from horsies.model.settings.base import format_path
-from horsies.model.text import describe_validation_error
+from horsies.model.text import describe_validation_error, format_path
 
 # NaN stays NaN, so that it is rejected; by default pydantic would encode it as null.
 _ADAPTER_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")

@@ -33,7 +33,8 @@ from horsies.model.settings import (
     WorkerConfig,
     WorkerSettings,
 )
-from horsies.model.settings.base import SettingPath, format_path
+from horsies.model.settings.base import SettingPath
+from horsies.model.text import format_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

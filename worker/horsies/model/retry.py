@@ -23,10 +23,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
-from horsies.model.settings.base import format_path
 from horsies.model.task import has_expired
 from horsies.model.task_result import NEVER_RETRIED, is_upper_snake
-from horsies.model.text import describe_validation_error
+from horsies.model.text import describe_validation_error, format_path
 
 MAX_JITTER = 0.25
 MAX_RETRIES = 20

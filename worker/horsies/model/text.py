@@ -38,7 +38,16 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-# Messages for pydantic errors, built from the annotation alone so that no value, which may be secret, is shown.
+# Messages for pydantic errors
+
+
+def format_path(path: tuple[str | int, ...]) -> str:
+    """Format `("custom_queues", 0, "priority")` as `custom_queues[0].priority`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+# Descriptions of rules, built from the annotation alone so that no value, which may be secret, is shown.
 
 _WHOLE, _NUMBER, _BOOL, _DECIMAL = "a whole number", "a number", "true or false", "a decimal number"
 _DATE, _TIME, _DATETIME, _DURATION = "a date", "a time of day", "a date and time", "a duration"

@@ -39,10 +39,11 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, raise_together
 from horsies.model.result import Err, Ok, Result
-
-# Faults
+from horsies.model.text import format_path
 
 SettingPath: TypeAlias = tuple[str | int, ...]
+
+# Faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +82,6 @@ class Fault:
         prefix = f"{source}: " if source else ""
         message = f"{prefix}{name or format_path(self.path)}: {self.text}"
         return ConfigurationError(message, code=self.code, hint=self.hint, location=location)
-
-
-def format_path(path: SettingPath) -> str:
-    """Format `("custom_queues", 0, "priority")` as `custom_queues[0].priority`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
 
 
 # Descriptions of a field, derived from its annotation, limits, default and description
