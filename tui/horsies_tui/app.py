@@ -44,7 +44,7 @@ from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens import load_all, screen_class
 from horsies_tui.screens.base import MainScreen
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
-from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog, TypedConfirmDialog
+from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog
 from horsies_tui.widgets.frame import AppHeader
 
 if TYPE_CHECKING:
@@ -268,12 +268,11 @@ class HorsiesApp(App[None]):
 
     def on_open_task(self, message: OpenTask) -> None:
         """Open the task detail on top of the current screen."""
-        from horsies_tui.screens.tasks.detail import OpenedTask, TaskDetailScreen
+        from horsies_tui.screens.tasks.detail import TaskDetailScreen
 
         screen = self.screen
         tab = screen.tab if isinstance(screen, MainScreen) else ScreenId.TASKS
-        opened = OpenedTask(task_id=message.task_id, sibling_ids=message.sibling_ids, tab=tab)
-        self.push_screen(TaskDetailScreen(self.context, opened))
+        self.push_screen(TaskDetailScreen(self.context, message, tab=tab))
 
     def on_show_tasks(self, message: ShowTasks) -> None:
         self.show_tasks(message.filter)
@@ -379,11 +378,11 @@ class HorsiesApp(App[None]):
         elif not self._can_enable_writes:
             self.notify("read-only is set by tui.read_only in the settings", severity="warning")
         else:
-            purpose = "to enable actions for this session"
-            self.push_screen(TypedConfirmDialog(self.context.database_name, purpose), self._on_write_confirmed)
+            question = f"Type {self.context.database_name} to enable actions for this session."
+            self.push_screen(PromptDialog(f"{question} Anything else, or Esc, cancels."), self._on_name_typed)
 
-    def _on_write_confirmed(self, is_confirmed: bool | None) -> None:  # noqa: FBT001  # a dialog's result
-        if is_confirmed:
+    def _on_name_typed(self, text: str | None) -> None:
+        if text == self.context.database_name:
             self._reopen(read_only=False)
 
     @work(group="reopen", exclusive=True)

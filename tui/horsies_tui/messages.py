@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -37,42 +37,37 @@ class FetchFailed(Message):
         self.error = error
 
 
+@dataclass
 class ConnectionChanged(Message):
     """The connection status changed."""
 
-    def __init__(self, connection: ConnectionStatus) -> None:
-        super().__init__()
-        self.connection = connection
+    connection: ConnectionStatus
 
 
+@dataclass
 class ShowTasks(Message):
     """Request: show the Tasks screen with this filter."""
 
-    def __init__(self, task_filter: TaskFilter) -> None:
-        super().__init__()
-        self.filter = task_filter
+    filter: TaskFilter
 
 
+@dataclass
 class OpenTask(Message):
     """Request: open the detail of a task. `sibling_ids` are the tasks of its list, for previous and next."""
 
-    def __init__(self, task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> None:
-        super().__init__()
-        self.task_id = task_id
-        self.sibling_ids = tuple(sibling_ids)
+    task_id: UUID
+    sibling_ids: tuple[UUID, ...] = ()
 
 
+@dataclass
 class ShowRun(Message):
     """Request: show this workflow run."""
 
-    def __init__(self, workflow_id: UUID) -> None:
-        super().__init__()
-        self.workflow_id = workflow_id
+    workflow_id: UUID
 
 
+@dataclass
 class ShowWorker(Message):
     """Request: show this worker."""
 
-    def __init__(self, worker_id: UUID) -> None:
-        super().__init__()
-        self.worker_id = worker_id
+    worker_id: UUID

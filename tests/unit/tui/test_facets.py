@@ -4,7 +4,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Facet, Facets
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.facets import FacetPopup, facet_choices, with_facets
-from horsies_tui.widgets.filter_bar import FilterSuggester
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterSuggester
 from tests.support.tui import eventually, running_app, screen_text
 
 FACETS = Facets(
@@ -40,8 +40,7 @@ async def test_selected_facets_are_written_into_filter() -> None:
 
 
 async def test_suggester_completes_keys_and_values() -> None:
-    suggester = FilterSuggester()
-    suggester.values = {"queue": ["mail", "default"]}
+    suggester = FilterSuggester(TASK_FILTER.keys, {"queue": ["mail", "default"]})
     assert await suggester.get_suggestion("sta") == "status:"
     assert await suggester.get_suggestion("status:failed queue:ma") == "status:failed queue:mail"
     assert await suggester.get_suggestion("queue:mail,de") == "queue:mail,default"

@@ -38,7 +38,7 @@ def _stale(system: DemoSystem) -> TaskRecord:
 
 
 async def _open(pilot: Pilot[None], task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> TaskDetailScreen:
-    pilot.app.screen.post_message(OpenTask(task_id, sibling_ids))
+    pilot.app.screen.post_message(OpenTask(task_id, tuple(sibling_ids)))
     await eventually(
         pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen) and pilot.app.screen.detail is not None
     )

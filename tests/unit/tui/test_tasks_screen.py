@@ -17,7 +17,7 @@ from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId, SharedScope, actions_in
 from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.filter_bar import TaskFilterBar
+from horsies_tui.widgets.filter_bar import FilterBar
 from horsies_tui.widgets.row_list import RowList
 from tests.support.tui import (
     EVERYTHING,
@@ -64,7 +64,7 @@ async def test_invalid_filter_is_reported_and_ignored() -> None:
     async with running_app() as pilot:
         before = _screen(pilot).list.rows
         await pilot.press("slash", *"colour:red", "enter")
-        assert pilot.app.screen.query_one(TaskFilterBar).has_class("-invalid")
+        assert pilot.app.screen.query_one(FilterBar).has_class("-invalid")
         assert _screen(pilot).list.rows == before
 
 
@@ -266,14 +266,14 @@ async def test_keys_typed_after_slash_go_into_filter() -> None:
     async with running_app() as pilot:
         for key in ("slash", *"mail"):
             pilot.app.simulate_key(key)
-        await eventually(pilot, lambda: _screen(pilot).query_one(TaskFilterBar).text == "mail")
+        await eventually(pilot, lambda: _screen(pilot).query_one(FilterBar).text == "mail")
         assert not _screen(pilot).list.selection.marks
 
 
 async def test_slash_within_filter_is_text() -> None:
     async with running_app() as pilot:
         await pilot.press("slash", *"mail", "slash", "x")
-        assert _screen(pilot).query_one(TaskFilterBar).text == "mail/x"
+        assert _screen(pilot).query_one(FilterBar).text == "mail/x"
 
 
 async def test_dry_run_of_marked_rows_changes_nothing() -> None:

@@ -23,6 +23,7 @@ from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
 
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import Overview
+    from horsies_tui.widgets.filter_bar import FilterBar
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
@@ -38,6 +39,8 @@ class MainScreen(Screen[None]):
 
     scope: ClassVar[KeyScope]
     """Whose keys it has."""
+    filter_bar: FilterBar[Any]
+    """Set by screens with the action `filter.edit`."""
     overview_min_interval_s: ClassVar[float] = 5.0
     """Shortest pause between two overview queries, which read the whole system."""
     AUTO_FOCUS = "RowList"
@@ -90,6 +93,19 @@ class MainScreen(Screen[None]):
     def step_back(self) -> bool:
         """Undo one step within the screen (Esc); False if there is nothing to undo."""
         return False
+
+    def focus_list(self) -> None:
+        """Move the focus to the main widget of the screen."""
+        self.query(self.AUTO_FOCUS or "RowList").first().focus()
+
+    def on_filter_bar_exited(self) -> None:
+        self.focus_list()
+
+    def action_filter_edit(self) -> None:
+        self.filter_bar.edit()
+
+    def action_filter_clear(self) -> None:
+        self.filter_bar.clear()
 
     def set_status(self, *parts: str) -> None:
         self.query_one(StatusLine).parts = parts

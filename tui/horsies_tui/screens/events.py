@@ -27,7 +27,7 @@ from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import StreamEntry, entry_from_audit, entry_from_change, entry_from_event, matches
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.facets import FacetPopup
-from horsies_tui.widgets.filter_bar import TaskFilterBar
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 MAX_LINES_PER_SECOND: Final = 12
@@ -141,6 +141,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
+        self.filter_bar = FilterBar(TASK_FILTER, prompt=context.glyphs.prompt)
         self.stream = EventStream(entries=(), known_tasks={}, per_minute=0)
         self.list: RowList[StreamEntry] = RowList(EVENT_COLUMNS, key=lambda entry: entry.key, context=context)
         self._is_folded = True
@@ -148,12 +149,12 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         """Newer entries are not shown; None while following."""
 
     def body(self) -> ComposeResult:
-        yield TaskFilterBar(prompt=self.context.glyphs.prompt)
+        yield self.filter_bar
         yield self.list
 
     @property
     def filter(self) -> TaskFilter:
-        return self.query_one(TaskFilterBar).filter
+        return self.filter_bar.filter
 
     @property
     def is_following(self) -> bool:
@@ -193,7 +194,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
     def _update_status(self, *, new_count: int) -> None:
         following = f"{self.context.glyphs.running} following"
         state = following if self.is_following else f"{self.context.glyphs.warn} {new_count:,} new, g follows"
-        self.query_one(TaskFilterBar).set_status(f"{state}   {self.stream.per_minute:,} ev/min ")
+        self.filter_bar.set_status(f"{state}   {self.stream.per_minute:,} ev/min ")
         self.set_status(
             f"last {plural(len(self.stream.entries), 'event')}, kept in memory",
             "" if self._is_folded else "unfolded",
@@ -222,30 +223,17 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
             case _:
                 self.notify("nothing to open for this event")
 
-    def on_task_filter_bar_changed(self) -> None:
+    def on_filter_bar_changed(self) -> None:
         self._show()
-
-    def on_task_filter_bar_exited(self) -> None:
-        self.list.focus()
 
     def step_back(self) -> bool:
         """Leave the filter bar, then clear the filter, then return to the top."""
-        filter_bar = self.query_one(TaskFilterBar)
-        if filter_bar.has_focus_within:
-            self.list.focus()
-        elif not filter_bar.filter.is_empty or filter_bar.text:
-            filter_bar.set_filter(TaskFilter())
-        elif not self.is_following:
-            self.list.move_to(0)
-        else:
+        if self.filter_bar.step_back():
+            return True
+        if self.is_following:
             return False
+        self.list.move_to(0)
         return True
-
-    def action_filter_edit(self) -> None:
-        self.query_one(TaskFilterBar).edit()
-
-    def action_filter_clear(self) -> None:
-        self.query_one(TaskFilterBar).set_filter(TaskFilter())
 
     def action_filter_facets(self) -> None:
         self.app.push_screen(FacetPopup(self.context, self._facets(), self.filter), self._on_facets_picked)
@@ -255,7 +243,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
 
     def _on_facets_picked(self, task_filter: TaskFilter | None) -> None:
         if task_filter is not None:
-            self.query_one(TaskFilterBar).set_filter(task_filter)
+            self.filter_bar.set_filter(task_filter)
 
     def action_view_fold(self) -> None:
         self._is_folded = not self._is_folded

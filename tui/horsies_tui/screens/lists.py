@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 class FilteredListScreen(MainScreen):
-    """A list with a search bar. A subclass yields `search_bar`, shows `matching_rows` and redraws in `apply_search`."""
+    """A list with a search bar. A subclass yields `filter_bar`, shows `matching_rows` and redraws in `apply_search`."""
 
     list: RowList[Any]
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.search_bar = SearchBar(prompt=context.glyphs.prompt)
+        self.filter_bar = SearchBar(prompt=context.glyphs.prompt)
 
     def apply_search(self) -> None:
         """Redraw the rows after the search words changed."""
@@ -37,23 +37,14 @@ class FilteredListScreen(MainScreen):
 
     def matching_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Return the rows that contain every search word, in any column."""
-        return [row for row in rows if all(word in self.list.row_text(row) for word in self.search_bar.words)]
+        words = self.filter_bar.filter.split()
+        return [row for row in rows if all(word in self.list.row_text(row) for word in words)]
 
-    def on_search_bar_changed(self) -> None:
+    def on_filter_bar_changed(self) -> None:
         self.apply_search()
 
-    def on_search_bar_exited(self) -> None:
-        self.list.focus()
-        self.search_bar.hide_if_empty()
-
     def step_back(self) -> bool:
-        return self.search_bar.step_back()
-
-    def action_filter_edit(self) -> None:
-        self.search_bar.edit()
-
-    def action_filter_clear(self) -> None:
-        self.search_bar.clear()
+        return self.filter_bar.step_back()
 
 
 class ProposalRunner:

@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from horsies.errors import HorsiesError
@@ -39,6 +38,7 @@ from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.system import save_rows
+from horsies_tui.widgets.dialogs import Dialog
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 MAX_TABLES: Final = 4
@@ -227,10 +227,10 @@ LOG_COLUMNS: Final[tuple[Column[AuditRow], ...]] = (
 )
 
 
-class OperatorLogDialog(ModalScreen[None]):
+class OperatorLogDialog(Dialog[None]):
     """The operator log, newest first, with the full entry under the cursor below it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,l,enter", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,l,enter", "leave", "close")]
 
     def __init__(self, context: AppContext, rows: Sequence[AuditRow]) -> None:
         super().__init__()
@@ -255,9 +255,6 @@ class OperatorLogDialog(ModalScreen[None]):
 
     def on_row_list_opened(self) -> None:
         self.action_leave()
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):

@@ -205,7 +205,7 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
         self._detail: QueueDetail | None = None
 
     def body(self) -> ComposeResult:
-        yield self.search_bar
+        yield self.filter_bar
         yield self.list
         yield QueueView(classes="detail")
 

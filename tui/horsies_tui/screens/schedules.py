@@ -101,7 +101,7 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
 
     def body(self) -> ComposeResult:
         yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
-        yield self.search_bar
+        yield self.filter_bar
         yield self.list
         yield Section(name="schedule")
 

@@ -194,7 +194,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
 
     def on_row_list_opened(self) -> None:
         if (candidate := self.list.current) is not None:
-            self.post_message(OpenTask(candidate.id, [row.id for row in self.list.rows]))
+            self.post_message(OpenTask(candidate.id, tuple(row.id for row in self.list.rows)))
 
     def step_back(self) -> bool:
         if not self.list.selection.marks:

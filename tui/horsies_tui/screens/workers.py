@@ -196,7 +196,7 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
         self._pending_worker_id: UUID | None = None
 
     def body(self) -> ComposeResult:
-        yield self.search_bar
+        yield self.filter_bar
         yield self.list
         yield WorkerView(classes="detail")
 

@@ -1,4 +1,4 @@
-"""Dialogs: text prompt, typed confirmation, sort picker and help."""
+"""Dialogs: text prompt, sort picker and help."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ from horsies_tui.format import fit, safe
 from horsies_tui.keys import KEY_RULES, KeyScope, SharedScope, actions_in, key_label, scope_title
 from horsies_tui.theme import UNICODE, Glyphs
 
+T = TypeVar("T")
 
-class PromptDialog(ModalScreen[str | None]):
+
+class Dialog(ModalScreen[T | None]):
+    """Base class of dialogs that return None if they are closed without a result."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "close")]
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class PromptDialog(Dialog[str]):
     """Asks for a line of text. Result: the text, or None if cancelled."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
 
     def __init__(self, question: str, default: str = "") -> None:
         super().__init__()
@@ -36,34 +45,6 @@ class PromptDialog(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
-
-class TypedConfirmDialog(ModalScreen[bool]):
-    """Asks to type a text, for actions a single key must not confirm. Result: True only for exactly that text."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
-
-    def __init__(self, confirmation_text: str, purpose: str) -> None:
-        super().__init__()
-        self._confirmation_text = confirmation_text
-        self._purpose = purpose
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="typed-confirm"):
-            yield Static(safe(f"Type {self._confirmation_text} {self._purpose}. Anything else, or Esc, cancels."))
-            yield Input(compact=True)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() == self._confirmation_text)
-
-    def action_leave(self) -> None:
-        self.dismiss(False)  # noqa: FBT003  # the result
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +66,12 @@ class SortOrder:
         return f"sorted by {self.column} {'descending' if self.is_descending else 'ascending'}"
 
 
-class SortPicker(ModalScreen[str | None]):
+class SortPicker(Dialog[str]):
     """Result: a column name or None. `s`, the key that opens it, picks the current column, which reverses the order."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "reverse", "reverse"),
-        Binding("escape,q", "leave", "close"),
+        Binding("q", "leave", "close"),
     ]
 
     def __init__(self, names: Sequence[str], current: str) -> None:
@@ -113,14 +94,11 @@ class SortPicker(ModalScreen[str | None]):
     def action_reverse(self) -> None:
         self.dismiss(self._current)
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
-
-class HelpDialog(ModalScreen[None]):
+class HelpDialog(Dialog[None]):
     """Help: the key rules, then the keys of the current screen, of lists and of the whole app."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,f1,enter", "leave", "close")]
 
     def __init__(self, scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs) -> None:
         super().__init__()
@@ -134,9 +112,6 @@ class HelpDialog(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#help").border_title = f"Keys of {scope_title(self._scope)}"
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 def help_content(scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:

@@ -10,13 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data.context import AppContext
 from horsies_tui.format import format_count, safe
+from horsies_tui.widgets.dialogs import Dialog
 from horsies_tui.widgets.row_list import Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ POPUP_COLUMNS: Final[tuple[Column[FacetChoice], ...]] = (
 )
 
 
-class FacetPopup(ModalScreen[TaskFilter | None]):
+class FacetPopup(Dialog[TaskFilter]):
     """A dialog to select facet values; returns the filter with these values, or None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "toggle_value", "select"),
-        Binding("escape,f,q", "leave", "close"),
+        Binding("f,q", "leave", "close"),
     ]
 
     def __init__(self, context: AppContext, facets: Awaitable[Facets], task_filter: TaskFilter) -> None:
@@ -95,9 +95,6 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
     def on_row_list_opened(self) -> None:
         """Enter: the selected values replace those of the filter; a field without any is no longer filtered."""
         self.dismiss(with_facets(self._task_filter, self._list.selection.marks))
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 def facet_choices(facets: Facets, task_filter: TaskFilter) -> list[FacetChoice]:
@@ -144,12 +141,11 @@ class FacetList(RowList[FacetChoice]):
 class FacetSidebar(Vertical):
     """The facets beside the task list; each selection posts `Picked` with the new filter."""
 
+    @dataclass
     class Picked(Message):
         """A value was selected or unselected."""
 
-        def __init__(self, task_filter: TaskFilter) -> None:
-            super().__init__()
-            self.filter = task_filter
+        filter: TaskFilter
 
     def __init__(self, context: AppContext) -> None:
         super().__init__()

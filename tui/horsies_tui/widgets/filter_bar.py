@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -23,32 +24,67 @@ from horsies_ops.reads.workflows import (
 )
 from horsies_tui.format import safe
 
+F = TypeVar("F")
+
 TYPING_PAUSE_S: Final = 0.2
 """Text is parsed after this pause in typing."""
 
 
-class FilterBar(Horizontal):
-    """Base class of the filter inputs; subclasses parse the text."""
+@dataclass(frozen=True, kw_only=True)
+class FilterSyntax(Generic[F]):
+    """How a filter is written as text."""
+
+    parse: Callable[[str], F | FilterFault]
+    format: Callable[[F], str]
+    default: F
+    """The filter of an empty text."""
+    keys: Sequence[str] = ()
+    """Beginnings of words that are suggested while typing."""
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Suggested values by filter key."""
+
+
+TASK_FILTER: Final = FilterSyntax(
+    parse=parse_filter,
+    format=format_filter,
+    default=TaskFilter(),
+    keys=(
+        *("status:", "queue:", "name:", "err:", "worker:", "wf:", "id:"),
+        *("age<", "age>", "wait>", "run>", "hb>", "att>=", "due:later"),
+    ),
+)
+"""`status:failed queue:mail`."""
+
+RUN_FILTER: Final = FilterSyntax[WorkflowFilter](
+    parse=parse_workflow_filter,
+    format=format_workflow_filter,
+    default=DEFAULT_WORKFLOW_FILTER,
+    keys=tuple(f"{key}:" for key in WORKFLOW_FILTER_KEYS),
+    values={"status": [status.lower() for status in WorkflowStatus], "sub": ["yes"]},
+)
+"""`status:running,failed`."""
+
+SEARCH_TEXT: Final = FilterSyntax[str](parse=lambda text: text.strip().lower(), format=str, default="")
+
+
+class FilterBar(Horizontal, Generic[F]):
+    """`Filter ▸ status:failed queue:mail    58 match`."""
+
+    class Changed(Message):
+        """`filter` is another one."""
 
     class Exited(Message):
         """The user finished typing; the list can have the focus again."""
 
-    def __init__(self, *, prompt: str, title: str = "Filter") -> None:
+    def __init__(self, syntax: FilterSyntax[F], *, prompt: str, title: str = "Filter") -> None:
         super().__init__()
+        self.filter = syntax.default
+        self.suggester = FilterSuggester(syntax.keys, syntax.values)
+        self._syntax = syntax
         self._prompt = f" {title} {prompt} "
         self._pause: Timer | None = None
         self._shown_status = ""
         self._status = ""
-        self.suggester = FilterSuggester()
-
-    @property
-    def is_invalid(self) -> bool:
-        """Whether the text is invalid; the previous filter then still applies."""
-        return self.has_class("-invalid")
-
-    def apply_text(self, text: str) -> FilterFault | None:
-        """Parse and apply the text, or return the fault."""
-        raise NotImplementedError
 
     def compose(self) -> ComposeResult:
         yield Static(self._prompt, id="filter-prompt")
@@ -59,15 +95,38 @@ class FilterBar(Horizontal):
     def text(self) -> str:
         return self.query_one(Input).value
 
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the text is invalid; the previous filter then still applies."""
+        return self.has_class("-invalid")
+
+    @property
+    def is_empty(self) -> bool:
+        return self.filter == self._syntax.default and not self.text
+
     def edit(self) -> None:
         """Focus the input at once; `focus()` is deferred, and the next key would still go to the list."""
         self.screen.set_focus(self.query_one(Input))
 
-    def set_text(self, text: str) -> None:
-        """Show a valid text without parsing it."""
+    def set_filter(self, new_filter: F) -> None:
+        """Show and apply this filter."""
         with self.prevent(Input.Changed):
-            self.query_one(Input).value = text
+            self.query_one(Input).value = self._syntax.format(new_filter)
         self._set_fault(None)
+        self._accept(new_filter)
+
+    def clear(self) -> None:
+        self.set_filter(self._syntax.default)
+
+    def step_back(self) -> bool:
+        """Leave the input, or clear the filter; False if there is nothing to do."""
+        if self.has_focus_within:
+            self.post_message(self.Exited())
+        elif not self.is_empty:
+            self.clear()
+        else:
+            return False
+        return True
 
     def set_status(self, text: str) -> None:
         """Set the text on the right (number of matches); a fault takes precedence."""
@@ -95,170 +154,59 @@ class FilterBar(Horizontal):
 
     def _apply_input(self) -> bool:
         """Apply the typed text; returns False and shows the fault if it is invalid."""
-        fault = self.apply_text(self.text)
-        self._set_fault(fault)
-        return fault is None
+        match self._syntax.parse(self.text):
+            case FilterFault() as fault:
+                self._set_fault(fault)
+                return False
+            case new_filter:
+                self._set_fault(None)
+                self._accept(new_filter)
+                return True
+
+    def _accept(self, new_filter: F) -> None:
+        if new_filter != self.filter:
+            self.filter = new_filter
+            self.post_message(self.Changed())
 
     def _set_fault(self, fault: FilterFault | None) -> None:
         self.set_class(fault is not None, "-invalid")
         self._show_status(self._status if fault is None else f"{fault.message} at {fault.position + 1}")
 
 
-class TaskFilterBar(FilterBar):
-    """Filter of tasks: `Filter ▸ status:failed queue:mail    58 match`."""
-
-    class Changed(Message):
-        """A new valid filter was entered."""
-
-        def __init__(self, task_filter: TaskFilter) -> None:
-            super().__init__()
-            self.filter = task_filter
-
-    class Exited(FilterBar.Exited):
-        """Textual derives handler names from the class, so each bar has its own message."""
-
-    def __init__(self, *, prompt: str) -> None:
-        super().__init__(prompt=prompt)
-        self.filter = TaskFilter()
-
-    def set_filter(self, task_filter: TaskFilter) -> None:
-        """Show and apply this filter."""
-        self.set_text(format_filter(task_filter))
-        self._accept(task_filter)
-
-    def apply_text(self, text: str) -> FilterFault | None:
-        match parse_filter(text):
-            case FilterFault() as fault:
-                return fault
-            case task_filter:
-                return self._accept(task_filter)
-
-    def _accept(self, task_filter: TaskFilter) -> None:
-        if task_filter != self.filter:
-            self.filter = task_filter
-            self.post_message(self.Changed(task_filter))
-
-
-class FilterSuggester(Suggester):
-    """Completes the last word: a filter key, or a value from the facets."""
-
-    KEYS = (
-        "status:",
-        "queue:",
-        "name:",
-        "err:",
-        "worker:",
-        "wf:",
-        "id:",
-        "age<",
-        "age>",
-        "wait>",
-        "run>",
-        "hb>",
-        "att>=",
-        "due:later",
-    )
-
-    def __init__(self) -> None:
-        # No cache: the values change with the facets.
-        super().__init__(use_cache=False, case_sensitive=True)
-        self.keys: Sequence[str] = self.KEYS
-        self.values: Mapping[str, Sequence[str]] = {}
-        """Values by filter key, most frequent first."""
-
-    async def get_suggestion(self, value: str) -> str | None:
-        word = value.rpartition(" ")[2]
-        # A leading `-` negates a part; values are separated by commas, and only the last one is completed.
-        key, colon, typed_values = word.removeprefix("-").partition(":")
-        candidates = self.values.get(key, ()) if colon else self.keys
-        prefix = typed_values.rpartition(",")[2] if colon else word.removeprefix("-")
-        matches = (text for text in candidates if prefix and text != prefix and text.startswith(prefix))
-        completion = next(matches, None)
-        return None if completion is None else value + completion[len(prefix) :]
-
-
-class RunFilterBar(FilterBar):
-    """Filter of workflow runs: `Filter ▸ status:running,failed   14 match`."""
-
-    class Changed(Message):
-        """A new valid filter was entered."""
-
-    class Exited(FilterBar.Exited):
-        """See TaskFilterBar.Exited."""
-
-    def __init__(self, *, prompt: str) -> None:
-        super().__init__(prompt=prompt)
-        self.filter = DEFAULT_WORKFLOW_FILTER
-        self.suggester.keys = tuple(f"{key}:" for key in WORKFLOW_FILTER_KEYS)
-        self.suggester.values = {"status": [status.lower() for status in WorkflowStatus], "sub": ["yes"]}
-
-    @property
-    def is_empty(self) -> bool:
-        return self.filter == DEFAULT_WORKFLOW_FILTER and not self.text
-
-    def set_filter(self, workflow_filter: WorkflowFilter) -> None:
-        """Show and apply this filter."""
-        self.set_text(format_workflow_filter(workflow_filter))
-        self._accept(workflow_filter)
-
-    def apply_text(self, text: str) -> FilterFault | None:
-        match parse_workflow_filter(text):
-            case FilterFault() as fault:
-                return fault
-            case workflow_filter:
-                return self._accept(workflow_filter)
-
-    def _accept(self, workflow_filter: WorkflowFilter) -> None:
-        if workflow_filter != self.filter:
-            self.filter = workflow_filter
-            self.post_message(self.Changed())
-
-
-class SearchBar(FilterBar):
-    """Plain text search in lists and pages; hidden while it is not used."""
-
-    class Changed(Message):
-        """The search text changed."""
-
-    class Exited(FilterBar.Exited):
-        """See TaskFilterBar.Exited."""
+class SearchBar(FilterBar[str]):
+    """Plain text search in lists and pages, in lower case; hidden while it is not used."""
 
     def __init__(self, *, prompt: str, title: str = "Filter") -> None:
-        super().__init__(prompt=prompt, title=title)
-        self.suggester.keys = ()
-        self.search_text = ""
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return tuple(self.search_text.split())
+        super().__init__(SEARCH_TEXT, prompt=prompt, title=title)
 
     def edit(self) -> None:
         self.add_class("-open")
         super().edit()
 
     def clear(self) -> None:
-        """Remove the search text and hide the bar."""
-        self.set_text("")
-        self.apply_text("")
+        super().clear()
         self.remove_class("-open")
 
-    def step_back(self) -> bool:
-        """Leave the input, or clear the text; False if there is nothing to do."""
-        if self.has_focus_within:
-            self.post_message(self.Exited())
-        elif self.search_text:
-            self.clear()
-        else:
-            return False
-        return True
+    def on_filter_bar_exited(self) -> None:
+        self.set_class(bool(self.filter), "-open")
 
-    def hide_if_empty(self) -> None:
-        """Hide the bar after editing if it has no text."""
-        self.set_class(bool(self.search_text), "-open")
 
-    def apply_text(self, text: str) -> FilterFault | None:
-        search_text = text.strip().lower()
-        if search_text != self.search_text:
-            self.search_text = search_text
-            self.post_message(self.Changed())
-        return None
+class FilterSuggester(Suggester):
+    """Completes the last word: a filter key, or a value from the facets."""
+
+    def __init__(self, keys: Sequence[str], values: Mapping[str, Sequence[str]]) -> None:
+        # No cache: the values change with the facets.
+        super().__init__(use_cache=False, case_sensitive=True)
+        self.values = values
+        """Values by filter key, most frequent first."""
+        self._keys = keys
+
+    async def get_suggestion(self, value: str) -> str | None:
+        word = value.rpartition(" ")[2]
+        # A leading `-` negates a part; values are separated by commas, and only the last one is completed.
+        key, colon, typed_values = word.removeprefix("-").partition(":")
+        candidates = self.values.get(key, ()) if colon else self._keys
+        prefix = typed_values.rpartition(",")[2] if colon else word.removeprefix("-")
+        matches = (text for text in candidates if prefix and text != prefix and text.startswith(prefix))
+        completion = next(matches, None)
+        return None if completion is None else value + completion[len(prefix) :]

@@ -122,19 +122,17 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     class MarksChanged(Message):
         """The set of marked rows changed."""
 
+    @dataclass
     class EdgeNeared(Message):
         """The cursor is close to an end of the window: the bottom, with older rows below (`older`), or the top."""
 
-        def __init__(self, *, older: bool) -> None:
-            super().__init__()
-            self.older = older
+        older: bool
 
+    @dataclass
     class EndRequested(Message):
         """The user asked for the last row of all (`older`) or the first; the cursor is on the last or first loaded."""
 
-        def __init__(self, *, older: bool) -> None:
-            super().__init__()
-            self.older = older
+        older: bool
 
     def __init__(
         self,

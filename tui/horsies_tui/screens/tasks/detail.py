@@ -30,7 +30,7 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
 from horsies_tui.keys import ScreenId, SharedScope, scope_title
-from horsies_tui.messages import ShowRun, ShowTasks
+from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
 from horsies_tui.proposals.model import ProposalFactory, propose_task_action, requeue_or_retry
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.lists import ProposalRunner
@@ -215,16 +215,6 @@ def payload_size(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedTask:
-    """The task to show and the list it was opened from."""
-
-    task_id: UUID
-    sibling_ids: tuple[UUID, ...] = ()
-    """The ids of that list at the time; `[` and `]` walk through them."""
-    tab: ScreenId = ScreenId.TASKS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTask:
     """A task with its arguments and result as text, formatted in a thread."""
 
@@ -238,32 +228,32 @@ class RenderedTask:
 class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     """Opened from a list of tasks; `[` and `]` walk through that list."""
 
-    def __init__(self, context: AppContext, opened: OpenedTask) -> None:
+    AUTO_FOCUS = "Page"
+
+    def __init__(self, context: AppContext, request: OpenTask, *, tab: ScreenId) -> None:
+        """`tab` is the screen it was opened from."""
         super().__init__(context)
-        self.task_id = opened.task_id
-        self._opened = opened
-        self._sibling_ids = opened.sibling_ids or (opened.task_id,)
+        self.task_id = request.task_id
+        self._tab = tab
+        self._sibling_ids = request.sibling_ids or (request.task_id,)
         self._rendered: RenderedTask | None = None
         self._proposals = ProposalRunner(self)
         self._shows_events = False
-        self._search_bar = SearchBar(prompt=context.glyphs.prompt, title="Search")
+        self.filter_bar = SearchBar(prompt=context.glyphs.prompt, title="Search")
 
     @property
     def tab(self) -> ScreenId:
-        return self._opened.tab
+        return self._tab
 
     def body(self) -> ComposeResult:
         yield Static("", id="task-header")
-        yield self._search_bar
+        yield self.filter_bar
         with Page():
             yield Section("State", name="task-state")
             yield Section("Attempts and heartbeats", name="task-attempts")
             yield Section("Timeline", name="task-timeline")
             yield Section("Arguments", name="task-arguments")
             yield Section("Result", name="task-result")
-
-    def on_mount(self) -> None:
-        self.query_one(Page).focus()
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -349,22 +339,12 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         if self._rendered is not None and self.is_drawn:
             self._draw(self._rendered)
 
-    def on_search_bar_changed(self) -> None:
-        self.query_one(Page).search(self._search_bar.search_text)
+    def on_filter_bar_changed(self) -> None:
+        self.query_one(Page).search(self.filter_bar.filter)
         self._show_hit()
 
-    def on_search_bar_exited(self) -> None:
-        self.query_one(Page).focus()
-        self._search_bar.hide_if_empty()
-
     def step_back(self) -> bool:
-        return self._search_bar.step_back()
-
-    def action_filter_edit(self) -> None:
-        self._search_bar.edit()
-
-    def action_filter_clear(self) -> None:
-        self._search_bar.clear()
+        return self.filter_bar.step_back()
 
     def action_find_next(self) -> None:
         self._show_hit(1)
@@ -373,9 +353,9 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         self._show_hit(-1)
 
     def _show_hit(self, step: int = 0) -> None:
-        if self._search_bar.search_text:
+        if self.filter_bar.filter:
             position, count = self.query_one(Page).show_hit(step)
-            self._search_bar.set_status(f"{position} of {count}, n next" if count else "no matches")
+            self.filter_bar.set_status(f"{position} of {count}, n next" if count else "no matches")
 
     def action_nav_prev(self) -> None:
         self._open_sibling(-1)

@@ -45,7 +45,7 @@ from horsies_tui.screens.tasks.table import (
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.dialogs import SortPicker
 from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
-from horsies_tui.widgets.filter_bar import TaskFilterBar
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
 from horsies_tui.widgets.row_list import RowList
 
 PAYLOADS_QUERY: Final = "payloads"
@@ -176,6 +176,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
+        self.filter_bar = FilterBar(TASK_FILTER, prompt=context.glyphs.prompt)
         self.window = TaskWindow()
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
@@ -184,7 +185,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         """Whether all tasks that match the filter are selected, loaded or not."""
 
     def body(self) -> ComposeResult:
-        yield TaskFilterBar(prompt=self.context.glyphs.prompt)
+        yield self.filter_bar
         with Horizontal():
             yield self.list
             yield FacetSidebar(self.context)
@@ -194,13 +195,13 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         """Restore the last filter used with this database."""
         match parse_filter(self.context.state_file.state.filters.get(self.context.database_name, "")):
             case TaskFilter() as task_filter:
-                self.query_one(TaskFilterBar).set_filter(task_filter)
+                self.filter_bar.set_filter(task_filter)
             case _:
                 return
 
     @property
     def filter(self) -> TaskFilter:
-        return self.query_one(TaskFilterBar).filter
+        return self.filter_bar.filter
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS}
@@ -256,9 +257,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             case TaskWindow() if value.filter == self.filter:
                 self._show(value)
             case Count():
-                self.query_one(TaskFilterBar).set_status(
-                    f"{format_count(value.number, is_capped=value.is_capped)} match "
-                )
+                self.filter_bar.set_status(f"{format_count(value.number, is_capped=value.is_capped)} match ")
             case Facets():
                 self._show_facets(value)
             case None if name == PAYLOADS_QUERY:
@@ -287,7 +286,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         values = {key: [facet.value for facet in key_facets] for key, key_facets in by_key.items()}
         # Filters are written in lower case, and completion starts from what was typed.
         values["status"] = [value.lower() for value in values["status"]]
-        self.query_one(TaskFilterBar).suggester.values = values
+        self.filter_bar.suggester.values = values
 
     def _update_status(self) -> None:
         marks, window = self.list.selection.marks, self.window
@@ -345,9 +344,9 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
 
     def on_row_list_opened(self) -> None:
         if (task := self.list.current) is not None:
-            self.post_message(OpenTask(task.id, [row.id for row in self.list.rows]))
+            self.post_message(OpenTask(task.id, tuple(row.id for row in self.list.rows)))
 
-    def on_task_filter_bar_changed(self) -> None:
+    def on_filter_bar_changed(self) -> None:
         self._all_matching_selected = False
         self._request_page(PageRequest.NEWEST)
         self.context.queries.refresh("count")
@@ -358,10 +357,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             self.query_one(FacetSidebar).show(self._facets, self.filter)
 
     def on_facet_sidebar_picked(self, message: FacetSidebar.Picked) -> None:
-        self.query_one(TaskFilterBar).set_filter(message.filter)
-
-    def on_task_filter_bar_exited(self) -> None:
-        self.list.focus()
+        self.filter_bar.set_filter(message.filter)
 
     def _request_page(self, page_request: PageRequest) -> None:
         self._page_request = page_request
@@ -369,11 +365,10 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
 
     def step_back(self) -> bool:
         """Leave the filter bar or sidebar, then clear the filter, then the marks."""
-        filter_bar = self.query_one(TaskFilterBar)
-        if filter_bar.has_focus_within or self.query_one(FacetSidebar).has_focus_within:
+        if self.query_one(FacetSidebar).has_focus_within:
             self.list.focus()
-        elif not filter_bar.filter.is_empty or filter_bar.text:
-            filter_bar.set_filter(TaskFilter())
+        elif self.filter_bar.step_back():
+            pass
         elif self._all_matching_selected or self.list.selection.marks:
             self.list.mark("none")
         else:
@@ -382,7 +377,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
 
     def apply_filter(self, task_filter: TaskFilter) -> None:
         """Show only the tasks that match this filter."""
-        self.query_one(TaskFilterBar).set_filter(task_filter)
+        self.filter_bar.set_filter(task_filter)
         self.list.focus()
 
     def action_op(self, verb: str) -> None:
@@ -414,12 +409,6 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         # A second action must not apply to the same filter, which may match other tasks by now.
         self._all_matching_selected = False
         self.list.unmark(changed)
-
-    def action_filter_edit(self) -> None:
-        self.query_one(TaskFilterBar).edit()
-
-    def action_filter_clear(self) -> None:
-        self.apply_filter(TaskFilter())
 
     def action_filter_facets(self) -> None:
         """Move the focus to the sidebar and back; without a sidebar, open the facets as a popup."""
@@ -462,7 +451,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             self.list.mark(rows)
 
     def _mark_match(self) -> None:
-        if self.query_one(TaskFilterBar).is_invalid:
+        if self.filter_bar.is_invalid:
             self.notify("the filter is invalid", severity="warning")
             return
         if self.filter.is_empty:

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.workflows import DEFAULT_WORKFLOW_FILTER, WorkflowDetail, WorkflowPage, WorkflowRow
+from horsies_ops.reads.workflows import WorkflowDetail, WorkflowPage, WorkflowRow
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
@@ -26,7 +26,7 @@ from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, graph_lines
 from horsies_tui.screens.workflows.panes import NODE_COLUMNS, RUN_COLUMNS, node_details, run_header
-from horsies_tui.widgets.filter_bar import RunFilterBar
+from horsies_tui.widgets.filter_bar import RUN_FILTER, FilterBar
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import EDGE_ROWS, RowList
 
@@ -52,6 +52,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self.node_list: RowList[NodeLine] = RowList(
             NODE_COLUMNS, key=lambda line: line.key, context=context, id="nodes"
         )
+        self.filter_bar = FilterBar(RUN_FILTER, prompt=context.glyphs.prompt)
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
         self._proposals = ProposalRunner(self)
@@ -63,20 +64,13 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self._has_more = False
 
     def body(self) -> ComposeResult:
-        yield RunFilterBar(prompt=self.context.glyphs.prompt)
+        yield self.filter_bar
         with Horizontal(id="workflows"):
             yield self.run_list
             with Vertical(id="run-pane"):
                 yield Static("", id="run-header")
                 yield self.node_list
         yield Section(name="node-detail")
-
-    @property
-    def filter_bar(self) -> RunFilterBar:
-        return self.query_one(RunFilterBar)
-
-    def on_mount(self) -> None:
-        self.run_list.focus()
 
     def live_queries(self) -> Sequence[LiveQuery]:
         return (
@@ -210,7 +204,8 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         elif first.sub_workflow_id is not None:
             self.show_run(first.sub_workflow_id)
         elif first.task_id is not None and self.detail is not None:
-            self.post_message(OpenTask(first.task_id, [node.task_id for node in self.detail.nodes if node.task_id]))
+            sibling_ids = tuple(node.task_id for node in self.detail.nodes if node.task_id)
+            self.post_message(OpenTask(first.task_id, sibling_ids))
         else:
             self.notify("this node has no task yet")
 
@@ -222,37 +217,26 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def step_back(self) -> bool:
         """Leave the filter bar, then an entered run, then the tree, then clear the filter."""
-        if self.filter_bar.has_focus_within:
-            self.run_list.focus()
-        elif self._entered_run_ids:
+        if self.filter_bar.has_focus_within or not self._is_tree_open:
+            return self.filter_bar.step_back()
+        if self._entered_run_ids:
             self._entered_run_ids = self._entered_run_ids[:-1]
             self._pin(self._pinned_run_id)
             self.context.queries.refresh("run")
-        elif self._is_tree_open:
+        else:
             self._open_tree(is_open=False)
             self.context.queries.refresh("run")
-        elif not self.filter_bar.is_empty:
-            self.action_filter_clear()
-        else:
-            return False
         return True
 
-    def on_run_filter_bar_changed(self) -> None:
+    def on_filter_bar_changed(self) -> None:
         # The new list replaces what was opened from the old one.
         self._run_limit, self._entered_run_ids = PAGE_SIZE, ()
         self.context.queries.refresh("runs")
 
-    def on_run_filter_bar_exited(self) -> None:
-        self.run_list.focus()
-
     def action_filter_edit(self) -> None:
         self.remove_class("-tree-open")
         self._pin(None)
-        self.filter_bar.edit()
-
-    def action_filter_clear(self) -> None:
-        self.filter_bar.set_filter(DEFAULT_WORKFLOW_FILTER)
-        self.run_list.focus()
+        super().action_filter_edit()
 
     def _set_view(self, view: GraphView) -> None:
         self.view = view
