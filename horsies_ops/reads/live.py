@@ -19,7 +19,7 @@ from horsies.store.listen import (
     TASK_NEW_CHANNEL,
     WORKFLOW_DONE_CHANNEL,
     Listener,
-    send_probe,
+    notify,
 )
 from horsies_ops.reads.changes import (
     Change,
@@ -120,7 +120,7 @@ class _ChangeFeed:
         self._probe_received.clear()
         try:
             async with asyncio.timeout(self._timing.answer_timeout_s):
-                await send_probe(self._database, self._probe_channel)
+                await notify(self._database, self._probe_channel)
                 await self._probe_received.wait()
         except (TimeoutError, HorsiesError):
             self.listener.reconnect()

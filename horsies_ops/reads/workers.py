@@ -15,9 +15,10 @@ from horsies.model.recovery.fleet import is_silent, longest_thresholds, parse_co
 from horsies.model.result import WorkerPong
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import parse_id
+from horsies.store.listen import open_ping
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import RecoveryStore
-from horsies.store.workers import WorkerState, open_ping
+from horsies.store.workers import WorkerState
 from horsies_ops.reads.events import events
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ async def ping_workers(
     Stops waiting after `min_responses` answers, or when `worker_id` has answered.
     """
     ping = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
-    async with open_ping(ops.direct_spec, reply_channel=ping.reply_channel, message=ping.message) as notifications:
-        await ping.collect(notifications, within.total_seconds())
+    async with open_ping(ops.direct_spec, reply_channel=ping.reply_channel, message=ping.message) as replies:
+        await ping.collect(replies, within.total_seconds())
     return tuple(ping.pongs.values())
 
 

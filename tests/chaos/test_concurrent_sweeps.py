@@ -18,7 +18,7 @@ from horsies.recovery.sweep import run_pass, sweep
 from horsies.store.claims import ClaimRef
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.workers import HeartbeatStore, TaskHeartbeat
+from horsies.store.workers import HeartbeatRole, WorkerStore
 from tests.support.ledger import Ledger, OrphanedTask
 
 SWEEPERS = 8
@@ -67,9 +67,7 @@ async def send_heartbeat(database: Database, ledger: Ledger, task_id: str) -> No
     sql = "SELECT claimed_by_worker_id AS owner FROM horsies_tasks WHERE id = $1::text::uuid"
     (row,) = await ledger.fetch(sql, task_id)
     claim = ClaimRef(task_id=UUID(task_id), claim_token=1, worker_id=UUID(str(row["owner"])))
-    (reply,) = await HeartbeatStore(database=database, hostname="elsewhere").send_runner_heartbeats(
-        [TaskHeartbeat(claim=claim, pid=1)]
-    )
+    (reply,) = await WorkerStore(database).task_heartbeats(HeartbeatRole.RUNNER, {claim: 1}, hostname="elsewhere")
     assert reply.is_held
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,9 +32,9 @@ from horsies.store.claims import (
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.workers import (
-    HeartbeatStore,
+    HeartbeatReply,
+    HeartbeatRole,
     LeaseRenewal,
-    TaskHeartbeat,
     WorkerRegistration,
     WorkerState,
     WorkerStore,
@@ -164,7 +164,7 @@ class SimulatedWorker:
         """Worker ids, newest last: a worker that was declared lost continues under a new id."""
         self._number = number
         self._claims, self._finishes = ClaimStore(database), FinishStore(database)
-        self._workers, self._heartbeats = WorkerStore(database), HeartbeatStore(database=database, hostname=HOST)
+        self._workers = WorkerStore(database)
 
     def __repr__(self) -> str:
         return f"worker {self._number}"
@@ -196,13 +196,14 @@ class SimulatedWorker:
 
     async def send_task_heartbeats(self) -> dict[ClaimRef, bool]:
         """Send heartbeats for all in-flight tasks; returns for each whether its claim is still valid."""
-        waiting = [claim_ref for claim_ref, phase in self.in_flight.items() if phase is TaskPhase.CLAIMED]
-        running = [claim_ref for claim_ref, phase in self.in_flight.items() if phase is not TaskPhase.CLAIMED]
+        waiting = {claim_ref: PID for claim_ref, phase in self.in_flight.items() if phase is TaskPhase.CLAIMED}
+        running = {claim_ref: PID for claim_ref, phase in self.in_flight.items() if phase is not TaskPhase.CLAIMED}
         lease = LeaseRenewal(length_s=LEASE * TICK_S, max_claim_age_s=1000 * TICK_S)
-        answers = [
-            *(await self._heartbeats.send_claimer_heartbeats(_heartbeats_for(waiting), lease=lease) if waiting else ()),
-            *(await self._heartbeats.send_runner_heartbeats(_heartbeats_for(running)) if running else ()),
-        ]
+        send, answers = self._workers.task_heartbeats, list[HeartbeatReply]()
+        if waiting:
+            answers += await send(HeartbeatRole.CLAIMER, waiting, hostname=HOST, lease=lease)
+        if running:
+            answers += await send(HeartbeatRole.RUNNER, running, hostname=HOST)
         is_held = {(answer.id, answer.claim_token): answer.is_held for answer in answers}
         return {claim_ref: is_held[claim_ref.task_id, claim_ref.claim_token] for claim_ref in (*waiting, *running)}
 
@@ -258,10 +259,6 @@ class SimulatedWorker:
     async def report_stopped(self) -> None:
         for worker_id in self.ids:
             await self._workers.set_state(worker_id, WorkerState.STOPPED)
-
-
-def _heartbeats_for(claim_refs: Iterable[ClaimRef]) -> Sequence[TaskHeartbeat]:
-    return [TaskHeartbeat(claim=claim_ref, pid=PID) for claim_ref in claim_refs]
 
 
 def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:

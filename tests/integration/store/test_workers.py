@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from uuid import uuid4
 
 import pytest
 
 from horsies.model.events import EventRecord
+from horsies.model.result import WorkerLoad, WorkerStateSnapshot
 from horsies.store.database import Database
 from horsies.store.operators import EventStore
-from horsies.store.workers import WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
+from horsies.store.workers import WorkerRegistration, WorkerState, WorkerStore
 from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
 
 REGISTRATION = WorkerRegistration(
@@ -71,27 +73,31 @@ async def test_heartbeat_of_deleted_worker_returns_none(workers: WorkerStore) ->
 
 async def test_snapshot_round_trip(workers: WorkerStore, database: Database) -> None:
     started_at = await workers.register(REGISTRATION)
-    await workers.write_snapshot(
-        WorkerSnapshot(
-            worker=REGISTRATION,
-            started_at=started_at,
-            max_claim_batch=0,
-            max_claim_per_worker=8,
-            cluster_wide_cap=None,
-            queue_priorities={"a": 1, "b": 100},
-            queue_max_concurrency={"a": 3, "b": None},
-            tasks_running=2,
-            tasks_claimed=1,
-            memory_usage_mb=50.5,
-        )
+    load = WorkerLoad(
+        worker_id=str(WORKER),
+        hostname="here",
+        pid=1,
+        processes=2,
+        max_claim_batch=0,
+        max_claim_per_worker=8,
+        cluster_wide_cap=None,
+        queues=["a", "b"],
+        queue_priorities={"a": 1, "b": 100},
+        queue_max_concurrency={"a": 3, "b": None},
+        recovery_config={"max_crashes": 3},
+        tasks_running=4,
+        tasks_claimed=5,
+        memory_usage_mb=50.5,
+        memory_percent=1.5,
+        cpu_percent=None,
+        children_memory_mb=20.25,
+        worker_started_at=started_at,
     )
+    await workers.write_snapshot(load)
     (snapshot,) = await WorkerStore(database).newest_states()
-    assert (snapshot.worker_id, snapshot.worker_started_at, snapshot.tasks_running) == (str(WORKER), started_at, 2)
-    assert (snapshot.queue_max_concurrency, snapshot.memory_usage_mb, snapshot.cpu_percent) == (
-        {"a": 3, "b": None},
-        50.5,
-        None,
-    )
+    assert snapshot == WorkerStateSnapshot(**asdict(load), snapshot_at=snapshot.snapshot_at)
+    assert snapshot.snapshot_at >= started_at
+    assert await workers.state_history(WORKER, None) == [snapshot]
 
 
 async def test_next_due_is_earliest_future_task_of_served_queues(workers: WorkerStore, connection: Connection) -> None:

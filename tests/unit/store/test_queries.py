@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horsies.store.queries import Query, load_queries
+from horsies.store.queries import Query, column_values, load_queries
 
 SQL = """
 -- name: one
@@ -99,3 +99,8 @@ def test_calls_of_fragments_are_replaced_with_their_indent(package: str, tmp_pat
     assert load_queries(OnlyOne, package, "numbers").one.sql == (
         "/* numbers.one */ SELECT *\n  FROM (SELECT n\n          FROM t WHERE n > 1)"
     )
+
+
+def test_column_values_are_fields_in_order_with_objects_as_json() -> None:
+    box = Box(color=Color.RED, lid=None, labels={"a": 1}, sizes=None)
+    assert column_values(box) == ["red", None, '{"a": 1}', None]

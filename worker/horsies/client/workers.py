@@ -13,7 +13,8 @@ from horsies.client.results import to_broker_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
 from horsies.model.task import parse_id
-from horsies.store.workers import PingReplies, WorkerStore, open_ping
+from horsies.store.listen import Subscription, open_ping
+from horsies.store.workers import WorkerStore
 
 
 class WorkerMonitor:
@@ -89,13 +90,13 @@ class WorkerPing:
             }
         )
 
-    async def collect(self, replies: PingReplies, timeout_s: float) -> None:
+    async def collect(self, replies: Subscription, timeout_s: float) -> None:
         """Collect replies until there are enough or the timeout has passed."""
         self._sent_at = time.perf_counter()  # latencies must not include the time to connect
         try:
             async with asyncio.timeout(timeout_s):
                 while self._min_responses is None or len(self.pongs) < self._min_responses:
-                    pong = self._parse_reply(await replies.next_reply())
+                    pong = self._parse_reply(await replies.next_payload())
                     if pong is not None and self._target in {None, pong.worker_id}:
                         self.pongs.setdefault(pong.worker_id, pong)
         except TimeoutError:

@@ -29,7 +29,7 @@ from horsies.model.fence import (
 )
 from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
 from horsies.model.task import TaskStatus
-from horsies.store.workers import HeartbeatReply, LeaseRenewal, TaskHeartbeat, WorkerRegistration
+from horsies.store.workers import HeartbeatReply, HeartbeatRole, LeaseRenewal, WorkerRegistration
 from horsies.version import __version__
 
 if TYPE_CHECKING:
@@ -157,9 +157,11 @@ class Heartbeat:
             lease = LeaseRenewal(
                 length_s=lease_ms / 1000, max_claim_age_s=parts.app_config.max_claim_renew_age_ms / 1000
             )
-        heartbeats = [TaskHeartbeat(claim=task.claim, pid=parts.identity.pid) for task in tasks]
+        pids = {task.claim: parts.identity.pid for task in tasks}
         sent_at = time.monotonic()
-        replies = await parts.heartbeats.send_claimer_heartbeats(heartbeats, lease=lease)
+        replies = await parts.worker_store.task_heartbeats(
+            HeartbeatRole.CLAIMER, pids, hostname=parts.identity.hostname, lease=lease
+        )
         parts.fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             # RUNNING with our token: we have started the task meanwhile; the answer to the start is still under way.
@@ -176,12 +178,12 @@ class Heartbeat:
         tasks = [task for task in parts.in_flight.in_phase(Phase.RUNNING, Phase.STORING) if _is_alive(task, limit_s)]
         if not tasks:
             return
-        heartbeats = [
-            TaskHeartbeat(claim=task.claim, pid=task.child.pid if task.child else parts.identity.pid) for task in tasks
-        ]
+        pids = {task.claim: task.child.pid if task.child else parts.identity.pid for task in tasks}
         sent_at = time.monotonic()
         changes = parts.reporter.changes.drain(sent_at)
-        replies = await parts.heartbeats.send_runner_heartbeats(heartbeats, events=changes)
+        replies = await parts.worker_store.task_heartbeats(
+            HeartbeatRole.RUNNER, pids, hostname=parts.identity.hostname, events=changes
+        )
         parts.fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             if not reply.is_held:

@@ -20,9 +20,8 @@ from horsies.store.listen import (
     WORKFLOW_DUE_CHANNEL,
     Listener,
     is_notify_trigger_enabled,
-    send_probe,
+    notify,
 )
-from horsies.store.workers import WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
@@ -42,8 +41,6 @@ class Notifications:
 
     def __init__(self, parts: Parts, connection_spec: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
         self._parts = parts
-        # Not parts.worker_store, which uses the connection of the heartbeats.
-        self._worker_store = WorkerStore(parts.claims.database)
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         handlers: dict[str, Callable[[str], None]] = {
             TASK_NEW_CHANNEL: self._on_task_new,
@@ -90,7 +87,7 @@ class Notifications:
         while True:
             channel, pong = await self._pongs.get()
             with suppress(HorsiesError):  # the sender of the ping tries again
-                await self._worker_store.send_pong(channel, pong)
+                await notify(self._parts.claims.database, channel, pong)
 
 
 class ProbedListener:
@@ -137,7 +134,7 @@ class ProbedListener:
 
     async def _probe(self) -> None:
         self._received.clear()
-        await send_probe(self._parts.claims.database, self._probe_channel)
+        await notify(self._parts.claims.database, self._probe_channel)
         try:
             async with asyncio.timeout(min(PROBE_TIMEOUT_S, self._probe_after_s)):
                 await self._received.wait()

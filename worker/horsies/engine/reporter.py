@@ -20,10 +20,11 @@ from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
 from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, EventRecord, TaskChange
+from horsies.model.result import WorkerLoad
 from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
 from horsies.store.operators import EventStore
-from horsies.store.workers import WorkerSnapshot, WorkerStore
+from horsies.store.workers import WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
@@ -281,13 +282,19 @@ class SnapshotWriter:
                 await self._worker_store.write_snapshot(self._take_snapshot())
             await asyncio.sleep(self._parts.worker_config.snapshot_interval_ms / 1000)
 
-    def _take_snapshot(self) -> WorkerSnapshot:
+    def _take_snapshot(self) -> WorkerLoad:
         parts = self._parts
+        worker = parts.identity.registration(parts.worker_config, parts.app_config)
         queues = parts.app_config.custom_queues or ()
         children_rss = sum(_rss_bytes(child.pid) for child in parts.pool.children)
-        return WorkerSnapshot(
-            worker=parts.identity.registration(parts.worker_config, parts.app_config),
-            started_at=self._started_at,
+        return WorkerLoad(
+            worker_id=str(worker.worker_id),
+            hostname=worker.hostname,
+            pid=worker.pid,
+            processes=worker.processes,
+            queues=list(worker.queues),
+            recovery_config=dict(worker.recovery_config),
+            worker_started_at=self._started_at,
             max_claim_batch=parts.worker_config.max_claim_batch,
             max_claim_per_worker=parts.worker_config.max_claim_per_worker,
             cluster_wide_cap=parts.app_config.cluster_wide_cap,

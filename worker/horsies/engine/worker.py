@@ -39,7 +39,7 @@ from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
-from horsies.store.workers import HeartbeatStore, WorkerState, WorkerStore
+from horsies.store.workers import WorkerState, WorkerStore
 
 T = TypeVar("T")
 
@@ -68,7 +68,6 @@ class Parts:
     durations: DurationEstimates
     assignments: Assignments
     claims: ClaimStore
-    heartbeats: HeartbeatStore
     worker_store: WorkerStore
     """On the connection of the heartbeats."""
     reporter: Reporter
@@ -236,7 +235,6 @@ class Worker:
             durations=durations,
             assignments=assignments,
             claims=ClaimStore(database),
-            heartbeats=HeartbeatStore(database=heartbeat_database, hostname=self.identity.hostname),
             worker_store=WorkerStore(heartbeat_database),
             reporter=reporter,
             health=Health(recovery=app.recovery),

@@ -259,11 +259,10 @@ class WorkerPong:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStateSnapshot:
-    """A worker's published state at one moment."""
+class WorkerLoad:
+    """Limits and current load of a worker."""
 
     worker_id: str
-    snapshot_at: datetime
     hostname: str
     pid: int
     processes: int
@@ -281,3 +280,10 @@ class WorkerStateSnapshot:
     cpu_percent: float | None
     children_memory_mb: float | None
     worker_started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStateSnapshot(WorkerLoad):
+    """A worker's published state at one moment."""
+
+    snapshot_at: datetime

@@ -1,17 +1,18 @@
-"""Notification channels, a listener that reconnects, and probes that check that notifications arrive."""
+"""Notification channels, a listener that reconnects, pings, and probes that check that notifications arrive."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
 import asyncpg
 
-from horsies.errors import HorsiesError
+from horsies.errors import DatabaseUnreachable, HorsiesError
 from horsies.store.connection import (
     CONNECT_TIMEOUT_S,
     LOST_CONNECTION,
@@ -108,55 +109,86 @@ class Listener:
         self._channels[channel](str(payload))
 
 
-# Probes
+# One channel for a short time: replies to pings, and probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeQueries:
-    send_probe: Query[bool]
+class NotifyQueries:
+    notify: Query[None]
     is_notify_trigger_enabled: Query[bool]
 
 
-PROBE = load_queries(ProbeQueries, "horsies.store", "probe")
+NOTIFY = load_queries(NotifyQueries, "horsies.store", "notify")
 
 
-async def send_probe(database: Database, channel: str) -> None:
-    """Send an empty notification."""
-    await database.execute(PROBE.send_probe, channel)
+class Subscription:
+    """Notifications on one channel, received on a connection of their own."""
+
+    def __init__(self, connection: Connection, where: str) -> None:
+        self.connection = connection
+        self._where = where
+        self._payloads: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def next_payload(self) -> str:
+        """Wait for the next notification; raises DatabaseUnreachable if the connection is lost."""
+        payload = await self._payloads.get()
+        if payload is None:
+            raise DatabaseUnreachable(f"connection to {self._where} lost while waiting for notifications")
+        return payload
+
+    def on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        self._payloads.put_nowait(str(payload))
+
+    def on_disconnect(self, _connection: object) -> None:
+        self._payloads.put_nowait(None)
+
+
+@asynccontextmanager
+async def subscribe(connection_spec: ConnectionSpec, channel: str) -> AsyncGenerator[Subscription]:
+    """Listen on a channel; notifications sent before are not delivered. LISTEN needs a connection past any pooler."""
+    connection = await connection_spec.connect()
+    subscription = Subscription(connection, connection_spec.masked_url)
+    try:
+        connection.add_termination_listener(subscription.on_disconnect)
+        await connection.add_listener(channel, subscription.on_notification)
+        yield subscription
+    except Exception as error:
+        # TimeoutError is an OSError too, but here it is the caller's own time limit.
+        if is_database_error(error) and not isinstance(error, TimeoutError):
+            raise translate_error(error, where=connection_spec.masked_url) from error
+        raise
+    finally:
+        # Removed first: our own terminate() is not a lost connection.
+        connection.remove_termination_listener(subscription.on_disconnect)
+        connection.terminate()
+
+
+@asynccontextmanager
+async def open_ping(
+    connection_spec: ConnectionSpec, *, reply_channel: str, message: str
+) -> AsyncGenerator[Subscription]:
+    """Ping all workers and listen for their replies."""
+    async with subscribe(connection_spec, reply_channel) as replies:
+        await replies.connection.execute(NOTIFY.notify.sql, WORKER_PING_CHANNEL, message)
+        yield replies
+
+
+async def notify(database: Database, channel: str, payload: str = "") -> None:
+    await database.execute(NOTIFY.notify, channel, payload)
 
 
 async def is_notify_trigger_enabled(database: Database) -> bool:
     """Whether the trigger that notifies workers of new tasks exists and is enabled."""
-    return await database.fetch_single(PROBE.is_notify_trigger_enabled)
+    return await database.fetch_single(NOTIFY.is_notify_trigger_enabled)
 
 
 async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec, *, within_s: float) -> bool:
     """Whether a notification sent through `database` reaches a listener at `listener_spec` in time."""
     channel = f"horsies_probe_{uuid4().hex}"
-    connection = await listener_spec.connect()
-    try:
-        # Listen before sending: a notification sent earlier is not delivered.
-        received = await _listen(connection, channel, listener_spec)
-        await send_probe(database, channel)
-        await asyncio.wait_for(received.wait(), within_s)
-    except TimeoutError:
-        return False
-    finally:
-        connection.terminate()
+    async with subscribe(listener_spec, channel) as probe:
+        await notify(database, channel)
+        try:
+            await asyncio.wait_for(probe.next_payload(), within_s)
+        except TimeoutError:
+            return False
     return True
-
-
-async def _listen(connection: Connection, channel: str, connection_spec: ConnectionSpec) -> asyncio.Event:
-    """Return an event that the first notification on the channel sets."""
-    received = asyncio.Event()
-
-    def on_notification(*_: object) -> None:
-        received.set()
-
-    try:
-        await connection.add_listener(channel, on_notification)
-    except Exception as error:
-        if is_database_error(error):
-            raise translate_error(error, where=connection_spec.masked_url) from error
-        raise
-    return received

@@ -17,7 +17,7 @@ from horsies.model.operator_actions import MAX_NAMED_TASKS
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.claims import NO_RESTART_RESULTS
-from horsies.store.queries import Query, load_queries
+from horsies.store.queries import Query, column_values, load_queries
 
 if TYPE_CHECKING:
     from horsies.store.database import Executor, Transaction
@@ -320,10 +320,7 @@ class EventStore:
 
     async def record(self, event: EventRecord) -> None:
         """Store an event and notify viewers."""
-        ids = (event.task_id, event.workflow_id, event.worker_id)
-        await self.executor.execute(
-            OPERATORS.record_event, event.kind, *ids, event.claim_token, event.queue_name, json.dumps(event.evidence)
-        )
+        await self.executor.execute(OPERATORS.record_event, *column_values(event))
 
     async def notify_viewers(self, messages: Sequence[str]) -> None:
         """Notify viewers of changes that no other statement sends along."""

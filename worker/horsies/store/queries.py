@@ -103,6 +103,12 @@ def json_object(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def column_values(record: object) -> list[object]:
+    """The fields of a dataclass as arguments of a statement, in their order; a Mapping becomes a JSON text."""
+    values = [getattr(record, field.name) for field in fields(cast("Any", record))]
+    return [json.dumps(value) if isinstance(value, Mapping) else value for value in values]
+
+
 def load_queries(statements: type[Q], package: str, file: str) -> Q:
     """Load `package`/sql/`file`.sql into the dataclass `statements`."""
     text = (resources.files(package) / "sql" / f"{file}.sql").read_text(encoding="utf-8")

@@ -20,11 +20,11 @@ UPDATE horsies_workers
 
 -- name: insert_snapshot
 -- Publish a snapshot of a worker.
-INSERT INTO horsies_worker_states (worker_id, worker_started_at, hostname, pid, processes, max_claim_batch,
-                                   max_claim_per_worker, cluster_wide_cap, queues, queue_priorities,
-                                   queue_max_concurrency, recovery_config, tasks_running, tasks_claimed,
-                                   memory_usage_mb, memory_percent, cpu_percent, children_memory_mb)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11::text::jsonb, $12::text::jsonb, $13, $14, $15, $16,
+INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, max_claim_batch, max_claim_per_worker,
+                                   cluster_wide_cap, queues, queue_priorities, queue_max_concurrency, recovery_config,
+                                   tasks_running, tasks_claimed, memory_usage_mb, memory_percent, cpu_percent,
+                                   children_memory_mb, worker_started_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb, $12, $13, $14, $15, $16,
         $17, $18);
 
 -- name: newest_states
@@ -64,14 +64,6 @@ SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_
  WHERE worker_id = $1
  ORDER BY snapshot_at DESC
  LIMIT $2;
-
--- name: send_ping
--- Ping all workers.
-SELECT pg_notify('horsies_worker_ping', $1) IS NULL AS is_sent;
-
--- name: send_pong
--- Answer a ping.
-SELECT pg_notify($1, $2) IS NOT NULL AS is_sent;
 
 -- name: next_due
 -- Seconds until the next delayed task is due. A loose index scan reads one row per priority and skips all tasks that

@@ -1,6 +1,5 @@
--- name: send_probe
--- Send an empty notification.
-SELECT pg_notify($1::text, '') IS NULL AS is_sent;
+-- name: notify
+SELECT FROM pg_notify($1, $2);
 
 -- name: is_notify_trigger_enabled
 -- Whether the trigger that notifies workers of new tasks exists and fires in ordinary sessions.
