@@ -97,19 +97,6 @@ class PlainCodec:
 class TypedCodec:
     """Codec of annotated values: pydantic in lax mode. Class names are not stored."""
 
-    __slots__ = (
-        "_accepts_parsed_json",
-        "_dump",
-        "_has_untyped_parts",
-        "_needs_normalizing",
-        "_needs_round_trip_check",
-        "_parse",
-        "_schema",
-        "_validate",
-        "max_depth",
-        "passthrough_type",
-    )
-
     def __init__(self, annotation: object) -> None:
         """Build the adapter; errors of pydantic and of the annotated class are not translated."""
         adapter = _build_adapter(annotation)
