@@ -24,7 +24,7 @@ from horsies.errors import (
     WorkflowValidationError,
 )
 from horsies.model.settings import TaskSchedule
-from horsies.model.task_result import ExceptionRules, mapping_faults, reserved_code_faults
+from horsies.model.task_result import ExceptionRules, reserved_code_faults
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import SCHEMA, schema_state
 from horsies.sync import BRIDGE
@@ -168,19 +168,16 @@ def _builder_error(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint
 
 
 def _check_mappers(app: Horsies) -> Iterator[HorsiesError]:
+    """Yield HRS-212 for built-in codes; all other rules of mappers were checked with the settings and tasks."""
     config = app.config
     rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
-    yield from _rule_faults(rules, note="in the app's settings", location=None)
-    for name, task in app.tasks.items():
-        definition = task.definition
-        yield from _rule_faults(definition.exception_rules, note=f"in task {name!r}", location=definition.location)
-
-
-def _rule_faults(rules: ExceptionRules, *, note: str, location: SourceLocation | None) -> Iterator[ConfigurationError]:
-    for fault in (*mapping_faults(rules), *reserved_code_faults(rules)):
-        fault.notes = (note,)
-        fault.location = location
+    for fault in reserved_code_faults(rules):
+        fault.notes = ("in the app's settings",)
         yield fault
+    for name, task in app.tasks.items():
+        for fault in reserved_code_faults(task.definition.exception_rules):
+            fault.notes, fault.location = (f"in task {name!r}",), task.definition.location
+            yield fault
 
 
 def _check_schedules(app: Horsies) -> Iterator[HorsiesError]:
