@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from horsies_tui.screens.fleet import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
+from horsies_tui.fleet import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
 from tests.support.rows import NOON, make_queue, make_worker
 
 LATE = timedelta(seconds=61)

@@ -17,7 +17,7 @@ from horsies_ops.reads.stale import SilentTasks
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource
 from horsies_tui.format import format_time
-from horsies_tui.proposals.model import Proposal, ProposalReport
+from horsies_tui.proposals.model import Confirmation, Proposal, ProposalReport
 from horsies_tui.proposals.sweep import propose_sweep
 from tests.support.rows import NOON, WORKER, make_sweep_report, make_swept_task, make_worker
 
@@ -59,7 +59,8 @@ async def _proposal(found: SweepReport, done: SweepReport | None = None) -> Prop
 
 
 async def _applied_report(found: SweepReport, done: SweepReport) -> ProposalReport:
-    return await (await _proposal(found, done)).apply(None, lambda _: None, asyncio.Event())
+    confirmed = Confirmation(reason=None, progress=lambda _: None, stop=asyncio.Event())
+    return await (await _proposal(found, done)).apply(confirmed)
 
 
 async def test_small_sweep_needs_only_key_and_warns_of_started_tasks() -> None:

@@ -20,7 +20,7 @@ from textual.widgets import Button, Input, ProgressBar, Static
 from horsies.errors import HorsiesError
 from horsies_ops.actions.report import ActionProgress
 from horsies_tui.format import safe
-from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
+from horsies_tui.proposals.model import Confirmation, Proposal, ProposalLine, ProposalReport
 from horsies_tui.system import copy_text
 
 KEY_DELAY_S: Final = 0.3
@@ -158,7 +158,8 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         self.query_one(ProgressBar).display = True
         self.set_status("Esc stops after the current batch")
         try:
-            self._finish(await self._proposal.apply(reason, self._show_progress, stop))
+            confirmed = Confirmation(reason=reason, progress=self._show_progress, stop=stop)
+            self._finish(await self._proposal.apply(confirmed))
         except HorsiesError as error:
             lines = (error.message, "changes made before the error are in the operator log")
             # The changed ids lose their marks, so that a second try does not apply to them again.

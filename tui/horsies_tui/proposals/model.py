@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -53,6 +54,17 @@ class ProposalReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What the operator confirmed a proposal with."""
+
+    reason: str | None
+    progress: Callable[[ActionProgress], None]
+    """Called while the action runs."""
+    stop: asyncio.Event
+    """Stops the action between two batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """The preview of an action: its effects, the required confirmation and how to apply it."""
 
@@ -70,13 +82,17 @@ class Proposal:
     """Current value of the option that can be changed, if any."""
     with_next_option: Callable[[], Awaitable[Proposal]] | None = None
     """The same proposal with the next value of the option."""
-    apply: Callable[[str | None, Callable[[ActionProgress], None], asyncio.Event], Awaitable[ProposalReport]]
-    """Apply it with a reason, a progress callback and an event that stops it between two batches."""
+    apply: Callable[[Confirmation], Awaitable[ProposalReport]]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing would change."""
         return all(line.is_skipped for line in self.lines)
+
+
+def log_lines(report: ActionReport) -> tuple[str, ...]:
+    """The last lines of every report: its entry in the operator log, and warnings."""
+    return (f"operator log {report.audit_id}" if report.audit_id is not None else "", *report.warnings)
 
 
 ProposalFactory: TypeAlias = Callable[[DataSource], Awaitable[Proposal]]
@@ -108,12 +124,11 @@ async def propose_task_action(
     async def with_next_option() -> Proposal:
         return await propose_task_action(source, action, selector, next_options, cautions=cautions)
 
-    async def apply(
-        reason: str | None, progress: Callable[[ActionProgress], None], stop: asyncio.Event
-    ) -> ProposalReport:
+    async def apply(confirmed: Confirmation) -> ProposalReport:
         # Applies the previewed plan, not a new one: rows may have changed since.
-        with_reason = replace(plan, options=replace(plan.options, reason=reason or None))
-        return _task_report(source, action, await source.apply(with_reason, progress=progress, stop=stop))
+        with_reason = replace(plan, options=replace(plan.options, reason=confirmed.reason))
+        report = await source.apply(with_reason, progress=confirmed.progress, stop=confirmed.stop)
+        return _task_report(source, action, report)
 
     return Proposal(
         title=f"{action.capitalize()} {plural(count, 'task')}",
@@ -165,16 +180,10 @@ def _option_text(options: ActionOptions) -> str:
 
 
 def _task_report(source: DataSource, action: Action, report: ActionReport) -> ProposalReport:
-    reasons: dict[str, int] = {}
-    for skipped in report.skipped:
-        reasons[skipped.why] = reasons.get(skipped.why, 0) + 1
+    reasons = Counter(skipped.why for skipped in report.skipped)
     skipped_by = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-    lines = [
-        f"changed {report.affected:,}   skipped {report.skipped_count:,}{f' ({skipped_by})' if skipped_by else ''}"
-    ]
-    if report.was_stopped:
-        lines.append("stopped before the end; the rest is unchanged")
-    lines.append(f"operator log {report.audit_id}" if report.audit_id is not None else "")
+    skipped = f"skipped {report.skipped_count:,}{f' ({skipped_by})' if skipped_by else ''}"
+    stopped = "stopped before the end; the rest is unchanged" if report.was_stopped else ""
 
     async def undo() -> str:
         undone = await source.undo_retry(report)
@@ -182,7 +191,7 @@ def _task_report(source: DataSource, action: Action, report: ActionReport) -> Pr
 
     return ProposalReport(
         title=_REPORT_TITLES[action],
-        lines=(*lines, *report.warnings),
+        lines=(f"changed {report.affected:,}   {skipped}", stopped, *log_lines(report)),
         changed_ids=report.task_ids,
         undo=undo if report.new_ids else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, assert_never
@@ -17,16 +17,15 @@ from horsies.model.retention import CategoryCleanup
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
 from horsies.recovery.report import OUTAGE_GRACE, SweepReport, SweepStatus, SweptTask
+from horsies_ops.actions.plan import SINGLE_KEY_LIMIT
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import format_duration
 from horsies_ops.source import DataSource
+from horsies_tui.fleet import load_workers
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
-from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
-from horsies_tui.screens.fleet import load_workers
+from horsies_tui.proposals.model import Confirmation, Proposal, ProposalLine, ProposalReport
 
 if TYPE_CHECKING:
-    import asyncio
-
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import TaskRecord
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 NEAR_MARGIN: Final = timedelta(seconds=30)
 """Tasks that become stale within this time are listed as near their threshold."""
-CONFIRM_ABOVE: Final = 25
-"""Sweeps of more tasks than this require a typed confirmation."""
 
 _STATUS_ORDER: Final = {TaskStatus.RUNNING: 0, TaskStatus.CLAIMED: 1, TaskStatus.PENDING: 2}
 _AUTO_SETTINGS: Final = {
@@ -277,13 +274,11 @@ async def propose_sweep(source: DataSource, options: SweepOptions) -> Proposal:
     alive = await _count_live_owners(source, due) if due else 0
     silent = None if due or healed else await source.silent_tasks(options)
 
-    async def apply(
-        reason: str | None, progress: Callable[[ActionProgress], None], stop: asyncio.Event
-    ) -> ProposalReport:
-        report = await source.sweep(options, reason=reason, stop=stop)
+    async def apply(confirmed: Confirmation) -> ProposalReport:
+        report = await source.sweep(options, reason=confirmed.reason, stop=confirmed.stop)
         applied = sum(task.applied for task in report.tasks)
         # A sweep reports no progress; this fills the bar at its end.
-        progress(ActionProgress(done=1, total=1, affected=applied, skipped=0))
+        confirmed.progress(ActionProgress(done=1, total=1, affected=applied, skipped=0))
         return _sweep_report(report)
 
     return Proposal(
@@ -296,7 +291,7 @@ async def propose_sweep(source: DataSource, options: SweepOptions) -> Proposal:
         warnings=(*_sweep_warnings(due, alive), *preview.warnings, *_next_stale_warning(silent)),
         command=sweep_command(options),
         # Recovering a task that may still be running needs the stronger confirmation, however few there are.
-        confirmation_text=str(len(due) + healed) if len(due) > CONFIRM_ABOVE or alive else None,
+        confirmation_text=str(len(due) + healed) if len(due) > SINGLE_KEY_LIMIT or alive else None,
         apply=apply,
     )
 
@@ -380,10 +375,9 @@ async def propose_cleanup(source: DataSource, *, database_name: str, now: dateti
     """The proposal of a cleanup. It deletes rows, so it requires typing the database name."""
     due = await source.cleanup_candidates()
 
-    async def apply(
-        reason: str | None, progress: Callable[[ActionProgress], None], stop: asyncio.Event
-    ) -> ProposalReport:
-        return _cleanup_report(await source.cleanup(reason=reason, progress=progress, stop=stop))
+    async def apply(confirmed: Confirmation) -> ProposalReport:
+        report = await source.cleanup(reason=confirmed.reason, progress=confirmed.progress, stop=confirmed.stop)
+        return _cleanup_report(report)
 
     return Proposal(
         title=f"Delete {due.rows:,} old rows",

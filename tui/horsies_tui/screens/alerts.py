@@ -15,8 +15,8 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepReport, SweptTask
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.queues import QueueRow
+from horsies_tui.fleet import TARGET_WAIT, QueueHealth, queue_health, worker_warnings
 from horsies_tui.format import format_age, plural, short_id
-from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, queue_health, worker_warnings
 
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import ErrorCount

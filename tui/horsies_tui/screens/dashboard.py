@@ -19,13 +19,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe
-from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks, ShowWorker
-from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
-from horsies_tui.screens.base import OVERVIEW, TASK_TOPICS, MainScreen
-from horsies_tui.screens.entries import log_line
-from horsies_tui.screens.fleet import (
+from horsies_tui.fleet import (
     BUCKET_COUNT,
     HOUR,
     THROUGHPUT_WINDOW,
@@ -33,6 +27,12 @@ from horsies_tui.screens.fleet import (
     count_not_alive,
     load_workers,
 )
+from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe
+from horsies_tui.keys import ScreenId
+from horsies_tui.messages import ShowTasks, ShowWorker
+from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
+from horsies_tui.screens.base import OVERVIEW, TASK_TOPICS, MainScreen
+from horsies_tui.screens.entries import log_line
 from horsies_tui.theme import Glyphs, bar, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 

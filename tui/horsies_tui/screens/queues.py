@@ -23,12 +23,7 @@ from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
-from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.workflows import propose_queue_pause_toggle
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.fleet import (
+from horsies_tui.fleet import (
     BUCKET_COUNT,
     HOUR,
     TARGET_WAIT,
@@ -39,6 +34,11 @@ from horsies_tui.screens.fleet import (
     load_workers,
     queue_health,
 )
+from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
+from horsies_tui.keys import ScreenId
+from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.workflows import propose_queue_pause_toggle
+from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone

@@ -22,12 +22,7 @@ from horsies_ops.reads.workers import SnapshotRow, WorkerRow
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
-from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.sweep import propose_sweep
-from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.fleet import (
+from horsies_tui.fleet import (
     HOT_PERCENT,
     WorkerHealth,
     count_not_alive,
@@ -35,6 +30,11 @@ from horsies_tui.screens.fleet import (
     worker_health,
     worker_warnings,
 )
+from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
+from horsies_tui.keys import ScreenId
+from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.sweep import propose_sweep
+from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyphs, downsample, sparkline

@@ -21,7 +21,7 @@ from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import plural
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
-from horsies_tui.proposals.workflows import RUN_PROPOSALS
+from horsies_tui.proposals.workflows import propose_run_action
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, graph_lines
@@ -282,4 +282,4 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def action_op(self, verb: str) -> None:
         """Preview a change of the run shown now, even if another one is selected meanwhile."""
-        self._proposals.propose(self.run_id and partial(RUN_PROPOSALS[verb], workflow_id=self.run_id))
+        self._proposals.propose(self.run_id and partial(propose_run_action, verb=verb, workflow_id=self.run_id))
