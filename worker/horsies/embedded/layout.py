@@ -26,7 +26,6 @@ import tempfile
 import unicodedata
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -46,47 +45,21 @@ _SOCKET = f".s.PGSQL.{PORT}"
 _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The paths of the cluster in `folder`; does not access the file system."""
 
-    folder: Path
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def new_data(self) -> Path:
-        return self.folder / "data.new"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    @property
-    def conf(self) -> Path:
-        return self.folder / "horsies.conf"
-
-    @property
-    def command_log(self) -> Path:
-        return self.folder / "command.log"
-
-    @property
-    def copied_binaries(self) -> Path:
-        return self.folder / "pg"
-
-    @property
-    def start_lock(self) -> Path:
-        return self.folder / "start.lock"
-
-    @property
-    def users_lock(self) -> Path:
-        return self.folder / "users.lock"
-
-    @property
-    def keep_marker(self) -> Path:
-        return self.folder / "kept"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.new_data = folder / "data.new"
+        self.log = folder / "log"
+        self.conf = folder / "horsies.conf"
+        self.command_log = folder / "command.log"
+        self.copied_binaries = folder / "pg"
+        self.start_lock = folder / "start.lock"
+        self.users_lock = folder / "users.lock"
+        self.keep_marker = folder / "kept"
+        self.pid_file = self.data / "postmaster.pid"
 
     @property
     def socket_folder(self) -> Path:
@@ -97,10 +70,6 @@ class ClusterPaths:
     @property
     def socket(self) -> Path:
         return self.socket_folder / _SOCKET
-
-    @property
-    def pid_file(self) -> Path:
-        return self.data / "postmaster.pid"
 
     @property
     def socket_pid_file(self) -> Path:

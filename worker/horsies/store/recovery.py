@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.model.recovery.fleet import Fleet, FleetMember
@@ -27,15 +27,6 @@ RecordCallback: TypeAlias = "Callable[[Transaction, Sequence[UUID]], Awaitable[N
 class ServerClockRow:
     now: datetime
     server_started_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveWorkerRow:
-    worker_id: UUID
-    state: str
-    last_heartbeat_at: datetime
-    recovery_config: str
-    health: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +137,7 @@ class LostWorker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryQueries:
     server_clock: Query[ServerClockRow]
-    live_workers: Query[LiveWorkerRow]
+    live_workers: Query[FleetMember]
     stale: Query[StaleRow]
     apply_decision: Query[bool]
     mark_lost: Query[UUID]
@@ -170,18 +161,9 @@ class RecoveryStore:
 
     async def fleet(self) -> Fleet:
         """Live workers, and the database clock."""
-        (clock,) = await self.database.fetch(RECOVERY.server_clock)
-        members = tuple(
-            FleetMember(
-                worker_id=row.worker_id,
-                state=row.state,
-                last_heartbeat_at=row.last_heartbeat_at,
-                stored_config=_json_object(row.recovery_config),
-                health=_json_object(row.health),
-            )
-            for row in await self.database.fetch(RECOVERY.live_workers)
-        )
-        return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=members)
+        clock = await self.database.fetch_single(RECOVERY.server_clock)
+        members = await self.database.fetch(RECOVERY.live_workers)
+        return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=tuple(members))
 
     async def stale(self, scan: StaleScan, *, after: UUID | None) -> list[StaleRow]:
         """The next page, ordered by id; the last page is shorter than PAGE_SIZE."""
@@ -258,9 +240,3 @@ class RecoveryStore:
         lock_database = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
         async with lock_database.lock_transaction() as transaction:
             return await work() if await transaction.fetch_single(RECOVERY.try_leader_lock) else None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; anything else counts as empty, so that one invalid row does not stop recovery."""
-    value = json.loads(text)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

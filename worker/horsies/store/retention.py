@@ -38,12 +38,6 @@ class TableSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockedRun:
-    id: UUID
-    root_id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionQueries:
     try_retention_lock: Query[bool]
     sizes: Query[TableSize]
@@ -55,7 +49,7 @@ class RetentionQueries:
     count_due_workers: Query[TableRowCount]
     delete_tasks: Query[TableRowCount]
     count_due_tasks: Query[TableRowCount]
-    lock_run_trees: Query[LockedRun]
+    lock_run_trees: Query[UUID]
     delete_run_trees: Query[TableRowCount]
     count_due_run_trees: Query[TableRowCount]
     delete_events: Query[TableRowCount]
@@ -71,22 +65,14 @@ HEARTBEAT_RETENTION_LOCK: Final = "retention of heartbeats"
 
 RETENTION = load_queries(RetentionQueries, "horsies.store", "retention")
 
-_DELETE_QUERIES = {
-    RetentionCategory.HEARTBEATS: RETENTION.delete_heartbeats,
-    RetentionCategory.WORKER_STATES: RETENTION.delete_worker_states,
-    RetentionCategory.WORKERS: RETENTION.delete_workers,
-    RetentionCategory.TASKS: RETENTION.delete_tasks,
-    RetentionCategory.EVENTS: RETENTION.delete_events,
-    RetentionCategory.AUDIT: RETENTION.delete_audit_entries,
-}
-_COUNT_QUERIES = {
-    RetentionCategory.HEARTBEATS: RETENTION.count_due_heartbeats,
-    RetentionCategory.WORKER_STATES: RETENTION.count_due_worker_states,
-    RetentionCategory.WORKERS: RETENTION.count_due_workers,
-    RetentionCategory.WORKFLOWS: RETENTION.count_due_run_trees,
-    RetentionCategory.TASKS: RETENTION.count_due_tasks,
-    RetentionCategory.EVENTS: RETENTION.count_due_events,
-    RetentionCategory.AUDIT: RETENTION.count_due_audit_entries,
+_DELETE_AND_COUNT = {
+    RetentionCategory.HEARTBEATS: (RETENTION.delete_heartbeats, RETENTION.count_due_heartbeats),
+    RetentionCategory.WORKER_STATES: (RETENTION.delete_worker_states, RETENTION.count_due_worker_states),
+    RetentionCategory.WORKERS: (RETENTION.delete_workers, RETENTION.count_due_workers),
+    RetentionCategory.WORKFLOWS: (RETENTION.delete_run_trees, RETENTION.count_due_run_trees),
+    RetentionCategory.TASKS: (RETENTION.delete_tasks, RETENTION.count_due_tasks),
+    RetentionCategory.EVENTS: (RETENTION.delete_events, RETENTION.count_due_events),
+    RetentionCategory.AUDIT: (RETENTION.delete_audit_entries, RETENTION.count_due_audit_entries),
 }
 
 
@@ -123,7 +109,8 @@ class RetentionStore:
 
     async def count_due(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount]:
         """Count rows older than `window`, without locks."""
-        return _by_table(await self.database.fetch(_COUNT_QUERIES[category], window))
+        _, count = _DELETE_AND_COUNT[category]
+        return _by_table(await self.database.fetch(count, window))
 
     async def sizes(self) -> dict[str, TableSize]:
         """Size of each of our tables."""
@@ -133,11 +120,12 @@ class RetentionStore:
 async def _delete(
     transaction: Transaction, category: RetentionCategory, window: timedelta, limit: int
 ) -> list[TableRowCount]:
+    delete, _ = _DELETE_AND_COUNT[category]
     if category is not RetentionCategory.WORKFLOWS:
-        return await transaction.fetch(_DELETE_QUERIES[category], window, limit)
+        return await transaction.fetch(delete, window, limit)
     # Two statements: after waiting for the locks, the delete needs a new snapshot to see runs retried meanwhile.
-    runs = await transaction.fetch(RETENTION.lock_run_trees, window, limit)
-    return await transaction.fetch(RETENTION.delete_run_trees, window, sorted({run.root_id for run in runs}))
+    roots = await transaction.fetch(RETENTION.lock_run_trees, window, limit)
+    return await transaction.fetch(delete, window, sorted(set(roots)))
 
 
 def _by_table(rows: list[TableRowCount]) -> dict[str, TableRowCount]:

@@ -32,17 +32,6 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParentRef:
-    """The node that started a sub-workflow run."""
-
-    workflow_id: UUID
-    task_index: int
-    root_id: UUID
-    depth: int
-    """Depth of the sub-workflow run itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """A run to advance; `status` is None if another transaction has locked it."""
 
@@ -107,7 +96,7 @@ class RunCompletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSubWorkflow:
-    """A sub-workflow to start; `id` is its node. Arguments and context are JSON text."""
+    """A sub-workflow to start; `id` is its node, `depth` that of the node's run. Arguments are JSON text."""
 
     id: UUID
     workflow_id: UUID
@@ -250,9 +239,9 @@ class WorkflowStore:
     # Starting runs
 
     async def insert_run(
-        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: ParentRef | None
+        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: PendingSubWorkflow | None
     ) -> bool:
-        """Insert a run; False if the id is taken."""
+        """Insert a run, with `parent` as a sub-workflow of that node; False if the id is taken."""
         nodes_json = f"[{','.join(map(_node_json, nodes))}]"
         columns = _run_columns(plan, workflow_id, parent)
         return bool(await self.executor.fetch(WORKFLOWS.insert_run, *columns, nodes_json))
@@ -429,7 +418,7 @@ def is_lock_timeout(error: BaseException) -> bool:
     return isinstance(error, StatementFailed) and error.sqlstate == _LOCK_NOT_AVAILABLE
 
 
-def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:
+def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: PendingSubWorkflow | None) -> tuple[object, ...]:
     rule = plan.success_rule
     return (
         workflow_id,
@@ -440,8 +429,8 @@ def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None
         plan.definition_key,
         parent.workflow_id if parent else None,
         parent.task_index if parent else None,
-        parent.root_id if parent else workflow_id,  # a root run is the root of its own tree
-        parent.depth if parent else 0,
+        parent.root_workflow_id if parent else workflow_id,  # a root run is the root of its own tree
+        parent.depth + 1 if parent else 0,
     )
 
 

@@ -27,7 +27,7 @@ from horsies.model.workflow.plan import (
 from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore
-from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore
+from horsies.store.workflows import PendingSubWorkflow, PlannedNode, WorkflowStore
 from horsies.sync import DaemonThreadExecutor
 from horsies.workflows.advance import is_transient
 from horsies.workflows.control import advance_tree
@@ -49,7 +49,7 @@ async def start_run(database: Database, plan: WorkflowPlan, workflow_id: UUID) -
 
 
 async def store_run(
-    store: WorkflowStore, plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None = None
+    store: WorkflowStore, plan: WorkflowPlan, workflow_id: UUID, parent: PendingSubWorkflow | None = None
 ) -> bool:
     """Like `start_run`, inside a transaction; `parent` is the node that starts a sub-workflow."""
     initial = RunState(
@@ -173,18 +173,12 @@ class SubWorkflowStarter:
 
     async def _store_run(self, pending: PendingSubWorkflow, plan: WorkflowPlan) -> None:
         workflow_id = uuid7()
-        parent = ParentRef(
-            workflow_id=pending.workflow_id,
-            task_index=pending.task_index,
-            root_id=pending.root_workflow_id,
-            depth=pending.depth + 1,
-        )
 
         async def work(transaction: Transaction) -> None:
             store = WorkflowStore(transaction)
             # Checked under the run's lock: another worker may have started it, or the run may be paused or ended.
             if await store.lock_sub_workflow_start(pending):
-                await store_run(store, plan, workflow_id, parent)
+                await store_run(store, plan, workflow_id, pending)
                 if not await store.link_sub_workflow(pending, workflow_id):
                     raise _AlreadyStarted  # rolls the stored run back
 

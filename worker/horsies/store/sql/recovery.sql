@@ -4,7 +4,7 @@ SELECT now() AS now, pg_postmaster_start_time() AS server_started_at;
 
 -- name: live_workers
 -- Workers that neither stopped nor were declared lost, with their recovery settings.
-SELECT id AS worker_id, state, last_heartbeat_at, recovery_config::text AS recovery_config, health::text AS health
+SELECT id AS worker_id, state, last_heartbeat_at, recovery_config::text AS stored_config, health::text AS health
   FROM horsies_workers
  WHERE state IN ('starting', 'running', 'draining')
  ORDER BY id;

@@ -116,7 +116,7 @@ WITH ended AS (
 ), counted AS (
     SELECT id, sum(nodes) OVER (ORDER BY completed_at, id) - nodes AS nodes_before FROM ended
 )
-SELECT run.id, run.root_workflow_id AS root_id
+SELECT run.root_workflow_id AS root_id
   FROM horsies_workflows AS run
  WHERE run.root_workflow_id = ANY(ARRAY(SELECT id FROM counted WHERE nodes_before < $2))
  ORDER BY run.id
