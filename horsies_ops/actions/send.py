@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from horsies import JsonValue, TaskError, TaskResult  # imported at run time: the codec evaluates the annotations
-from horsies.client.payload import PayloadBuilder, SendOptions
+from horsies.client.payload import PayloadBuilder, SendOptions, SendRejected
 from horsies.errors import BrokerErrorCode, HorsiesError, raise_together
-from horsies.model.result import Err
-from horsies.model.send import to_full_payload
 from horsies.model.settings import CustomQueueConfig
 from horsies.model.task import DEFAULT_QUEUE
 from horsies.registry import TaskDefinition, define_task
@@ -41,10 +39,10 @@ async def send(
 ) -> ActionReport:
     """Send a task by name, without its code: the worker that runs it validates the arguments."""
     options = SendOptions(delay=delay, priority=priority)
-    built = PayloadBuilder(unregistered_definition(name, queue), ops.settings).build(options, args, kwargs or {})
-    if isinstance(built, Err):
-        raise HorsiesError(built.error.message, code=cast("BrokerErrorCode", built.error.code))
-    payload = to_full_payload(built)
+    try:
+        payload = PayloadBuilder(unregistered_definition(name, queue), ops.settings).build(options, args, kwargs or {})
+    except SendRejected as rejected:
+        raise HorsiesError(f"{name}: {rejected}", code=cast("BrokerErrorCode", rejected.code)) from rejected
     task_id = UUID(payload.task_id)
     entry = ops.session.audit_entry(SEND, reason, {"name": payload.task_name, "queue": payload.queue_name})
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from horsies.client.broker import PostgresBroker, RecoveryDependencies, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.results import BrokerTaskReader, TaskReader, run_blocking
-from horsies.client.task import AsyncTaskFunction, TaskFunction
+from horsies.client.task import AsyncTaskFunction, SendSuppression, TaskFunction
 from horsies.client.workers import WorkerMonitor
 from horsies.client.workflow.definition import AppDefinitions
 from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
@@ -32,7 +32,6 @@ from horsies.registry import TaskRegistry, define_task
 from horsies.sync import BRIDGE
 from horsies.task_modules import (
     DefinitionPlaceholder,
-    SendSuppression,
     expand_globs,
     import_modules,
     record_or_raise,
@@ -75,8 +74,7 @@ class Horsies:
         self._builders = WorkflowBuilders()
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
-        self._suppression = SendSuppression()
-        self.are_sends_suppressed = self._suppression.is_on  # the bound method, because every send calls it
+        self.send_suppression = SendSuppression()
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_dependencies = RecoveryDependencies(
             local_config=self.config.recovery,
@@ -228,7 +226,10 @@ class Horsies:
         return list(failed.errors) if failed else []
 
     def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
-        self._suppression.is_requested = suppressed
+        self.send_suppression.is_requested = suppressed
+
+    def are_sends_suppressed(self) -> bool:
+        return self.send_suppression.is_on()
 
     def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
         """Set the role of this process, which decides its pool size; call before the first use of the broker."""

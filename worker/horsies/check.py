@@ -11,6 +11,7 @@ from typing import Final
 
 from horsies.app import Horsies, WorkflowBuilder, is_required
 from horsies.client.broker import BrokerSession, PostgresBroker
+from horsies.client.task import sends_suppressed
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.errors import (
@@ -28,7 +29,7 @@ from horsies.model.task_result import ExceptionRules, reserved_code_faults
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import SCHEMA, schema_state
 from horsies.sync import BRIDGE
-from horsies.task_modules import is_missing_file, sends_suppressed
+from horsies.task_modules import is_missing_file
 
 
 def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport | None:

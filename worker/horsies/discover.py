@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from horsies.app import Horsies
+from horsies.client.task import sends_suppressed
 from horsies.config import LoadedSettings, Precedence, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.app import Locator
-from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path, sends_suppressed
+from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path
 
 _CREATE_HINT = "create an app with app = Horsies()"
 

@@ -1,4 +1,4 @@
-"""Imports the modules that define tasks: glob expansion, error collection, and send suppression meanwhile."""
+"""Imports the modules that define tasks: glob expansion and error collection."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import hashlib
 import importlib
 import importlib.util
 import logging
-import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Self
 
+from horsies.client.task import sends_suppressed
 from horsies.errors import (
     ConfigurationError,
     ErrorCode,
@@ -259,35 +259,3 @@ def record_or_raise(error: HorsiesError) -> DefinitionPlaceholder:
         raise error
     errors.extend(error.faults)
     return DefinitionPlaceholder()
-
-
-# Send suppression
-
-SUPPRESS_VARIABLE = b"HORSIES_SUPPRESS_SENDS"
-
-# The dict behind os.environ. Every send looks here, and a lookup through os.environ takes 2 µs.
-_ENVIRONMENT: Mapping[bytes, bytes] = getattr(os.environ, "_data", os.environb)
-
-
-class SendSuppression:
-    """Whether an app must not send; an import in progress suppresses the sends of every app in the process."""
-
-    imports_in_progress = 0
-
-    def __init__(self) -> None:
-        self.is_requested = False
-
-    def is_on(self) -> bool:
-        return (
-            self.is_requested or SendSuppression.imports_in_progress > 0 or _ENVIRONMENT.get(SUPPRESS_VARIABLE) == b"1"
-        )
-
-
-@contextmanager
-def sends_suppressed() -> Generator[None]:
-    """Suppress the sends of every app in this process inside the block."""
-    SendSuppression.imports_in_progress += 1
-    try:
-        yield
-    finally:
-        SendSuppression.imports_in_progress -= 1

@@ -12,8 +12,8 @@ import pytest
 
 from horsies import Horsies
 from horsies.client.payload import DEFAULT_OPTIONS
-from horsies.model.send import CompactPayload
-from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
+from horsies.model.send import SendOutcome
+from horsies.store.tasks import Notify
 from tests.support.store import listen_on, until_lock_waiters
 
 TAKE_NOTIFY_LOCK = "SELECT pg_try_advisory_xact_lock(horsies_lock_key('announce/default'))"
@@ -30,7 +30,7 @@ BURST_PROGRAM = """
 import sys
 from horsies.client import notify
 from tests.support.store import make_app
-notify.BURST_GAP_S = notify.NOTIFY_INTERVAL_S = notify.MAX_DEFER_S = 60
+notify.BURST_GAP_S = notify.FLUSH_AFTER_S = 60
 task = make_app(sys.argv[1]).tasks["double"]
 for number in range(20):
     task.send(number).unwrap()
@@ -114,7 +114,6 @@ async def test_long_burst_notifies_rarely_but_after_its_last_task(
     app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
-    monkeypatch.setattr("horsies.client.notify.NOTIFY_INTERVAL_S", 60)
     await other.execute(NOTIFY_EACH_INSERT)
     for number in range(50):
         (await app.tasks["double"].send_async(number)).unwrap()
@@ -141,7 +140,6 @@ async def test_cancelled_deferred_send_is_notified_as_it_may_be_stored(
     app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
-    monkeypatch.setattr("horsies.client.notify.NOTIFY_INTERVAL_S", 60)
     for number in range(20):
         (await app.tasks["double"].send_async(number)).unwrap()
     session = await app.get_broker().session()
@@ -157,14 +155,15 @@ async def test_cancelled_deferred_send_is_notified_as_it_may_be_stored(
         assert await notifications.get() == "default"
 
 
-async def test_insert_without_notify_rejects_a_duplicate_id(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+@pytest.mark.parametrize("notify", Notify)
+async def test_each_notify_mode_stores_a_task_once(
+    app: Horsies, connection: asyncpg.Connection[Any], notify: Notify
+) -> None:
     session = await app.get_broker().session()
     payload = app.tasks["double"].payload_builder.build(DEFAULT_OPTIONS, (1,), {})
-    assert isinstance(payload, CompactPayload)
-    await session.tasks.enqueue_without_notify(payload)
-    with pytest.raises(StatementFailed) as raised:
-        await session.tasks.enqueue_without_notify(payload)
-    assert raised.value.sqlstate == UNIQUE_VIOLATION
+    stored, again = [await session.tasks.enqueue(payload, notify=notify) for _ in range(2)]
+    assert (stored.outcome, stored.is_notified) == (SendOutcome.STORED, notify is not Notify.NEVER)
+    assert (again.outcome, again.is_notified) == (SendOutcome.ALREADY_STORED, False)
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 
 

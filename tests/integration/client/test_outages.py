@@ -150,7 +150,7 @@ async def test_bulk_send_with_a_lost_answer_names_its_first_task(
         assert f"check whether task {error.task_id}" in error.message
         rejected = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
         hint = f"check whether task {error.task_id}, the first of them, exists"
-        assert rejected.message == f"retry_send does not accept errors of send_many; {hint}"
+        assert rejected.message == f"double: retry_send does not accept errors of send_many; {hint}"
         assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
         await app.close_async()
 
@@ -189,6 +189,6 @@ async def test_bulk_send_that_was_not_sent_is_retryable(database_url: str) -> No
         rejected = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
         assert (
             rejected.message
-            == "retry_send does not accept errors of send_many; nothing was stored, call send_many again"
+            == "double: retry_send does not accept errors of send_many; nothing was stored, call send_many again"
         )
         await app.close_async()

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
-from horsies.store import connection as connection_module
 from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query
@@ -47,31 +46,15 @@ async def test_rows_are_returned_as_records(database: Database) -> None:
     assert await database.fetch_one(number("SELECT 1 AS n WHERE false")) is None
 
 
-@pytest.mark.parametrize("has_bind_execute", [True, False])
-async def test_prepared_statement_returns_the_same_as_fetch(
-    database: Database, monkeypatch: pytest.MonkeyPatch, has_bind_execute: bool
-) -> None:
-    assert connection_module.HAS_BIND_EXECUTE  # else sends are slower: check `bind_execute` of the new driver version
-    monkeypatch.setattr(connection_module, "HAS_BIND_EXECUTE", has_bind_execute)
-    halves = database.prepared(number("SELECT $1::integer / $2::integer AS n"))
-    assert [(await halves((n, 2)))[0]["n"] for n in (4, 6, 8)] == [2, 3, 4]
-    with pytest.raises(StatementFailed, match="division by zero"):
-        await halves((1, 0))
-    with pytest.raises(StatementFailed, match="invalid input"):
-        await halves(("one", 2))
-    assert [row["n"] for row in await halves((10, 2))] == [5]
-
-
 async def test_echo_logs_statements_without_arguments(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="horsies")
     echo = text("SELECT $1::text\n  AS text")
     for echo_enabled in (False, True):
         async with Database(ConnectionSpec(url=database_url, masked_url="test", echo=echo_enabled)) as database:
             await database.fetch(echo, "secret")
-            await database.prepared(echo)(("secret",))
             await database.run(lambda transaction: transaction.fetch(echo, "secret"))
     logged = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
-    assert logged == ["SELECT $1::text AS text"] * 2 + ["BEGIN", "SELECT $1::text AS text", "COMMIT"]
+    assert logged == ["SELECT $1::text AS text", "BEGIN", "SELECT $1::text AS text", "COMMIT"]
 
 
 async def test_failed_transaction_is_rolled_back_and_connection_stays_usable(database: Database) -> None:

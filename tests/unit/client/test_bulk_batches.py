@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.client.payload import BATCH_CHARACTERS, BATCH_ROWS, batch_slices
-from horsies.codec.arguments import EncodedArguments
+from horsies import AppConfig, Horsies, TaskError, TaskResult
+from horsies.client.payload import DEFAULT_OPTIONS
+from horsies.store import tasks
+from horsies.store.tasks import batch_slices
 
-SHORT = EncodedArguments(args_json="[1]", kwargs_json="{}")
-LONG = EncodedArguments(args_json="[" + "1" * (BATCH_CHARACTERS // 2) + "]", kwargs_json="{}")
-TOO_LONG = EncodedArguments(args_json="[" + "1" * BATCH_CHARACTERS + "]", kwargs_json="{}")
+BATCH_ROWS, BATCH_CHARACTERS = 3, 100
+SHORT, LONG, TOO_LONG = "s", "l" * (BATCH_CHARACTERS // 2), "t" * BATCH_CHARACTERS
 
 
 @pytest.mark.parametrize(
-    ("rows", "sizes"),
+    ("words", "sizes"),
     [
-        ([], []),
         ([SHORT], [1]),
         ([SHORT] * BATCH_ROWS, [BATCH_ROWS]),
         ([SHORT] * (BATCH_ROWS + 1), [BATCH_ROWS, 1]),
@@ -23,7 +23,18 @@ TOO_LONG = EncodedArguments(args_json="[" + "1" * BATCH_CHARACTERS + "]", kwargs
         ([SHORT, TOO_LONG, SHORT], [1, 1, 1]),
     ],
 )
-def test_batches_are_limited_by_rows_and_characters(rows: list[EncodedArguments], sizes: list[int]) -> None:
-    batches = [rows[span] for span in batch_slices(rows)]
+def test_batches_are_limited_by_rows_and_characters(
+    words: list[str], sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "BATCH_ROWS", BATCH_ROWS)
+    monkeypatch.setattr(tasks, "BATCH_CHARACTERS", BATCH_CHARACTERS)
+
+    @Horsies(AppConfig()).task("say")
+    def say(word: str) -> TaskResult[str, TaskError]:
+        return TaskResult(ok=word)
+
+    bulk = say.payload_builder.build_many(DEFAULT_OPTIONS, [(word,) for word in words])
+    assert bulk is not None
+    batches = [bulk.args[rows] for rows in batch_slices(bulk)]
     assert [len(batch) for batch in batches] == sizes
-    assert [row for batch in batches for row in batch] == rows
+    assert [args for batch in batches for args in batch] == [f'["{word}"]' for word in words]

@@ -3,188 +3,201 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from dataclasses import replace
+from typing import Any, cast
 
-from horsies.client.notify import BURST_GAP_S, MIN_BURST_LENGTH, NOTIFY_INTERVAL_S, NotifyCoalescer
+import pytest
+
+from horsies import AppConfig, Horsies, TaskError, TaskResult
+from horsies.client.notify import BURST_GAP_S, BURST_LENGTH, NotifyCoalescer
+from horsies.client.payload import SendOptions
 from horsies.errors import DatabaseUnreachable
+from horsies.model.send import SendOutcome, TaskSendPayload
+from horsies.store.tasks import EnqueueResult, Notify, TaskStore
 
 
-class FakeNotify:
-    """Records the notifications."""
-
-    def __init__(self) -> None:
-        self.sent: list[list[str]] = []
-        self.was_called = asyncio.Event()
-
-    async def notify_queues(self, queues: list[str]) -> None:
-        self.sent.append(queues)
-        self.was_called.set()
+def greet(name: str) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=name)
 
 
-class Clock:
+GREET = Horsies(AppConfig()).task("greet")(greet)
+
+
+def payload(queue: str = "mail", **options: Any) -> TaskSendPayload:
+    return replace(GREET.payload_builder.build(SendOptions(**options), ("ann",), {}), queue_name=queue)
+
+
+class FakeTasks:
+    """Records how sends notify; each takes half a millisecond of its own clock."""
+
     def __init__(self) -> None:
         self.now = 1000.0
+        self.modes: list[Notify] = []
+        self.notified: list[list[str]] = []
+        self.has_notified = asyncio.Event()
+        self.error: Exception | None = None
+        self.is_contended = False
 
-    def __call__(self) -> float:
-        return self.now
+    async def enqueue(
+        self,
+        payload: TaskSendPayload,
+        *,
+        notify: Notify,
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> EnqueueResult:
+        self.now += 0.0005
+        self.modes.append(notify)
+        if self.error is not None:
+            raise self.error
+        is_notified = notify is not Notify.NEVER and not self.is_contended
+        return EnqueueResult(SendOutcome.STORED, payload.task_id, is_notified)
 
-
-class Burst:
-    """Sends to one queue in quick succession, which all notify; uses a fake clock."""
-
-    def __init__(self, sends: int) -> None:
-        self.clock = Clock()
-        self.coalescer = NotifyCoalescer(FakeNotify().notify_queues, clock=self.clock)
-        for _ in range(sends):
-            self.notify()
-
-    def notify(self) -> None:
-        started_at, self.clock.now = self.clock.now, self.clock.now + 0.0005
-        self.coalescer.record_notified("mail", send_started_at=started_at)
-
-    def may_defer(self, queue: str = "mail") -> bool:
-        return self.coalescer.may_defer(queue, send_started_at=self.clock.now)
-
-
-def test_first_sends_of_a_burst_notify() -> None:
-    burst = Burst(0)
-    for _ in range(MIN_BURST_LENGTH):
-        assert not burst.may_defer()
-        burst.notify()
-    assert burst.may_defer()
+    async def notify_queues(self, queues: list[str]) -> None:
+        self.notified.append(queues)
+        self.has_notified.set()
+        if self.error is not None:
+            raise self.error
 
 
-def test_bursts_are_counted_per_queue() -> None:
-    assert not Burst(MIN_BURST_LENGTH).may_defer("sms")
+@pytest.fixture
+def tasks() -> FakeTasks:
+    return FakeTasks()
 
 
-def test_a_pause_ends_the_burst() -> None:
-    burst = Burst(MIN_BURST_LENGTH)
-    burst.clock.now += BURST_GAP_S
-    assert not burst.may_defer()
-    burst.notify()
-    assert not burst.may_defer()
+@pytest.fixture
+def coalescer(tasks: FakeTasks) -> NotifyCoalescer:
+    return NotifyCoalescer(cast("TaskStore", tasks), clock=lambda: tasks.now)
 
 
-async def test_long_burst_notifies_once_per_interval() -> None:
-    burst = Burst(MIN_BURST_LENGTH)
-    notified_at = burst.clock.now - 0.0005
-    while burst.clock.now < notified_at + NOTIFY_INTERVAL_S:
-        assert burst.may_defer()
-        started_at, burst.clock.now = burst.clock.now, burst.clock.now + 0.001
-        burst.coalescer.record_deferred("mail", send_started_at=started_at)
-    assert not burst.may_defer()
+async def send_burst(coalescer: NotifyCoalescer, sends: int = BURST_LENGTH + 1) -> None:
+    for _ in range(sends):
+        await coalescer.enqueue(payload())
 
 
-async def test_contended_send_waits_an_interval_and_is_flushed() -> None:
-    notify, clock = FakeNotify(), Clock()
-    coalescer = NotifyCoalescer(notify.notify_queues, clock=clock)
-    for _ in range(MIN_BURST_LENGTH):
-        coalescer.record_contended("mail", send_started_at=clock.now)
-    assert coalescer.may_defer("mail", send_started_at=clock.now)
-    await coalescer.flush()
-    assert notify.sent == [["mail"]]
+async def test_first_sends_of_a_burst_notify(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer, BURST_LENGTH + 2)
+    assert tasks.modes == [Notify.UNLESS_CONTENDED] * BURST_LENGTH + [Notify.NEVER] * 2
 
 
-async def test_deferred_sends_share_one_notification_per_queue() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    for queue in ("mail", "sms", "mail", "mail"):
-        coalescer.record_deferred(queue, send_started_at=time.monotonic())
-    assert notify.sent == []
-    await notify.was_called.wait()
-    assert [sorted(queues) for queues in notify.sent] == [["mail", "sms"]]
+async def test_bursts_are_counted_per_queue(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer)
+    await coalescer.enqueue(payload("sms"))
+    assert tasks.modes[-1] is Notify.UNLESS_CONTENDED
 
 
-async def test_each_burst_is_flushed() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    for _ in range(2):
-        notify.was_called.clear()
-        coalescer.record_deferred("mail", send_started_at=time.monotonic())
-        await notify.was_called.wait()
-    assert notify.sent == [["mail"], ["mail"]]
+async def test_a_pause_ends_the_burst(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer)
+    tasks.now += BURST_GAP_S
+    await send_burst(coalescer, BURST_LENGTH)
+    assert tasks.modes[-BURST_LENGTH:] == [Notify.UNLESS_CONTENDED] * BURST_LENGTH
 
 
-async def test_send_deferred_after_a_notification_needs_its_own() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
-    coalescer.record_notified("mail", send_started_at=time.monotonic() + 1)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
-    await notify.was_called.wait()
-    assert notify.sent == [["mail"]]
-
-
-async def test_notification_covers_sends_stored_before_it() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
-    coalescer.record_deferred("sms", send_started_at=time.monotonic())
-    coalescer.record_notified("mail", send_started_at=time.monotonic() + 1)
+async def test_sends_that_notify_need_no_flush(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer, BURST_LENGTH)
+    assert not coalescer.has_deferred
     await coalescer.close()
-    assert notify.sent == [["sms"]]
+    assert tasks.notified == []
 
 
-async def test_notification_does_not_cover_concurrent_sends() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    started_at = time.monotonic()
-    coalescer.record_deferred("mail", send_started_at=started_at)
-    coalescer.record_notified("mail", send_started_at=started_at)
-    await coalescer.close()
-    assert notify.sent == [["mail"]]
+async def test_contended_send_is_flushed(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    tasks.is_contended = True
+    await coalescer.enqueue(payload())
+    await tasks.has_notified.wait()
+    assert tasks.notified == [["mail"]]
 
 
-async def test_close_waits_for_a_running_flush() -> None:
-    has_started, may_finish = asyncio.Event(), asyncio.Event()
-    notified: list[str] = []
-
-    async def notify_queues(queues: list[str]) -> None:
-        has_started.set()
-        await may_finish.wait()
-        notified.extend(queues)
-
-    coalescer = NotifyCoalescer(notify_queues)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
-    await has_started.wait()
-    closing = asyncio.create_task(coalescer.close())
-    may_finish.set()
-    await closing
-    assert notified == ["mail"]
-
-
-async def test_close_repeats_a_cancelled_flush() -> None:
-    has_started = asyncio.Event()
-    notified: list[list[str]] = []
-
-    async def notify_queues(queues: list[str]) -> None:
-        notified.append(queues)
-        has_started.set()
-        await asyncio.sleep(0 if len(notified) > 1 else 60)
-
-    coalescer = NotifyCoalescer(notify_queues)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
-    await has_started.wait()
-    (flush_task,) = asyncio.all_tasks() - {asyncio.current_task()}
-    flush_task.cancel()
-    await coalescer.close()
-    assert notified == [["mail"], ["mail"]]
-
-
-async def test_send_after_close_schedules_no_flush() -> None:
-    notify = FakeNotify()
-    coalescer = NotifyCoalescer(notify.notify_queues)
-    await coalescer.close()
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
+async def test_delayed_task_is_never_notified(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await coalescer.enqueue(payload(delay=5))
+    assert tasks.modes == [Notify.NEVER]
     assert not coalescer.has_deferred
 
 
-async def test_failed_flush_is_ignored() -> None:
-    async def fail(_: list[str]) -> None:
-        raise DatabaseUnreachable("gone")
+async def test_deferred_sends_share_one_notification(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    tasks.is_contended = True
+    for queue in ("mail", "sms", "mail", "mail"):
+        await coalescer.enqueue(payload(queue))
+    assert tasks.notified == []
+    await tasks.has_notified.wait()
+    assert tasks.notified == [["mail", "sms"]]
 
-    coalescer = NotifyCoalescer(fail)
-    coalescer.record_deferred("mail", send_started_at=time.monotonic())
+
+async def test_each_burst_is_flushed(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    for _ in range(2):
+        tasks.has_notified.clear()
+        await send_burst(coalescer)
+        await tasks.has_notified.wait()
+    assert tasks.notified == [["mail"], ["mail"]]
+
+
+@pytest.mark.parametrize("error", [DatabaseUnreachable("gone"), asyncio.CancelledError()])
+async def test_failed_deferred_send_is_flushed_as_it_may_be_stored(
+    tasks: FakeTasks, coalescer: NotifyCoalescer, error: BaseException
+) -> None:
+    await send_burst(coalescer, BURST_LENGTH)
+    tasks.error = cast("Exception", error)
+    with pytest.raises(type(error)):
+        await coalescer.enqueue(payload())
+    tasks.error = None
+    await coalescer.close()
+    assert tasks.notified == [["mail"]]
+
+
+async def test_send_that_ends_during_a_flush_is_flushed_next(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer)
+    await tasks.has_notified.wait()
+    await send_burst(coalescer, 1)
+    while len(tasks.notified) < 2:
+        tasks.has_notified.clear()
+        await tasks.has_notified.wait()
+    assert tasks.notified == [["mail"], ["mail"]]
+
+
+class SlowTasks(FakeTasks):
+    """Waits in the first notification until it may finish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_finish = asyncio.Event()
+
+    async def notify_queues(self, queues: list[str]) -> None:
+        await super().notify_queues(queues)
+        if len(self.notified) == 1:
+            await self.may_finish.wait()
+
+
+async def test_close_waits_for_a_running_flush() -> None:
+    tasks = SlowTasks()
+    coalescer = NotifyCoalescer(cast("TaskStore", tasks), clock=lambda: tasks.now)
+    await send_burst(coalescer)
+    await tasks.has_notified.wait()
+    closing = asyncio.create_task(coalescer.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    tasks.may_finish.set()
+    await closing
+    assert tasks.notified == [["mail"]]
+
+
+async def test_close_repeats_a_cancelled_flush() -> None:
+    tasks = SlowTasks()
+    coalescer = NotifyCoalescer(cast("TaskStore", tasks), clock=lambda: tasks.now)
+    await send_burst(coalescer)
+    await tasks.has_notified.wait()
+    (flush_task,) = asyncio.all_tasks() - {asyncio.current_task()}
+    flush_task.cancel()
+    await coalescer.close()
+    assert tasks.notified == [["mail"], ["mail"]]
+
+
+async def test_send_after_close_schedules_no_flush(coalescer: NotifyCoalescer) -> None:
+    await coalescer.close()
+    await send_burst(coalescer)
+    assert not coalescer.has_deferred
+
+
+async def test_failed_flush_is_ignored(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await send_burst(coalescer)
+    tasks.error = DatabaseUnreachable("gone")
     await coalescer.close()
     await coalescer.close()
+    assert tasks.notified == [["mail"]]

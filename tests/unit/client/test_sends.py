@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,8 +22,7 @@ from horsies import (
     TaskSendPayload,
     TaskSendResult,
 )
-from horsies.client.delivery import AnyPayload
-from horsies.model.send import to_full_payload
+from horsies.model.send import BulkPayload
 from horsies.registry import TaskDefinition
 
 AnyHandle = TaskHandle[Any]
@@ -37,35 +35,32 @@ class FakeDelivery:
         self.delivered: list[TaskSendPayload] = []
         self.is_down = False
 
-    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
+    def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
         return asyncio.run(self.deliver_async(task, payload, None))
 
     async def deliver_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
-        payload: AnyPayload,
+        payload: TaskSendPayload,
         connection: object | None,  # noqa: ARG002
     ) -> TaskSendResult[AnyHandle]:
-        full_payload = to_full_payload(payload)
         if self.is_down:
             code = TaskSendErrorCode.ENQUEUE_FAILED
-            return Err(TaskSendError(code=code, message="down", task_id=full_payload.task_id, payload=full_payload))
-        self.delivered.append(full_payload)
-        return Ok(TaskHandle[Any](full_payload.task_id, None))
+            return Err(TaskSendError(code=code, message="down", task_id=payload.task_id, payload=payload))
+        self.delivered.append(payload)
+        return Ok(TaskHandle[Any](payload.task_id, None))
 
-    def deliver_many(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
-    ) -> TaskSendResult[list[AnyHandle]]:
-        return asyncio.run(self.deliver_many_async(task, payloads, None))
+    def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]:
+        return asyncio.run(self.deliver_many_async(task, bulk, None))
 
     async def deliver_many_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
-        payloads: Sequence[TaskSendPayload],
+        bulk: BulkPayload,
         connection: object | None,  # noqa: ARG002
     ) -> TaskSendResult[list[AnyHandle]]:
-        self.delivered.extend(payloads)
-        return Ok([TaskHandle[Any](payload.task_id, None) for payload in payloads])
+        self.delivered.extend(bulk)
+        return Ok([TaskHandle[Any](payload.task_id, None) for payload in bulk])
 
 
 class Connection:

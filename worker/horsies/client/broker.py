@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
@@ -54,16 +54,6 @@ class PostgresBroker:
     def key_wait_s(self) -> float:
         """How long a send waits for an idempotency key held by another transaction, at most the statement timeout."""
         return min(self.settings.pool_timeout, STATEMENT_TIMEOUT_S)
-
-    def ready_session(self) -> BrokerSession | None:
-        """The session of the running loop if it is open and prepared; never waits."""
-        loop, session = self._sessions.latest  # read once: another thread may replace it
-        if loop is not asyncio.get_running_loop():
-            session = self._sessions.get()
-        if session is None or session.endpoint is not self._prepared_endpoint:
-            return None
-        # Only an embedded server has a handle; testing the attribute first saves a property call on every send.
-        return None if session.endpoint.server_handle is not None and session.endpoint.is_lost else session
 
     async def session(self) -> BrokerSession:
         """The session of the running loop, opened if necessary."""
@@ -170,8 +160,7 @@ class PostgresBroker:
         specs = shared.connection_specs
         pool_settings = self._pool_settings()
         # A pooler keeps no session settings, and one of them switches the insert trigger off.
-        main = replace(specs.main, notifies_explicitly=not specs.main.is_pooled)
-        database = Database(main, pool_settings)
+        database = Database(specs.main, pool_settings)
         tasks = TaskStore(database)
         return BrokerSession(
             endpoint=shared,
@@ -187,7 +176,7 @@ class PostgresBroker:
                 channel=WORKFLOW_DONE_CHANNEL,
                 is_done=is_run_terminal_or_paused,
             ),
-            notify_coalescer=NotifyCoalescer(tasks.notify_queues, notifies_explicitly=main.notifies_explicitly),
+            notify_coalescer=NotifyCoalescer(tasks),
             # Half of the pool may wait for idempotency keys; the other half stays free for all other sends.
             key_limiter=KeyedSendLimiter(limit=max(1, pool_settings.max_size // 2), wait_s=self.key_wait_s),
         )
@@ -304,7 +293,6 @@ class SharedEndpoint:
 R = TypeVar("R")
 
 _PARENT_RESOURCES: list[object] = []
-_NO_LOOP = (None, None)
 
 
 class PerLoop(Generic[R]):
@@ -328,8 +316,7 @@ class PerLoop(Generic[R]):
 
     def get(self) -> R | None:
         """The resource of the running loop, or None."""
-        loop, latest = asyncio.get_running_loop(), self.latest  # read once: another thread may replace it
-        return latest[1] if loop is latest[0] else self._resources.get(loop)
+        return self._resources.get(asyncio.get_running_loop())
 
     async def set(self, resource: R) -> None:
         """Set the resource of the running loop, which must have none; does not yield to other tasks of the loop."""
@@ -340,7 +327,6 @@ class PerLoop(Generic[R]):
                 self._abandon(abandoned)
         loop = asyncio.get_running_loop()
         self._resources[loop] = resource
-        self.latest = loop, resource
         self._closers[loop] = self._close_at_loop_shutdown()
         await anext(self._closers[loop])  # a loop closes only generators that have started
 
@@ -361,8 +347,6 @@ class PerLoop(Generic[R]):
 
     def _remove(self, loop: asyncio.AbstractEventLoop) -> R | None:
         """Remove and return the resource of a loop; None if another thread removed it first."""
-        if loop is self.latest[0]:
-            self.latest = _NO_LOOP
         return self._resources.pop(loop, None)
 
     def _reset_in_child(self) -> None:
@@ -371,8 +355,6 @@ class PerLoop(Generic[R]):
         self._reset()
 
     def _reset(self) -> None:
-        self.latest: tuple[asyncio.AbstractEventLoop, R] | tuple[None, None] = _NO_LOOP
-        """The loop set last and its resource: saves the lookup in programs with a single loop."""
         self._resources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, R] = weakref.WeakKeyDictionary()
         self._closers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
             weakref.WeakKeyDictionary()

@@ -8,22 +8,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from horsies.client.payload import RESEND_ALL_HINT, BulkBatches, BulkSend, lookup_hint
+from horsies.client.payload import RESEND_ALL_HINT, lookup_hint
 from horsies.client.results import BrokerTaskReader, TaskHandle
 from horsies.errors import BrokerError, BrokerErrorCode, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.send import (
-    CompactPayload,
+    BulkPayload,
     SendOutcome,
     TaskSendError,
     TaskSendErrorCode,
     TaskSendPayload,
     TaskSendResult,
-    to_full_payload,
 )
 from horsies.registry import TaskDefinition
 from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
@@ -42,22 +41,21 @@ STATEMENT_TIMEOUT = "57014"
 
 A = TypeVar("A")
 AnyHandle = TaskHandle[Any]
-AnyPayload: TypeAlias = CompactPayload | TaskSendPayload
 
 
 class Delivery(Protocol):
     """Stores the payloads of sends: `BrokerDelivery`, or a test double."""
 
-    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]: ...
+    def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]: ...
 
-    def deliver_async(
-        self, task: TaskDefinition, payload: AnyPayload, connection: object | None
-    ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]: ...
+    async def deliver_async(
+        self, task: TaskDefinition, payload: TaskSendPayload, connection: object | None
+    ) -> TaskSendResult[AnyHandle]: ...
 
-    def deliver_many(self, task: TaskDefinition, payloads: BulkSend) -> TaskSendResult[list[AnyHandle]]: ...
+    def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]: ...
 
     async def deliver_many_async(
-        self, task: TaskDefinition, payloads: BulkSend, connection: object | None
+        self, task: TaskDefinition, bulk: BulkPayload, connection: object | None
     ) -> TaskSendResult[list[AnyHandle]]: ...
 
 
@@ -69,38 +67,34 @@ class BrokerDelivery:
         self._results = results
         self._resend_pauses_s = RESEND_PAUSES_S if resends else ()
 
-    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
+    def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
         try:
             return BRIDGE.run(self.deliver_async(task, payload, None))
         except BridgeUnavailable as error:
-            return Err(_enqueue_failed(error, to_full_payload(payload)))
+            return Err(_enqueue_failed(error, payload))
 
-    def deliver_async(
+    async def deliver_async(
         self,
         task: TaskDefinition,  # noqa: ARG002  # used by inline delivery only; the payload is all that is stored
-        payload: AnyPayload,
+        payload: TaskSendPayload,
         connection: object | None,
-    ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
-        if self._resend_pauses_s:
-            return self._with_resends(lambda: self._store(payload, connection), connection)
-        return self._store(payload, connection)
+    ) -> TaskSendResult[AnyHandle]:
+        return await self._with_resends(lambda: self._store(payload, connection), connection)
 
-    def deliver_many(self, task: TaskDefinition, payloads: BulkSend) -> TaskSendResult[list[AnyHandle]]:
+    def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]:
         try:
-            return BRIDGE.run(self.deliver_many_async(task, payloads, None))
+            return BRIDGE.run(self.deliver_many_async(task, bulk, None))
         except BridgeUnavailable as error:
             return Err(_enqueue_failed(error, None))
 
     async def deliver_many_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
-        payloads: BulkSend,
+        bulk: BulkPayload,
         connection: object | None,
     ) -> TaskSendResult[list[AnyHandle]]:
-        if not payloads:
-            return Ok([])
-        batches = BulkBatches(payloads)
-        return await self._with_resends(lambda: self._store_many(batches, connection), connection)
+        progress = BulkProgress()
+        return await self._with_resends(lambda: self._store_many(bulk, progress, connection), connection)
 
     async def _with_resends(
         self, store: Callable[[], Coroutine[Any, Any, TaskSendResult[A]]], connection: object | None
@@ -114,101 +108,61 @@ class BrokerDelivery:
             await asyncio.sleep(pause_s)
         return await store()
 
-    async def _store_many(self, batches: BulkBatches, connection: object | None) -> TaskSendResult[list[AnyHandle]]:
+    async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         try:
-            async with self._session_and_savepoint(connection) as (session, transaction):
-                await session.tasks.enqueue_many(batches, transaction=transaction)
-        except HorsiesError as error:
-            # The ids are unique to this bulk send: if they exist, an earlier attempt committed and its answer was lost.
-            if not _is_unique_violation(error):
-                return Err(_bulk_failed(error, batches))
-        return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
-
-    def _store(self, payload: AnyPayload, connection: object | None) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
-        if isinstance(payload, CompactPayload) and connection is None:
-            return self._store_compact(payload)
-        return self._store_full(to_full_payload(payload), connection)
-
-    async def _store_compact(self, payload: CompactPayload) -> TaskSendResult[AnyHandle]:
-        """Fast path: one prepared INSERT without a conflict check. Needs an open session without the insert trigger."""
-        session = self._broker.ready_session()
-        if session is None or not session.notify_coalescer.notifies_explicitly:
-            return await self._store_full(payload.full_payload, None)
-        # Taken before the INSERT: the notification of this send covers only tasks stored before it.
-        send_started_at, coalescer = time.monotonic(), session.notify_coalescer
-        is_deferred = coalescer.may_defer(payload.queue_name, send_started_at=send_started_at)
-        is_notified = False
-        try:
-            if is_deferred:
-                await session.tasks.enqueue_without_notify(payload)
-            else:
-                is_notified = await session.tasks.enqueue_compact(payload)
-        except (HorsiesError, asyncio.CancelledError) as error:
-            if is_deferred:  # it may have been stored before the connection was lost or the caller cancelled
-                coalescer.record_deferred(payload.queue_name, send_started_at=send_started_at)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            if _is_unique_violation(error):  # a resend: `_store_full` compares it with the stored row
-                return await self._store_full(payload.full_payload, None)
-            return Err(_enqueue_failed(error, payload.full_payload))
-        if is_notified:
-            coalescer.record_notified(payload.queue_name, send_started_at=send_started_at)
-        elif is_deferred:
-            coalescer.record_deferred(payload.queue_name, send_started_at=send_started_at)
-        else:
-            coalescer.record_contended(payload.queue_name, send_started_at=send_started_at)
-        return Ok(TaskHandle(payload.task_id, self._results))
-
-    async def _store_full(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
-        """Store any payload, with a conflict check."""
-        try:
-            if connection is None and payload.idempotency_key is None:
-                enqueued = await self._store_in_own_transaction(payload)
-            else:
-                enqueued = await self._store_with_lock_wait(payload, connection)
+            enqueued = await self._enqueue(payload, connection)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
         send_error = send_error_for(enqueued.outcome, payload, enqueued.task_id)
         return Ok(TaskHandle(enqueued.task_id, self._results)) if send_error is None else Err(send_error)
 
-    async def _store_with_lock_wait(self, payload: TaskSendPayload, connection: object | None) -> EnqueueResult:
-        """Store a payload that may wait for another open transaction with the same idempotency key, up to a limit."""
-        wait_s = self._broker.key_wait_s
+    async def _enqueue(self, payload: TaskSendPayload, connection: object | None) -> EnqueueResult:
+        session, wait_s = await self._broker.session(), self._broker.key_wait_s
+        if connection is not None:
+            with explain_key_timeout(payload, wait_s=wait_s):
+                async with self._savepoint(session, connection) as transaction:
+                    return await session.tasks.enqueue(payload, transaction=transaction, timeout_s=wait_s)
+        if payload.idempotency_key is None:
+            return await session.notify_coalescer.enqueue(payload)
         with explain_key_timeout(payload, wait_s=wait_s):
+            async with session.key_limiter.acquire() as remaining_s:
+                return await session.notify_coalescer.enqueue(payload, timeout_s=remaining_s)
+
+    async def _store_many(
+        self, bulk: BulkPayload, progress: BulkProgress, connection: object | None
+    ) -> TaskSendResult[list[AnyHandle]]:
+        try:
+            session = await self._broker.session()
+
+            async def insert(transaction: Transaction) -> None:
+                progress.is_started = True
+                await session.tasks.enqueue_many(bulk, transaction)
+
             if connection is None:
-                session = await self._broker.session()
-                async with session.key_limiter.acquire() as remaining_s:
-                    return await self._store_in_own_transaction(payload, timeout_s=remaining_s)
-            async with self._session_and_savepoint(connection) as (session, transaction):
-                return await session.tasks.enqueue(payload, transaction=transaction, timeout_s=wait_s)
+                await session.database.run(insert)
+            else:
+                async with self._savepoint(session, connection) as transaction:
+                    await insert(transaction)
+        except HorsiesError as error:
+            # The ids are unique to this bulk send: if they exist, an earlier attempt committed and its answer was lost.
+            if not (isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION):
+                return Err(_bulk_failed(error, bulk.task_ids[0], progress))
+        return Ok([TaskHandle(task_id, self._results) for task_id in bulk.task_ids])
 
-    async def _store_in_own_transaction(
-        self, payload: TaskSendPayload, *, timeout_s: float | None = None
-    ) -> EnqueueResult:
-        session = await self._broker.session()
-        send_started_at = time.monotonic()
-        enqueued = await session.tasks.enqueue(payload, timeout_s=timeout_s)
-        if enqueued.is_notified:
-            session.notify_coalescer.record_notified(payload.queue_name, send_started_at=send_started_at)
-        # None: nothing was stored. A delayed task needs no notification: workers poll for tasks that become due.
-        elif enqueued.is_notified is False and not payload.enqueue_delay_seconds:
-            session.notify_coalescer.record_contended(payload.queue_name, send_started_at=send_started_at)
-        return enqueued
+    def _savepoint(self, session: BrokerSession, connection: object) -> AbstractAsyncContextManager[Transaction]:
+        """A savepoint in the caller's transaction."""
+        timeout_s = self._broker.settings.pool_timeout
+        return savepoint(connection, session.database.connection_spec, timeout_s=timeout_s)
 
-    @asynccontextmanager
-    async def _session_and_savepoint(
-        self, connection: object | None
-    ) -> AsyncGenerator[tuple[BrokerSession, Transaction | None]]:
-        """The session, and a savepoint in the caller's transaction if there is one."""
-        broker = self._broker
-        session = await broker.session()
-        if connection is None:
-            yield session, None
-            return
-        async with savepoint(
-            connection, session.database.connection_spec, timeout_s=broker.settings.pool_timeout
-        ) as transaction:
-            yield session, transaction
+
+@dataclass(slots=True)
+class BulkProgress:
+    """What is known about a bulk send whose attempts have failed."""
+
+    is_started: bool = False
+    """Whether a statement may have reached the server; until then, nothing can be stored."""
+    may_be_stored: bool = False
+    """Whether the answer to a commit was lost. Stays True: a later attempt does not reveal what happened to it."""
 
 
 # Send errors
@@ -247,13 +201,12 @@ def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> Tas
     )
 
 
-def _bulk_failed(error: HorsiesError, batches: BulkBatches) -> TaskSendError:
+def _bulk_failed(error: HorsiesError, first_id: str, progress: BulkProgress) -> TaskSendError:
     """Not retryable if the answer was lost: the caller's retry would get new ids and might store everything twice."""
     failed = _enqueue_failed(error, None)
-    batches.may_be_stored |= batches.is_started and isinstance(error, DatabaseUnreachable)
-    if not batches.may_be_stored:
+    progress.may_be_stored |= progress.is_started and isinstance(error, DatabaseUnreachable)
+    if not progress.may_be_stored:
         return replace(failed, message=f"{failed.message}; {RESEND_ALL_HINT}") if failed.retryable else failed
-    first_id = batches.bulk.ids[0]
     text = f"{failed.message}; all or none of the tasks are stored: {lookup_hint(first_id)}"
     return replace(failed, message=text, retryable=False, task_id=first_id)
 
@@ -263,10 +216,6 @@ def _may_resend(error: TaskSendError) -> bool:
         return False  # the send already waited for the key as long as it may
     # Use the store's error: `retryable` of a failed bulk send is meant for the caller, who cannot reuse its ids.
     return error.exception.retryable if isinstance(error.exception, BrokerError) else error.retryable
-
-
-def _is_unique_violation(error: HorsiesError) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
 
 
 # Contended idempotency keys

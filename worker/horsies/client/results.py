@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -33,33 +34,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class TaskHandle(Generic[T]):
     """Waits for a task's result and reads its row. Caches the result once it is final."""
 
-    __slots__ = ("__weakref__", "_known", "_results", "task_id")
-
-    def __init__(self, task_id: str, results: TaskReader | None = None, *, known: AnyResult | None = None) -> None:
-        self.task_id = task_id
-        self._results = results
-        self._known = known
+    task_id: str
+    reader: TaskReader | None = None
+    known: AnyResult | None = field(default=None, kw_only=True)
+    """The result, once it is final."""
 
     def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
         """Wait for the result; None waits without limit, 0 checks once. Failures are err results too."""
-        if self._known is not None:  # needs no bridge, so it also works inside an event loop
-            return self._typed(self._known)
+        if self.known is not None:  # needs no bridge, so it also works inside an event loop
+            return self._typed(self.known)
         return BRIDGE.run(self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
-        if self._known is None:
+        if self.known is None:
             result = (
                 error_result(OperationalErrorCode.BROKER_ERROR, NO_BROKER)
-                if self._results is None
-                else await self._results.result(self.task_id, timeout_ms)
+                if self.reader is None
+                else await self.reader.result(self.task_id, timeout_ms)
             )
             if not is_final(result):
                 return self._typed(result)
-            self._known = result
-        return self._typed(self._known)
+            self.known = result
+        return self._typed(self.known)
 
     def info(
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
@@ -76,9 +76,9 @@ class TaskHandle(Generic[T]):
     async def info_async(
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
     ) -> BrokerResult[TaskInfo | None]:
-        if self._results is None:
+        if self.reader is None:
             return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=NO_BROKER))
-        return await self._results.info(
+        return await self.reader.info(
             self.task_id,
             include_result=include_result,
             include_failed_reason=include_failed_reason,

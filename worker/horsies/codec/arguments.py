@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue, PydanticSchemaGenerationError, PydanticUserError
 
-from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, encode_short_scalars, parse_json
+from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json
 from horsies.codec.results import workflow_parameter_codec
 from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
@@ -64,8 +64,6 @@ class TaskCodec:
     signature: CallSignature
     parameter_codecs: Mapping[str, ValueCodec]
     result_codec: ValueCodec
-    plain_call_types: Collection[tuple[type, ...]] = ()
-    """Argument types of the calls that take the fast path of `encode`: positional, complete, and stored unchanged."""
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
@@ -78,25 +76,10 @@ class TaskCodec:
         if faults:
             return Err(faults)
         codecs = {name: codec.unwrap() for name, codec in parameters.items()}
-        call_signature = CallSignature.of(signature)
-        return Ok(
-            cls(
-                signature=call_signature,
-                parameter_codecs=codecs,
-                result_codec=returned.unwrap(),
-                plain_call_types=frozenset(_find_plain_call_types(call_signature, codecs)),
-            )
-        )
+        return Ok(cls(signature=CallSignature.of(signature), parameter_codecs=codecs, result_codec=returned.unwrap()))
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Encode arguments; raises PayloadError for the first missing, unknown, duplicate or invalid one."""
-        if not kwargs:
-            try:
-                text = encode_short_scalars(args) if tuple(map(type, args)) in self.plain_call_types else None
-            except TypeError:  # a type with an unhashable metaclass
-                text = None
-            if text is not None:
-                return EncodedArguments(text, "{}")
         names = self.signature.bind_names(len(args), kwargs)
         by_position = list(map(self._dump, names, args))
         return EncodedArguments(
@@ -156,15 +139,6 @@ class TaskCodec:
         for key, value in by_name.items():
             yield DocumentPart(key, parameter=self.signature.parameter_for(key))
             yield self._document_part(self.signature.parameter_for(key), value)
-
-
-def _find_plain_call_types(signature: CallSignature, codecs: Mapping[str, ValueCodec]) -> Iterator[tuple[type, ...]]:
-    """Yield the types for each number of arguments with which all required parameters are given by position."""
-    for count in range(len(signature.positional) + 1):
-        names = signature.positional[:count]
-        types = [kind for name in names if (kind := codecs[name].passthrough_type) is not None]
-        if len(types) == count and set(signature.required) <= set(names):
-            yield tuple(types)
 
 
 # Most calls leave args or kwargs empty, and parsing an empty text would cost more than running a short task.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import json.encoder
 import math
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -16,8 +15,6 @@ MAX_DEPTH: Final = 256
 
 MAX_PARSED_DEPTH: Final = 200
 """Depth limit of pydantic's JSON parser, for values that it has to parse."""
-
-SHORT_CHARACTERS: Final = 500
 
 REPLACEMENT: Final = "\ufffd"
 
@@ -30,17 +27,6 @@ _TEXT_OR_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e\+[0-9]+')
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
 )
-
-
-def _make_iterencode() -> Callable[[JsonValue, int], Iterable[str]]:
-    """Build the C encoder once; `JSONEncoder.encode` builds it per value, two thirds of the time for a short one."""
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return lambda value, _level: _encoder.encode(value)
-    return make(None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)  # noqa: FBT003
-
-
-_iterencode = _make_iterencode()
 
 
 class PayloadError(ValueError):
@@ -76,23 +62,13 @@ def encode_document(document: JsonValue, parts: Iterable[DocumentPart]) -> str:
     return text
 
 
-def encode_short_scalars(scalars: Any) -> str | None:
-    """Encode an array of plain scalars; None if the text is long or might need `find_json_fault`."""
-    try:
-        text = "".join(_iterencode(scalars, 0))
-    except ValueError:
-        return None
-    is_short = len(text) <= SHORT_CHARACTERS
-    return text if is_short and text.isascii() and "\\u0000" not in text and "e+" not in text else None
-
-
 def canonical_json(value: JsonValue) -> str:
     """Encode with sorted keys, no white space and unescaped characters; ValueError if the value has no JSON form.
 
     Does not reject everything that cannot be stored: pass the text to `needs_full_check`.
     """
     try:
-        text = "".join(_iterencode(value, 0))
+        text = _encoder.encode(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return _TEXT_OR_LARGE_FLOAT.sub(_expand_exponent, text) if "e+" in text else text

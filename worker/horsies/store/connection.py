@@ -24,8 +24,6 @@ from horsies.log import STATEMENT_LOGGER
 from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
-HAS_BIND_EXECUTE = asyncpg.__version__.rpartition(".")[0] == "0.32"
-"""Whether this is the asyncpg version whose private `bind_execute` we know; calling it directly saves 2 % of a send."""
 CONNECT_TIMEOUT_S = 15.0
 STATEMENT_TIMEOUT_S = 30.0
 
@@ -59,44 +57,17 @@ class Keepalive:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from asyncpg.connection import LoggedQuery
-    from asyncpg.prepared_stmt import PreparedStatement as DriverStatement
 
     _DriverConnection = asyncpg.Connection[Row]
-    PreparedStatement = DriverStatement[Row]
 else:
     _DriverConnection = asyncpg.Connection  # generic for the type checker only
 
 
 class Connection(_DriverConnection):
-    """A driver connection with TCP keepalive settings and a cache of prepared statements."""
+    """A driver connection with TCP keepalive settings."""
 
-    __slots__ = ("_prepared",)
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._prepared: dict[str, PreparedStatement] = {}
-
-    def fetch_prepared(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
-        """Like `fetch`, for the few statements that run thousands of times.
-
-        Skips the driver's statement cache, and calls its protocol directly if we know this version of it.
-        """
-        statement = self._prepared.get(sql)
-        if statement is None:
-            # Only the first call needs a coroutine of our own; later ones return the driver's awaitable.
-            return self._prepare_and_fetch(sql, arguments)
-        if not HAS_BIND_EXECUTE:
-            return statement.fetch(*arguments)
-        # Unnamed portal, no row limit, rows only, no timeout.
-        execute = self._protocol.bind_execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return cast("Awaitable[list[Row]]", execute(statement._state, arguments, "", 0, False, None))  # noqa: FBT003, SLF001
-
-    async def _prepare_and_fetch(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
-        self._prepared[sql] = statement = await self.prepare(sql)
-        return await statement.fetch(*arguments)
+    __slots__ = ()
 
     def keep_alive(self, keepalive: Keepalive) -> None:
         sock = self._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
@@ -126,8 +97,6 @@ class ConnectionSpec:
     as long as executing it. Without sequential scans a plan made on empty tables still uses the indexes when the tables
     have grown.
     """
-    notifies_explicitly: bool = False
-    """Single statements notify workers themselves, so the insert trigger is off; inside a transaction it is on."""
     echo: bool = False
     """Log each statement at DEBUG, without its arguments, which may hold private data."""
     application_name: str = f"horsies {__version__}"
@@ -148,8 +117,6 @@ class ConnectionSpec:
         settings = {"application_name": self.application_name, "jit": "off", **self._required_settings}
         if self.force_generic_plan:
             settings |= _GENERIC_PLAN_SETTINGS
-        if self.notifies_explicitly:
-            settings |= {"horsies.announce": "off"}
         return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
 
     @property
@@ -158,8 +125,7 @@ class ConnectionSpec:
         opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
         if self.is_pooled:
             return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._required_settings.items())
-        # LOCAL: the session setting, off, is back in force after the transaction.
-        return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.notifies_explicitly else opening
+        return opening
 
     @property
     def _required_settings(self) -> dict[str, str]:

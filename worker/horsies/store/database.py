@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Concatenate, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
@@ -126,13 +125,6 @@ class Database(Executor):
     async def execute(self, query: Query[Any], *arguments: object) -> None:
         await self.fetch_raw(query, *arguments)
 
-    def prepared(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
-        """A faster `fetch_raw` for one statement that runs thousands of times."""
-        # The driver's query logger does not see statements run by `fetch_prepared`.
-        if self._needs_transaction or self.connection_spec.logs_statements:
-            return lambda arguments: self.fetch_raw(query, *arguments)
-        return partial(self._with_retry, Connection.fetch_prepared, self._timeouts, query.sql)
-
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction; all of it runs again after a deadlock or serialization failure."""
 
@@ -183,9 +175,8 @@ class Database(Executor):
 
     async def _with_retry(
         self,
-        work: Callable[Concatenate[Connection, ...], Awaitable[A]],
+        work: Callable[[Connection], Awaitable[A]],
         timeouts: StatementTimeouts,
-        *arguments: object,
     ) -> A:
         """Run `work` on a pooled connection; again after a deadlock or serialization failure."""
         # Not split into functions: every statement takes this path, and each call would slow down all of them.
@@ -200,9 +191,9 @@ class Database(Executor):
                     timeouts.watch()
                 try:
                     if self.connection_spec.force_generic_plan:
-                        result = await self._with_plan_check(work(connection, *arguments), connection)
+                        result = await self._with_plan_check(work(connection), connection)
                     else:
-                        result = await work(connection, *arguments)
+                        result = await work(connection)
                 except BaseException:
                     has_timed_out = timeouts.active.pop(connection, None) is None
                     pool.release(connection)

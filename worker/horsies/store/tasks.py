@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from uuid import UUID
 
-from horsies.model.send import CompactPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
+from horsies.model.send import BulkPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
 from horsies.model.task import TaskAttemptInfo, TaskInfo, TaskStatus
 from horsies.store.queries import Query, load_queries
 
@@ -20,17 +21,27 @@ if TYPE_CHECKING:
 
 MAX_CONFLICT_READS = 5
 """How often an enqueue is repeated if the conflicting task is deleted before it is read."""
+BATCH_ROWS = 1000
+BATCH_CHARACTERS = 32_000_000
+"""Arguments in one bulk statement; the client and the server each hold several copies of its text in memory."""
+
+
+class Notify(StrEnum):
+    """Whether the INSERT of a task notifies workers when it is committed."""
+
+    ALWAYS = "always"
+    UNLESS_CONTENDED = "unless contended"
+    """Not if another send to the queue is notifying at this moment. Only for a transaction that commits at once."""
+    NEVER = "never"
 
 
 class EnqueueResult(NamedTuple):
-    """Outcome of a send. `task_id` is the stored task or the existing one it conflicts with.
-
-    `is_notified` is False if the task was stored but workers still have to be notified of it.
-    """
+    """Outcome of a send. `task_id` is the stored task or the existing one it conflicts with."""
 
     outcome: SendOutcome
     task_id: str
-    is_notified: bool | None = None
+    is_notified: bool = False
+    """Whether workers are notified of the task when it is committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +57,6 @@ class TaskResultRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
     enqueue: Query[bool]
-    enqueue_compact: Query[bool]
-    enqueue_without_notify: Query[None]
-    enqueue_in_transaction: Query[bool]
     notify_queues: Query[bool]
     conflicts: Query[ConflictingTask]
     enqueue_many: Query[None]
@@ -63,45 +71,27 @@ class TaskQueries:
 TASKS = load_queries(TaskQueries, "horsies.store", "tasks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InsertBatch:
-    """Rows of one bulk send; all other columns come from `shared`.
-
-    Each text holds one value per line (canonical JSON contains no newline). Passing four arrays instead would take the
-    driver as long to encode as the server needs to insert the rows.
-    """
-
-    shared: TaskSendPayload
-    ids: str
-    args: str
-    kwargs: str
-    shas: str
-
-
 class TaskStore:
     """Tasks of one database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._enqueue_compact = database.prepared(TASKS.enqueue_compact)
-        self.enqueue_without_notify: Callable[[CompactPayload], Coroutine[Any, Any, object]] = database.prepared(
-            TASKS.enqueue_without_notify
-        )
-        """Like `enqueue_compact`, without notifying workers."""
 
     async def enqueue(
-        self, payload: TaskSendPayload, *, transaction: Transaction | None = None, timeout_s: float | None = None
+        self,
+        payload: TaskSendPayload,
+        *,
+        notify: Notify = Notify.ALWAYS,
+        transaction: Transaction | None = None,
+        timeout_s: float | None = None,
     ) -> EnqueueResult:
         """Insert a task, or find the one that its id or idempotency key conflicts with.
 
         If another open transaction holds the same idempotency key, waits up to `timeout_s` for it to end.
         """
-        if transaction is None:
-            executor, query = self.database, TASKS.enqueue
-        else:
-            executor, query = transaction, TASKS.enqueue_in_transaction
+        executor, arguments = transaction or self.database, (*_columns(payload), notify)
         for _ in range(MAX_CONFLICT_READS):
-            stored = await executor.fetch_raw(query, *_columns(payload), timeout_s=timeout_s)
+            stored = await executor.fetch_raw(TASKS.enqueue, *arguments, timeout_s=timeout_s)
             if stored:
                 return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_notified"])
             rows = await executor.fetch(
@@ -113,26 +103,14 @@ class TaskStore:
             # The conflicting task was deleted in between: try to insert again.
         return EnqueueResult(SendOutcome.CONFLICT_GONE, payload.task_id)
 
-    async def enqueue_compact(self, send: CompactPayload) -> bool:
-        """Insert a task on a session whose insert trigger is off; returns whether workers were notified.
-
-        Raises StatementFailed with UNIQUE_VIOLATION if its id is taken.
-        """
-        (row,) = await self._enqueue_compact(send)
-        return row["is_notified"]
-
     async def notify_queues(self, queue_names: Iterable[str]) -> None:
         await self.database.fetch_raw(TASKS.notify_queues, list(queue_names))
 
-    async def enqueue_many(self, batches: Iterable[InsertBatch], *, transaction: Transaction | None = None) -> None:
-        """Insert all batches or none, one statement each. A retry iterates over `batches` again."""
-
-        async def insert(transaction: Transaction) -> None:
-            async with Pipeline() as pipeline:
-                for batch in batches:
-                    await pipeline.put(transaction.execute(TASKS.enqueue_many, *_batch_columns(batch)))
-
-        await (insert(transaction) if transaction else self.database.run(insert))
+    async def enqueue_many(self, bulk: BulkPayload, transaction: Transaction) -> None:
+        """Insert the tasks of one bulk send; raises UNIQUE_VIOLATION if they are already stored."""
+        async with Pipeline() as pipeline:
+            for rows in batch_slices(bulk):
+                await pipeline.put(transaction.execute(TASKS.enqueue_many, *_batch_columns(bulk, rows)))
 
     async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
         return await self.database.fetch(TASKS.results, list(task_ids))
@@ -173,13 +151,31 @@ def _columns(payload: TaskSendPayload) -> tuple[object, ...]:
     )
 
 
-def _batch_columns(batch: InsertBatch) -> tuple[object, ...]:
-    shared = batch.shared
+def batch_slices(bulk: BulkPayload) -> Iterator[slice]:
+    """Split the rows into batches within both limits; a single row over the character limit is a batch of its own."""
+    start = characters = 0
+    for index, (args, kwargs) in enumerate(zip(bulk.args, bulk.kwargs, strict=True)):
+        length = len(args) + len(kwargs)
+        if index - start == BATCH_ROWS or (characters + length > BATCH_CHARACTERS and index > start):
+            yield slice(start, index)
+            start, characters = index, 0
+        characters += length
+    if start < len(bulk.args):
+        yield slice(start, len(bulk.args))
+
+
+def _batch_columns(bulk: BulkPayload, rows: slice) -> tuple[object, ...]:
+    """The parameters of `enqueue_many`.
+
+    The four columns that differ are texts with one value per line (canonical JSON contains no newline). Passing arrays
+    instead would take the driver as long to encode as the server needs to insert the rows.
+    """
+    shared, args, kwargs = bulk.first, bulk.args[rows], bulk.kwargs[rows]
     return (
-        batch.ids,
-        batch.args,
-        batch.kwargs,
-        batch.shas,
+        "\n".join(bulk.task_ids[rows]),
+        "\n".join(args),
+        "\n".join(kwargs),
+        "\n".join(map(bulk.enqueue_sha, args, kwargs)),
         shared.task_name,
         shared.queue_name,
         shared.priority,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from uuid import UUID
 from uuid_utils import uuid7
 
 from horsies.app import Horsies
-from horsies.client.delivery import AnyHandle, AnyPayload, send_error_for
+from horsies.client.delivery import AnyHandle, send_error_for
 from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
 from horsies.codec.arguments import EncodedArguments
 from horsies.codec.results import AnyResult, EncodedResult, decode_result, encode_result
@@ -20,12 +20,12 @@ from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, Err, Ok
 from horsies.model.retry import RetryAt, RetryState, decide_retry
 from horsies.model.send import (
+    BulkPayload,
     ConflictingTask,
     SendOutcome,
     TaskSendPayload,
     TaskSendResult,
     resolve_conflict,
-    to_full_payload,
 )
 from horsies.model.task import TaskAttemptInfo, TaskContext, TaskInfo, TaskStatus, expired_error, has_expired, parse_id
 from horsies.model.task_result import ExceptionRules, TaskResult
@@ -62,11 +62,10 @@ class InlineDelivery:
         self._tasks: dict[str, InlineTask] = {}
         self.reader = InlineTaskReader(self._tasks)
 
-    def deliver(self, task: TaskDefinition, payload: AnyPayload) -> TaskSendResult[AnyHandle]:
-        full_payload = to_full_payload(payload)
-        if (existing := self._existing(full_payload)) is not None:
+    def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
+        if (existing := self._existing(payload)) is not None:
             return existing
-        inline_task = self._start(task, full_payload)
+        inline_task = self._start(task, payload)
         while (attempt := inline_task.next_attempt()) is not None:
             inline_task.record(execute(inline_task.call, attempt))
         return Ok(self._finish(inline_task))
@@ -74,26 +73,23 @@ class InlineDelivery:
     async def deliver_async(
         self,
         task: TaskDefinition,
-        payload: AnyPayload,
+        payload: TaskSendPayload,
         connection: object | None,  # noqa: ARG002  # there is no transaction to join
     ) -> TaskSendResult[AnyHandle]:
-        full_payload = to_full_payload(payload)
-        if (existing := self._existing(full_payload)) is not None:
+        if (existing := self._existing(payload)) is not None:
             return existing
-        inline_task = self._start(task, full_payload)
+        inline_task = self._start(task, payload)
         while (attempt := inline_task.next_attempt()) is not None:
             inline_task.record(await execute_async(inline_task.call, attempt))
         return Ok(self._finish(inline_task))
 
-    def deliver_many(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
-    ) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([self.deliver(task, payload).unwrap() for payload in payloads])
+    def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]:
+        return Ok([self.deliver(task, payload).unwrap() for payload in bulk])
 
     async def deliver_many_async(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
+        self, task: TaskDefinition, bulk: BulkPayload, connection: object | None
     ) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([(await self.deliver_async(task, payload, connection)).unwrap() for payload in payloads])
+        return Ok([(await self.deliver_async(task, payload, connection)).unwrap() for payload in bulk])
 
     def _existing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
         """Result of a send whose id or key was sent before; None if it is new."""

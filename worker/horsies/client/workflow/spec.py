@@ -107,7 +107,7 @@ class WorkflowSpec(Generic[T]):
         self, broker: PostgresBroker | None, workflow_id: str | None = None
     ) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Like `start_async`, on this broker; None uses the broker of the app."""
-        if self._app.are_sends_suppressed():
+        if self._app.send_suppression.is_on():
             return self._validation_failed("sends are suppressed in this process")
         try:
             parsed_id = None if workflow_id is None else parse_id(str(workflow_id))

@@ -1,49 +1,25 @@
 -- name: enqueue
--- Insert one task in its own transaction. Returns no row if its id or idempotency key is taken. A transaction that
--- calls NOTIFY holds a cluster-wide lock until its commit is flushed. Of all concurrent sends to a queue only the one
--- that gets the advisory lock notifies; the others return is_notified = false and the client sends one notification for
--- them later.
-WITH notify_lock AS MATERIALIZED (
-    -- A delayed task needs no notification now. The setting turns the insert trigger off for this transaction.
-    SELECT $8::double precision = 0 AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) AS is_acquired,
-           set_config('horsies.announce', 'off', true)
+-- Insert one task. Returns no row if its id or idempotency key is taken. The insert trigger notifies workers at commit,
+-- unless `horsies.announce` is off; $16 is a `Notify` mode. With 'unless contended', of all concurrent sends to a queue
+-- only the one that gets the advisory lock notifies. JSON is passed as text, so that a type codec which the caller set on
+-- a connection has no effect.
+WITH notify AS MATERIALIZED (
+    SELECT set_config(
+               'horsies.announce',
+               CASE WHEN $16 = 'always' THEN 'on'
+                    WHEN $16 = 'unless contended'
+                         AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) THEN 'on'
+                    ELSE 'off'
+                END,
+               true) = 'on' AS is_on
 )
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
 SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
        $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15
-  FROM notify_lock
+  FROM notify
 ON CONFLICT DO NOTHING
-RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1
-             FROM notify_lock
-            WHERE notify_lock.is_acquired) AS is_notified;
-
--- name: enqueue_compact
--- Like `enqueue`, for a task that is due now and has neither key nor deadline, on a session whose insert trigger is off.
--- No ON CONFLICT: it would add 10 % to every send. A resend gets a unique violation instead.
-INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
-                           enqueue_sha)
-VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11)
-RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || queue_name))
-               THEN pg_notify('horsies_task_new', queue_name) IS NOT NULL
-               ELSE false
-           END AS is_notified;
-
--- name: enqueue_without_notify
--- Like `enqueue_compact`, without a notification.
-INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
-                           enqueue_sha)
-VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11);
-
--- name: enqueue_in_transaction
--- Like `enqueue`, in the caller's transaction, which may last: the insert trigger notifies at its commit. JSON is passed
--- as text, so that a type codec which the caller set on the connection has no effect.
-INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
-                           max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
-VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
-        $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15)
-ON CONFLICT DO NOTHING
-RETURNING true AS is_notified;
+RETURNING (SELECT is_on FROM notify) AS is_notified;
 
 -- name: notify_queues
 -- Notify the workers of these queues.
