@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from horsies.model.settings import TuiConfig
+from horsies.model.text import mask_values
 from horsies_tui.format import safe, sanitize
 from horsies_tui.keys import SharedScope, bindings
 
@@ -127,22 +128,7 @@ def redact(value: Any, settings: TuiConfig) -> Any:
         case "never":
             return MASK
         case "masked":
-            return mask_values(value, [re.compile(pattern, re.IGNORECASE) for pattern in settings.mask_keys])
-
-
-def mask_values(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
-    """Mask the values of all keys that match one of the patterns, at any depth."""
-    match value:
-        case Mapping():
-            entries = cast("Mapping[object, Any]", value).items()
-            return {
-                str(key): MASK if any(pattern.search(str(key)) for pattern in patterns) else mask_values(item, patterns)
-                for key, item in entries
-            }
-        case list() | tuple():
-            return [mask_values(item, patterns) for item in cast("Sequence[Any]", value)]
-        case _:
-            return value
+            return mask_values(value, settings.mask_keys, mask=MASK)
 
 
 def compact_json(value: Any, settings: TuiConfig) -> str:

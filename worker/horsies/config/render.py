@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
@@ -20,6 +19,7 @@ from horsies.config.keys import ENTRY_SECTION, QUEUE_SECTION, SECTION_KEYS
 from horsies.config.loader import value_at
 from horsies.config.sources import FILE_NAME, config_file_error
 from horsies.model.settings import DatabaseUrl, Settings
+from horsies.model.text import mask_values
 
 if TYPE_CHECKING:
     from horsies.config.keys import KeyPath, SettingKey
@@ -87,8 +87,6 @@ def _comment_out(text: str) -> Iterator[str]:
 
 # Settings in use, for `config show`
 
-HIDDEN = "***"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
@@ -101,15 +99,10 @@ class SettingRow:
 
 def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
     """List every setting in the order of horsies.toml, with secrets redacted."""
-    patterns = [re.compile(pattern, re.IGNORECASE) for pattern in loaded.tui.mask_keys]
-
-    def is_secret(name: str) -> bool:
-        return any(pattern.search(name) for pattern in patterns)
-
     return tuple(
         SettingRow(
             key=key,
-            value=_to_plain(value_at(loaded, path), is_secret),
+            value=mask_values(_to_plain(value_at(loaded, path)), loaded.tui.mask_keys),
             origin=loaded.origin_of(path),
         )
         for key, path in _keys_with_paths(loaded)
@@ -126,19 +119,18 @@ def _keys_with_paths(loaded: LoadedSettings) -> Iterator[tuple[str, KeyPath]]:
             yield from ((key.path, key.model_path) for key in keys.values())
 
 
-def _to_plain(value: Any, is_secret: Callable[[str], bool]) -> Any:
+def _to_plain(value: Any) -> Any:
     match value:
         case DatabaseUrl():
             return value.masked
         case Enum():
             return value.value
         case Settings():
-            return _to_plain({name: getattr(value, name) for name in type(value).model_fields}, is_secret)
+            return {name: _to_plain(getattr(value, name)) for name in type(value).model_fields}
         case list() | tuple():
-            return [_to_plain(item, is_secret) for item in cast("list[Any]", value)]
+            return [_to_plain(item) for item in cast("list[Any]", value)]
         case Mapping():
-            table = {str(name): item for name, item in cast("Mapping[Any, Any]", value).items()}
-            return {name: HIDDEN if is_secret(name) else _to_plain(item, is_secret) for name, item in table.items()}
+            return {str(name): _to_plain(item) for name, item in cast("Mapping[Any, Any]", value).items()}
         case date() | time():
             return value.isoformat()
         case None | bool() | int() | str():

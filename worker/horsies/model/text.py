@@ -1,11 +1,11 @@
-"""Make untrusted text (names, arguments, errors, results) safe for terminals, and describe validation errors."""
+"""Make untrusted text (names, arguments, errors, results) safe to show, and describe validation errors."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:  # `horsies --help` does not load pydantic
     from pydantic_core import ErrorDetails
@@ -36,6 +36,26 @@ def _escape(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def mask_values(value: Any, mask_keys: Iterable[str], *, mask: str = "***") -> Any:
+    """Replace the values of all keys that match one of the regular expressions, at any depth."""
+    patterns = [re.compile(pattern, re.IGNORECASE) for pattern in mask_keys]
+
+    def masked(value: Any) -> Any:
+        match value:
+            case Mapping():
+                entries = cast("Mapping[object, Any]", value).items()
+                return {str(key): mask if is_secret(str(key)) else masked(item) for key, item in entries}
+            case list() | tuple():
+                return [masked(item) for item in cast("Sequence[Any]", value)]
+            case _:
+                return value
+
+    def is_secret(key: str) -> bool:
+        return any(pattern.search(key) for pattern in patterns)
+
+    return masked(value)
 
 
 # Messages for pydantic errors
