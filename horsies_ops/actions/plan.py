@@ -177,7 +177,7 @@ SelectorLike: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | U
 async def plan(ops: Ops, action: Action, selector: SelectorLike, options: ActionOptions | None = None) -> Plan:
     """Check the action against every selected task; takes no locks and writes nothing."""
     database, selector = ops.session.database, Selector.of(selector)
-    builder = _PlanBuilder(action, options or ActionOptions())
+    builder = PlanBuilder(action, options or ActionOptions())
     if builder.options.kill and action is not Action.CANCEL:
         raise ValueError("kill works only with cancel; requeue stops running tasks itself, other actions let them run")
     now = await database.fetch_single(OPERATORS.server_time)
@@ -217,7 +217,7 @@ async def _select_by_filter(
             return
 
 
-class _PlanBuilder:
+class PlanBuilder:
     """Collects the selected tasks and what the action would do to each."""
 
     def __init__(self, action: Action, options: ActionOptions) -> None:

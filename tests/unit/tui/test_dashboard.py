@@ -4,7 +4,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import WORKERS
+from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks, ShowWorker
@@ -12,8 +12,6 @@ from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from tests.support.tui import NOON, eventually, running_app, screen_text, until_stable
-
-LOST = next(worker for worker in WORKERS if worker.is_lost)
 
 
 async def _move_to(pilot: Pilot[None], key: str) -> DashboardScreen:
@@ -37,19 +35,19 @@ async def test_task_alert_opens_its_tasks() -> None:
         (task_filter,) = {message.filter for message in messages if isinstance(message, ShowTasks)}
         await eventually(pilot, lambda: tasks.window.filter == task_filter)
         assert {row.status for row in tasks.list.rows} == {"RUNNING"}
-        assert LOST.id in {row.worker_id for row in tasks.list.rows}
+        assert LOST_WORKER.worker_id in {row.worker_id for row in tasks.list.rows}
 
 
 async def test_worker_alert_opens_that_worker() -> None:
     messages: list[Message] = []
     async with running_app(screen_id=ScreenId.DASHBOARD, hook=messages.append) as pilot:
-        await _move_to(pilot, f"dead {LOST.id}")
+        await _move_to(pilot, f"dead {LOST_WORKER.worker_id}")
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkersScreen))
         workers = pilot.app.screen
         assert isinstance(workers, WorkersScreen)
         assert any(isinstance(message, ShowWorker) for message in messages)
-        await eventually(pilot, lambda: workers.list.selection.cursor == LOST.id)
+        await eventually(pilot, lambda: workers.list.selection.cursor == LOST_WORKER.worker_id)
 
 
 async def test_cursor_stays_on_its_alert_when_others_change() -> None:
@@ -72,4 +70,4 @@ async def test_empty_system_has_no_task_alerts() -> None:
         await eventually(pilot, lambda: "no actions yet" in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
-        assert {row.key for row in screen.list.rows} <= {f"dead {LOST.id}"}
+        assert {row.key for row in screen.list.rows} <= {f"dead {worker.worker_id}" for worker in WORKERS}

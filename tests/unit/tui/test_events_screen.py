@@ -24,7 +24,7 @@ def _start_tasks(pilot: Pilot[None], system: DemoSystem, count: int) -> None:
     for _ in range(count):
         system.move(system.send(KINDS[0]).id, TaskStatus.RUNNING)
     queries = _screen(pilot).context.queries
-    for change in system.changes():
+    for change in system.take_changes():
         queries.change_log.append(change)
     queries.refresh("events")
 

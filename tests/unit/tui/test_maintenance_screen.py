@@ -28,13 +28,13 @@ async def test_cleanup_requires_typing_delete_and_database_name() -> None:
         await until_plan_dialog(pilot)
         await pilot.press(*"delete db2", "enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
-        assert system.maintenance.expired_rows
+        assert system.expired_rows
         await pilot.press("D")
         await until_plan_dialog(pilot)
         await pilot.press(*"delete db1/app", "enter")
         await eventually(pilot, lambda: "deleted 563,711 rows" in screen_text(pilot))
-        assert not system.maintenance.expired_rows
-        assert system.audit_log.rows[-1].action == "cleanup"
+        assert not system.expired_rows
+        assert system.audit_log[-1].action == "cleanup"
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ async def test_read_only_disables_sweep_and_cleanup() -> None:
         await pilot.press("D", "S")
         await pilot.pause()
         assert pilot.app.screen is _screen(pilot)
-        assert system.maintenance.expired_rows
+        assert system.expired_rows

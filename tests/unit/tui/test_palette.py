@@ -33,7 +33,7 @@ async def test_short_id_opens_task() -> None:
 
 async def test_run_id_opens_run() -> None:
     system = frozen_system()
-    run_id = next(iter(system.workflow_runs.runs))
+    run_id = next(iter(system.runs))
     async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _choose(pilot, str(run_id), f"Go to {run_id}")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))

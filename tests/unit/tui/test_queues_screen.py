@@ -34,19 +34,19 @@ async def test_pausing_a_queue_records_the_reason() -> None:
         await until_plan_dialog(pilot)
         assert "Pause queue mail" in screen_text(pilot)
         assert "horsies queue pause mail" in screen_text(pilot)
-        assert not system.audit_log.paused
+        assert "mail" not in system.paused_queues
         await pilot.press("tab", *"smtp is down", "enter", "y")
         await eventually(pilot, lambda: "mail is paused" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: "‖ paused" in screen_text(pilot))
-        assert system.audit_log.paused["mail"].reason == "smtp is down"
-        recorded = system.audit_log.rows[-1]
+        assert system.paused_queues["mail"].reason == "smtp is down"
+        recorded = system.audit_log[-1]
         assert (recorded.action, recorded.reason, recorded.affected) == ("pause_queue", "smtp is down", 1)
 
 
 async def test_same_key_resumes_a_paused_queue() -> None:
     system = frozen_system()
-    system.audit_log.pause("mail", "smtp is down")
+    system.paused_queues["mail"] = system.record_action("pause_queue", {}, affected=1, reason="smtp is down")
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
@@ -55,7 +55,7 @@ async def test_same_key_resumes_a_paused_queue() -> None:
         assert "smtp is down" in screen_text(pilot)
         await pilot.press("y")
         await eventually(pilot, lambda: "mail is resumed" in screen_text(pilot))
-        assert not system.audit_log.paused
+        assert "mail" not in system.paused_queues
 
 
 async def test_enter_in_preview_changes_nothing() -> None:
@@ -66,7 +66,7 @@ async def test_enter_in_preview_changes_nothing() -> None:
         await until_plan_dialog(pilot)
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
-        assert not system.audit_log.paused
+        assert "mail" not in system.paused_queues
 
 
 async def test_read_only_disables_pause() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from horsies.model.workflow.plan import WorkflowTaskStatus
 from horsies_ops.reads.workflows import WorkflowDetail
-from horsies_tui.demo.catalog import CRAWL, DIGEST, DemoNode, DemoWorkflow
+from horsies_tui.demo.catalog import CRAWL, DIGEST, DemoWorkflow, node
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, RunGraph, graph_lines
 from horsies_tui.theme import UNICODE
@@ -26,11 +26,11 @@ STATES = {
 
 def _run(workflow: DemoWorkflow, states: str) -> WorkflowDetail:
     """Return a run whose nodes have the given statuses, one letter each."""
-    runs = DemoSystem(lambda: NOON).workflow_runs
-    detail = runs.detail(runs.start_run(workflow).id)
-    assert detail is not None
-    nodes = tuple(replace(node, status=STATES[state]) for node, state in zip(detail.nodes, states, strict=True))
-    return replace(detail, nodes=nodes)
+    system = DemoSystem(lambda: NOON)
+    run = system.start_run(workflow)
+    states_of_nodes = zip(system.nodes[run.id], states, strict=True)
+    nodes = tuple(replace(node, status=STATES[state]) for node, state in states_of_nodes)
+    return WorkflowDetail(run=run, nodes=nodes, sub_workflows={})
 
 
 def _drawn(detail: WorkflowDetail, view: GraphView | None = None) -> list[str]:
@@ -45,10 +45,10 @@ def _lines(detail: WorkflowDetail, view: GraphView | None = None) -> list[NodeLi
 
 
 def test_custom_node_id_is_shown() -> None:
-    detail = _run(DemoWorkflow(name="prices", nodes=(DemoNode(name="price"), DemoNode(name="price")), output=1), "DD")
+    detail = _run(DemoWorkflow(name="prices", nodes=(node("etl.load"), node("etl.load")), output=1), "DD")
     apple, pear = detail.nodes
     named = replace(detail, nodes=(replace(apple, node_id="apple"), pear))
-    assert [line.text for line in _lines(named)] == ["✓ [0] apple (price)", "✓ [1] price ★"]
+    assert [line.text for line in _lines(named)] == ["✓ [0] apple (etl.load)", "✓ [1] etl.load ★"]
 
 
 def test_node_is_drawn_under_first_dependency_others_refer() -> None:
@@ -123,9 +123,7 @@ def test_layer_headings_count_statuses() -> None:
 
 
 def test_chain_deeper_than_recursion_limit_is_drawn() -> None:
-    chain = DemoWorkflow(
-        name="chain", nodes=tuple(DemoNode(name="etl.load", after=(at - 1,) if at else ()) for at in range(3000))
-    )
+    chain = DemoWorkflow(name="chain", nodes=(node("etl.load"), *(node("etl.load", at) for at in range(2999))))
     lines = _lines(_run(chain, "D" * 3000))
     assert len(lines) == 3000
     assert max(len(line.indent) for line in lines) < 45
@@ -137,9 +135,9 @@ def _graphs(draw: st.DrawFn) -> DemoWorkflow:
     """Draw any acyclic graph: a node depends on some of the nodes before it."""
     count = draw(st.integers(1, 30))
     nodes = [
-        DemoNode(
-            name=draw(st.sampled_from(["etl.load", "mail.send"])),
-            after=tuple(draw(st.lists(st.integers(0, at - 1), max_size=4, unique=True))) if at else (),
+        node(
+            draw(st.sampled_from(["etl.load", "mail.send"])),
+            *(draw(st.lists(st.integers(0, at - 1), max_size=4, unique=True)) if at else ()),
         )
         for at in range(count)
     ]

@@ -54,7 +54,7 @@ async def test_sweep_with_live_owners_requires_typed_count() -> None:
         await eventually(pilot, lambda: "Swept" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: "0 stale" in screen_text(pilot))
-        assert [row.action for row in system.audit_log.rows][-1] == "sweep"
+        assert [row.action for row in system.audit_log][-1] == "sweep"
 
 
 async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:

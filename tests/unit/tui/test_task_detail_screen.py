@@ -11,7 +11,7 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS
+from horsies_tui.demo.catalog import KINDS, LOST_WORKER
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, SharedScope, actions_in
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
@@ -34,7 +34,8 @@ from tests.support.tui import (
 
 def _stale(system: DemoSystem) -> TaskRecord:
     """Return the task of a lost worker, in its second attempt."""
-    return next(task for task in system.in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
+    running = system.in_state(TaskStatus.RUNNING)
+    return next(task for task in running if (task.worker_id, task.attempt_count) == (LOST_WORKER.worker_id, 1))
 
 
 async def _open(pilot: Pilot[None], task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> TaskDetailScreen:

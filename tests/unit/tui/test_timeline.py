@@ -1,57 +1,57 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import reads
-from horsies_tui.demo.catalog import KINDS
+from horsies_ops.reads.tasks import TaskRecord
+from horsies_tui.demo.catalog import KINDS, WORKERS
+from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.screens.tasks.detail import timeline_entries, wrap_parts
+from horsies_tui.screens.tasks.detail import TimelineEntry, timeline_entries, wrap_parts
 from tests.support.tui import NOON, frozen_system
 
 TEN_MINUTES = timedelta(minutes=10)
 
 
-def _descriptions(system: DemoSystem, **fields: object) -> list[str]:
-    task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
-    detail = reads.task_detail(replace(task, **fields), NOON)
-    return [entry.description for entry in timeline_entries(detail)]
+def _entries(system: DemoSystem, task: TaskRecord) -> tuple[TimelineEntry, ...]:
+    return timeline_entries(DemoSource(system, read_only=True, pace_s=None).task_detail(task))
+
+
+def _descriptions(system: DemoSystem, task: TaskRecord) -> list[str]:
+    return [entry.description for entry in _entries(system, task)]
 
 
 def test_pending_task_was_only_sent() -> None:
-    assert _descriptions(DemoSystem(lambda: NOON)) == ["sent"]
+    system = DemoSystem(lambda: NOON)
+    assert _descriptions(system, system.send(KINDS[0], at=NOON - TEN_MINUTES)) == ["sent"]
 
 
 def test_delayed_task_shows_when_due() -> None:
-    assert _descriptions(DemoSystem(lambda: NOON), enqueued_at=NOON + TEN_MINUTES) == ["sent", "due"]
+    system = DemoSystem(lambda: NOON)
+    assert _descriptions(system, system.send(KINDS[0], enqueued_at=NOON + TEN_MINUTES)) == ["sent", "due"]
 
 
 def test_failure_of_last_attempt_is_shown_once() -> None:
-    descriptions = _descriptions(
-        DemoSystem(lambda: NOON),
-        status=TaskStatus.FAILED,
-        started_at=NOON - timedelta(minutes=1),
-        finished_at=NOON,
-        attempt_count=1,
-        error_code="SMTP_TIMEOUT",
-    )
-    assert descriptions == ["sent", "#1 started", "#1 FAILED SMTP_TIMEOUT"]
+    system = DemoSystem(lambda: NOON)
+    task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
+    system.start(task.id, WORKERS[0], NOON - timedelta(minutes=1))
+    failed = system.finish(task.id, TaskStatus.FAILED, NOON)
+    assert _descriptions(system, failed) == ["sent", "#1 started", "#1 FAILED SMTP_TIMEOUT"]
 
 
 def test_finish_without_attempt_is_shown() -> None:
-    assert _descriptions(DemoSystem(lambda: NOON), status=TaskStatus.CANCELLED, finished_at=NOON) == [
-        "sent",
-        "CANCELLED",
-    ]
+    system = DemoSystem(lambda: NOON)
+    task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
+    assert _descriptions(system, system.move(task.id, TaskStatus.CANCELLED, finished_at=NOON)) == ["sent", "CANCELLED"]
 
 
 def test_entries_are_in_time_order() -> None:
-    stale = next(task for task in frozen_system().in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
-    entries = timeline_entries(reads.task_detail(stale, NOON))
+    system = frozen_system()
+    stale = next(task for task in system.in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
+    entries = _entries(system, stale)
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     assert [entry.description for entry in entries if "started" in entry.description] == ["#1 started", "#2 started"]
 

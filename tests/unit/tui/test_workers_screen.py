@@ -7,14 +7,14 @@ from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import WORKERS
+from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 ALIVE = WORKERS[0]
-LOST = next(worker for worker in WORKERS if worker.is_lost)
+LOST_ID = LOST_WORKER.worker_id
 
 
 def _screen(pilot: Pilot[None]) -> WorkersScreen:
@@ -32,24 +32,24 @@ async def _move_to(pilot: Pilot[None], worker_id: UUID) -> None:
 
 async def test_tasks_of_lost_worker_are_recovered() -> None:
     system = frozen_system()
-    held = [task.id for task in system.tasks.values() if task.worker_id == LOST.id and not _is_finished(task.status)]
+    held = [task.id for task in system.tasks.values() if task.worker_id == LOST_ID and not _is_finished(task.status)]
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
-        await _move_to(pilot, LOST.id)
+        await _move_to(pilot, LOST_ID)
         await pilot.press("R")
         await until_plan_dialog(pilot)
         assert f"Sweep {len(held)} tasks" in screen_text(pilot)
-        assert f"horsies sweep --worker {LOST.id}" in screen_text(pilot).replace("\n", "")
-        assert all(system.tasks[task_id].worker_id == LOST.id for task_id in held)
+        assert f"horsies sweep --worker {LOST_ID}" in screen_text(pilot).replace("\n", "")
+        assert all(system.tasks[task_id].worker_id == LOST_ID for task_id in held)
         await pilot.press("y")
         await eventually(pilot, lambda: "requeued 2" in screen_text(pilot))
-        assert not any(task.worker_id == LOST.id and not _is_finished(task.status) for task in system.tasks.values())
-        assert (system.audit_log.rows[-1].action, system.audit_log.rows[-1].affected) == ("sweep", len(held))
+        assert not any(task.worker_id == LOST_ID and not _is_finished(task.status) for task in system.tasks.values())
+        assert (system.audit_log[-1].action, system.audit_log[-1].affected) == ("sweep", len(held))
 
 
 async def test_healthy_worker_has_nothing_to_recover() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
-        await _move_to(pilot, ALIVE.id)
+        await _move_to(pilot, ALIVE.worker_id)
         before = dict(system.tasks)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -60,7 +60,7 @@ async def test_healthy_worker_has_nothing_to_recover() -> None:
 
 async def test_hidden_lost_workers_are_still_counted() -> None:
     async with running_app(screen_id=ScreenId.WORKERS) as pilot:
-        await _move_to(pilot, LOST.id)
+        await _move_to(pilot, LOST_ID)
         await pilot.press("x")
         await until_stable(pilot)
         assert [worker for worker in _screen(pilot).list.rows if not worker.is_alive] == []
@@ -72,7 +72,7 @@ async def test_hidden_lost_workers_are_still_counted() -> None:
 
 async def test_brackets_change_chart_window() -> None:
     async with running_app(screen_id=ScreenId.WORKERS) as pilot:
-        await _move_to(pilot, ALIVE.id)
+        await _move_to(pilot, ALIVE.worker_id)
         await pilot.press("right_square_bracket")
         await eventually(pilot, lambda: "window 1h" in screen_text(pilot))
         await pilot.press(*["left_square_bracket"] * len(CHART_WINDOWS))
@@ -81,7 +81,7 @@ async def test_brackets_change_chart_window() -> None:
 
 async def test_detail_pane_lists_held_tasks() -> None:
     async with running_app(screen_id=ScreenId.WORKERS) as pilot:
-        await _move_to(pilot, LOST.id)
+        await _move_to(pilot, LOST_ID)
         await eventually(pilot, lambda: "holds 5 tasks" in screen_text(pilot))
         assert "report.build" in screen_text(pilot)
 
@@ -89,11 +89,11 @@ async def test_detail_pane_lists_held_tasks() -> None:
 async def test_enter_opens_tasks_of_worker() -> None:
     messages: list[Message] = []
     async with running_app(screen_id=ScreenId.WORKERS, hook=messages.append) as pilot:
-        await _move_to(pilot, LOST.id)
+        await _move_to(pilot, LOST_ID)
         await pilot.press("enter")
         await eventually(pilot, lambda: any(isinstance(message, ShowTasks) for message in messages))
         task_filter = next(message.filter for message in messages if isinstance(message, ShowTasks))
-        assert task_filter.worker_id == str(LOST.id)
+        assert task_filter.worker_id == str(LOST_ID)
 
 
 def _is_finished(status: str) -> bool:

@@ -37,7 +37,7 @@ def _screen(pilot: Pilot[None]) -> WorkflowsScreen:
 
 
 def _run(system: DemoSystem, name: str, status: WorkflowStatus) -> WorkflowRecord:
-    return next(run for run in system.workflow_runs.runs.values() if (run.name, run.status) == (name, status))
+    return next(run for run in system.runs.values() if (run.name, run.status) == (name, status))
 
 
 async def _select_run(pilot: Pilot[None], run: WorkflowRecord) -> None:
@@ -76,11 +76,11 @@ async def test_narrow_terminal_shows_list_or_tree() -> None:
 async def test_tree_updates_while_run_advances() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
-        run = system.workflow_runs.start_run(ONBOARD)
+        run = system.start_run(ONBOARD)
         _screen(pilot).context.queries.invalidate_all()
         await _select_run(pilot, run)
         assert "○ [0] billing.charge" in screen_text(pilot)
-        system.workflow_runs.advance(run.id)
+        system.advance_run(run)
         _screen(pilot).context.queries.invalidate_all()
         await eventually(pilot, lambda: "◎ [0] billing.charge" in screen_text(pilot))
 
@@ -167,10 +167,10 @@ async def test_run_changes_after_preview_is_confirmed(
         await _select_run(pilot, run)
         await pilot.press(key)
         await until_plan_dialog(pilot)
-        assert system.workflow_runs.runs[run.id].status == before
+        assert system.runs[run.id].status == before
         await pilot.press("y")
         await eventually(pilot, lambda: "operator log" in screen_text(pilot) and "Enter close" in screen_text(pilot))
-        assert system.workflow_runs.runs[run.id].status == after
+        assert system.runs[run.id].status == after
 
 
 async def test_cancel_with_kill_requires_typed_count() -> None:
@@ -183,9 +183,9 @@ async def test_cancel_with_kill_requires_typed_count() -> None:
         await pilot.press("e")
         await eventually(pilot, lambda: "--kill" in screen_text(pilot))
         await pilot.press("y")
-        assert system.workflow_runs.runs[run.id].status == WorkflowStatus.RUNNING
+        assert system.runs[run.id].status == WorkflowStatus.RUNNING
         await pilot.press("6", "enter")
-        await eventually(pilot, lambda: system.workflow_runs.runs[run.id].status == WorkflowStatus.CANCELLED)
+        await eventually(pilot, lambda: system.runs[run.id].status == WorkflowStatus.CANCELLED)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_impossible_action_is_explained_and_not_offered(
         await until_plan_dialog(pilot)
         assert reason in screen_text(pilot)
         await pilot.press("y")
-        assert system.workflow_runs.runs[run.id] == run
+        assert system.runs[run.id] == run
 
 
 async def test_read_only_disables_all_actions() -> None:
@@ -225,7 +225,7 @@ async def test_next_run_is_unfolded_and_list_cursor_stays() -> None:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
         await _select_run(pilot, run)
         await pilot.press("z")
-        system.workflow_runs.start_run(ONBOARD)
+        system.start_run(ONBOARD)
         screen = _screen(pilot)
         count = len(screen.run_list.rows)
         screen.context.queries.invalidate_all()
@@ -245,7 +245,7 @@ async def test_deleted_run_is_not_queried_more_often() -> None:
     ) as pilot:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
         await _select_run(pilot, run)
-        del system.workflow_runs.runs[run.id]
+        del system.runs[run.id]
         _screen(pilot).context.queries.refresh("run")
         await eventually(pilot, lambda: _screen(pilot).detail is None)
         before = len(results)
@@ -278,7 +278,7 @@ async def test_open_tree_stays_when_run_leaves_list() -> None:
         screen.filter_bar.set_filter(WorkflowFilter(statuses=("FAILED", "RUNNING")))
         await _select_run(pilot, run)
         await pilot.press("enter")
-        system.workflow_runs.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)
+        system.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)
         screen.context.queries.invalidate_all()
         await eventually(pilot, lambda: screen.run_list.selection.index_of(run.id) is None)
         await eventually(pilot, lambda: screen.detail is not None and screen.detail.run.status == "CANCELLED")

@@ -20,9 +20,11 @@ class DemoOpener:
     """Opens data sources over one demo system; it advances every `pace_s` seconds, or never if None."""
 
     def __init__(self, system: DemoSystem | None = None, *, pace_s: float | None = 0.25) -> None:
-        self.system = system or DemoSystem.with_history()
+        self._system = system
         self._pace_s = pace_s
 
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
-        yield DemoSource(self.system, read_only=read_only, pace_s=self._pace_s)
+        # Created when it is opened, not before: the screen is painted first.
+        self._system = self._system or DemoSystem.with_history()
+        yield DemoSource(self._system, read_only=read_only, pace_s=self._pace_s)

@@ -1,40 +1,54 @@
-"""The demo system as a data source: answers the queries of the screens from memory."""
+"""The demo system as a data source: answers the reads of the screens and carries out their actions in memory."""
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from math import sin
+from typing import Any, Final
 from uuid import UUID
 
 from horsies.errors import Refused
+from horsies.model.events import EventKind
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
-from horsies.model.recovery.fleet import SweepOptions
-from horsies.model.retention import CleanupSummary
+from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import (
+    EffectivePolicy,
+    Fleet,
+    OperatorObserver,
+    SweepOptions,
+    effective_policy,
+    is_silent,
+)
+from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
-from horsies.recovery.report import SweepReport, SweptTask
-from horsies_ops.actions.plan import Plan, Selector
+from horsies.recovery.decide import StaleTask
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
+from horsies.store.recovery import StaleRow
+from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
 from horsies_ops.cleanup import CLEANUP, CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
+from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
-from horsies_ops.reads.server import Storage
-from horsies_ops.reads.stale import SilentTasks
+from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
+from horsies_ops.reads.stale import RecoveryDecision, SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import (
+    EVERY_TASK,
+    HeartbeatRow,
     PayloadPreview,
     TaskDetail,
+    TaskEventRow,
     TaskOrder,
     TaskPage,
     TaskRecord,
@@ -43,24 +57,30 @@ from horsies_ops.reads.tasks import (
 from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
 from horsies_ops.reads.workflows import (
     EVERY_WORKFLOW,
-    NodeRow,
     WorkflowDetail,
     WorkflowFilter,
     WorkflowPage,
     WorkflowRecord,
+    WorkflowRow,
 )
-from horsies_tui.demo import actions, reads
-from horsies_tui.demo.catalog import STALE_AFTER, WORKERS
+from horsies_tui.demo import catalog
+from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER, WORKERS, DemoQueue, DemoWorker, make_row
+from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
 
-if TYPE_CHECKING:
-    from horsies_tui.demo.system import DemoSystem
-    from horsies_tui.demo.workflows import DemoRuns
+SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+HEARTBEAT_INTERVAL: Final = 30 * SECOND
+SINCE_LAST_PASS: Final = 14 * SECOND
+BYTES_PER_ROW: Final = 900
 
-_ALL_TASKS: Final = TaskFilter()
 _DEFAULT_OPTIONS: Final = SweepOptions()
-_MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-_NOT_STARTED: Final = {WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED}
-_FAILED_OR_SKIPPED: Final = {WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED}
+_STATUS_AFTER: Final = {
+    Action.REQUEUE: TaskStatus.PENDING,
+    Action.FAIL: TaskStatus.FAILED,
+    Action.CANCEL: TaskStatus.CANCELLED,
+    Action.EXPIRE: TaskStatus.EXPIRED,
+}
+_WITHOUT_OWNER: Final = dict.fromkeys(("claimed_at", "started_at", "last_heartbeat_at", "worker_id"))
+_WITHOUT_TASK: Final = dict.fromkeys(("task_id", "started_at", "completed_at", "error_code", "error_message"))
 
 
 class DemoSource:
@@ -73,10 +93,6 @@ class DemoSource:
         self._read_only = read_only
         self._pace_s = pace_s
 
-    def _require_writable(self) -> None:
-        if self._read_only:
-            raise Refused("this connection is read-only")
-
     async def database_time(self) -> datetime:
         return self.system.now()
 
@@ -85,19 +101,21 @@ class DemoSource:
         while self._pace_s is not None:
             await asyncio.sleep(self._pace_s)
             self.system.step()
-            for change in self.system.changes():
+            for change in self.system.take_changes():
                 yield change
         # A stopped system stays connected: the feed must not end.
         await asyncio.Event().wait()
 
+    # Tasks
+
     def _matching(self, task_filter: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskRecord]:
         now = self.system.now()
         tasks = (self.system.tasks[task_id] for task_id in ids)
-        return tasks if task_filter.is_empty else (task for task in tasks if reads.matches(task, task_filter, now))
+        return tasks if task_filter.is_empty else (task for task in tasks if _matches(task, task_filter, now))
 
     async def list_tasks(
         self,
-        filter: TaskFilter = _ALL_TASKS,  # noqa: A002
+        filter: TaskFilter = EVERY_TASK,  # noqa: A002
         *,
         order: TaskOrder = TaskOrder.NEWEST_FIRST,
         after: UUID | None = None,
@@ -105,27 +123,18 @@ class DemoSource:
     ) -> TaskPage:
         ids = self.system.task_ids
         if order is TaskOrder.OLDEST_FIRST:
-            remaining = iter(ids[bisect_right(ids, after or UUID(int=0)) :])
+            remaining = [task_id for task_id in ids if after is None or task_id > after]
         else:
-            last = len(ids) if after is None else bisect_left(ids, after)
-            remaining = (ids[index] for index in range(last - 1, -1, -1))
-        found: list[TaskRecord] = []
-        for task in self._matching(filter, remaining):
-            found.append(task)
-            # One more than asked shows that there is a next page.
-            if len(found) > limit:
-                break
+            remaining = [task_id for task_id in reversed(ids) if after is None or task_id < after]
+        found = list(self._matching(filter, remaining))
         return TaskPage(tasks=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)
 
-    async def count_tasks(self, filter: TaskFilter = _ALL_TASKS, *, cap: int = 10_000) -> Count:  # noqa: A002
-        if filter.is_empty:
-            number = len(self.system.task_ids)
-        else:
-            number = sum(1 for _ in self._matching(filter, self.system.task_ids))
+    async def count_tasks(self, filter: TaskFilter = EVERY_TASK, *, cap: int = 10_000) -> Count:  # noqa: A002
+        number = sum(1 for _ in self._matching(filter, self.system.tasks))
         return Count(number=min(number, cap), is_capped=number > cap)
 
-    async def facets(self, filter: TaskFilter = _ALL_TASKS) -> Facets:  # noqa: A002
-        found = list(self._matching(filter, self.system.task_ids[-10_000:]))
+    async def facets(self, filter: TaskFilter = EVERY_TASK) -> Facets:  # noqa: A002
+        found = list(self._matching(filter, self.system.tasks))
         return Facets(
             statuses=_facets(task.status for task in found),
             queues=_facets(task.queue for task in found),
@@ -134,151 +143,429 @@ class DemoSource:
         )
 
     async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
-        found = (self.system.tasks.get(task_id) for task_id in sorted(ids, reverse=True))
-        return tuple(task for task in found if task is not None)
+        tasks = self.system.tasks
+        return tuple(tasks[task_id] for task_id in sorted(ids, reverse=True) if task_id in tasks)
+
+    async def tasks_by_short_id(self, short_id: str) -> tuple[ShortIdMatch, ...]:
+        found = self._matching(TaskFilter(ids=(short_id,)), self.system.tasks)
+        return tuple(make_row(ShortIdMatch, task) for task in found)
 
     async def payload_previews(self, ids: Iterable[UUID]) -> dict[UUID, PayloadPreview]:
-        found = (self.system.tasks[task_id] for task_id in ids if task_id in self.system.tasks)
-        return {
-            task.id: PayloadPreview(
-                id=task.id, size=len(task.kwargs_json), args_json=task.args_json, kwargs_json=task.kwargs_json
-            )
-            for task in found
-        }
+        found = [self.system.tasks[task_id] for task_id in ids if task_id in self.system.tasks]
+        return {task.id: make_row(PayloadPreview, task, size=len(task.kwargs_json)) for task in found}
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         task = self.system.tasks.get(UUID(str(task_id)))
-        return None if task is None else reads.task_detail(task, self.system.now())
+        return None if task is None else self.task_detail(task)
 
-    async def list_schedules(self) -> tuple[ScheduleRow, ...]:
-        return reads.schedules(self.system)
-
-    async def tasks_by_short_id(self, short_id: str) -> tuple[ShortIdMatch, ...]:
-        task_filter = replace(_ALL_TASKS, ids=(short_id,))
-        return tuple(
-            ShortIdMatch(id=task.id, name=task.name, status=task.status)
-            for task in self._matching(task_filter, self.system.task_ids)
+    def task_detail(self, task: TaskRecord) -> TaskDetail:
+        """The task with its attempts, and with heartbeats as often as a worker writes them."""
+        attempts = self.system.attempts.get(task.id, [])[::-1]
+        spans = [(attempt.claim_token, attempt.started_at, attempt.finished_at) for attempt in attempts]
+        decision = None
+        if task.last_heartbeat_at is not None:
+            spans.insert(0, (task.claim_token, task.started_at or task.last_heartbeat_at, task.last_heartbeat_at))
+            swept = self._stale_task(task, self._policy(_DEFAULT_OPTIONS)).to_swept_task(applied=False)
+            decision = make_row(RecoveryDecision, swept, threshold=swept.effective_threshold)
+        return TaskDetail(
+            task=task,
+            attempts=tuple(attempts),
+            heartbeats=tuple(heartbeat for span in spans for heartbeat in _heartbeats(*span)),
+            events=tuple(
+                TaskEventRow(at=attempt.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}')
+                for attempt in attempts
+                if attempt.will_retry
+            ),
+            recovery_decision=decision,
         )
 
     async def plan(self, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
-        if selector.ids is not None:
-            tasks = [self.system.tasks[task_id] for task_id in selector.ids if task_id in self.system.tasks]
+        now = self.system.now()
+        if selector.ids is None:
+            tasks = list(self._matching(selector.filter or EVERY_TASK, self.system.task_ids))
         else:
-            tasks = list(self._matching(selector.filter or _ALL_TASKS, self.system.task_ids))
-        return actions.build_plan(action, replace(selector, as_of=self.system.now()), options or ActionOptions(), tasks)
+            tasks = [self.system.tasks[task_id] for task_id in selector.ids if task_id in self.system.tasks]
+        builder = PlanBuilder(action, options or ActionOptions())
+        builder.add(
+            make_row(
+                TargetRow,
+                task,
+                task_name=task.name,
+                queue_name=task.queue,
+                is_workflow_task=task.workflow_id is not None,
+                is_delayed=task.status == TaskStatus.PENDING and task.enqueued_at > now,
+                has_run=task.attempt_count > 0,
+                has_live_owner=task.worker_id not in (None, LOST_WORKER.worker_id),
+            )
+            for task in tasks
+        )
+        return builder.build(replace(selector, as_of=now))
 
     async def apply(
         self, plan: Plan, *, progress: Callable[[ActionProgress], None] | None = None, stop: asyncio.Event | None = None
     ) -> ActionReport:
-        return await actions.apply_plan(self.system, plan, progress=progress, stop=stop, read_only=self._read_only)
+        del progress, stop  # a demo action is one step
+        targets = [(target, self.system.tasks[target.id]) for target in plan.targets]
+        tasks = [
+            task for target, task in targets if (task.status, task.claim_token) == (target.status, target.claim_token)
+        ]
+        moved = {target.id for target in plan.targets} - {task.id for task in tasks}
+        skipped = [*plan.refused, *(Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in moved)]
+        report = self._record(
+            plan.action,
+            plan.selector.to_audit(),
+            affected=len(tasks),
+            skipped=skipped,
+            reason=plan.options.reason,
+            task_ids=tuple(task.id for task in tasks),
+        )
+        if plan.action is Action.RETRY:
+            new = [self.system.send(catalog.KINDS_BY_NAME[task.name], retry_of=task.id) for task in tasks]
+            return replace(report, new_ids=tuple(task.id for task in new))
+        for task in tasks:
+            self._move(task, _STATUS_AFTER[plan.action])
+        return report
+
+    def _move(self, task: TaskRecord, status: TaskStatus, **fields: object) -> None:
+        """Take the task from its owner and give it the status that an operator or a sweep decided."""
+        now = self.system.now()
+        values: dict[str, object] = {"enqueued_at": now, **_WITHOUT_OWNER}
+        if status is not TaskStatus.PENDING:
+            values = {"finished_at": now, "last_heartbeat_at": None, "error_code": f"OPERATOR_{status}"}
+        self.system.move(task.id, status, **(values | fields))
 
     async def undo_retry(self, report: ActionReport) -> ActionReport:
-        return actions.undo_retry(self.system, report)
+        plan = await self.plan(Action.CANCEL, Selector(ids=report.new_ids))
+        return await self.apply(plan.only(TaskStatus.PENDING))
 
-    # Queues, workers and maintenance
-
-    async def overview(self) -> Overview:
-        system = self.system
-        counts = Counter(task.status for task in system.tasks.values())
-        queues = reads.queue_rows(system)
-        minute, day = reads.finished_counts(system, _MINUTE), reads.finished_counts(system, _DAY)
-        return Overview(
-            at=system.now(),
-            counts={status: Count(number=counts[status]) for status in TaskStatus},
-            queues=queues,
-            done_last_minute=minute[TaskStatus.COMPLETED],
-            failed_last_minute=minute[TaskStatus.FAILED],
-            failed_last_hour=Count(number=reads.finished_counts(system, _HOUR)[TaskStatus.FAILED]),
-            failed_last_day=Count(number=day[TaskStatus.FAILED]),
-            expired_last_day=Count(number=day[TaskStatus.EXPIRED]),
-            delayed=sum(queue.delayed for queue in queues),
-            oldest_due=max((queue.oldest_due_age for queue in queues if queue.oldest_due_age), default=None),
-            next_due=min((queue.next_due_in for queue in queues if queue.next_due_in), default=None),
-            oldest_claimed=max(_ages(system, TaskStatus.CLAIMED), default=None),
-            longest_running=max(_ages(system, TaskStatus.RUNNING), default=None),
-            stale_claimed=_count_stale(system, TaskStatus.CLAIMED),
-            stale_running=_count_stale(system, TaskStatus.RUNNING),
-            workers=Counter("lost" if worker.is_lost else "running" for worker in WORKERS),
-            workflows={status: Count(number=number) for status, number in system.workflow_runs.counts.items()},
-            slots=sum(worker.processes for worker in WORKERS if not worker.is_lost),
-            running=counts[TaskStatus.RUNNING],
+    def _record(
+        self,
+        action: str,
+        selector: Mapping[str, object],
+        *,
+        affected: int,
+        skipped: Sequence[Skipped] = (),
+        **fields: Any,
+    ) -> ActionReport:
+        """Write the audit entry of an action and return its report. Raises `Refused` if read-only."""
+        if self._read_only:
+            raise Refused("this connection is read-only")
+        counts = {"matched": affected + len(skipped), "affected": affected}
+        entry = self.system.record_action(action, selector, **counts, skipped=len(skipped), **fields)
+        return make_row(
+            ActionReport,
+            entry,
+            action=action,
+            skipped=tuple(skipped),
+            skipped_count=len(skipped),
+            audit_id=entry.id,
+            new_ids=(),
+            warnings=(),
         )
 
-    async def list_queues(self) -> tuple[QueueRow, ...]:
-        return reads.queue_rows(self.system)
+    # Recovery
 
-    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
-        del threshold
-        return reads.worker_rows(self.system)
+    def _policy(self, options: SweepOptions) -> EffectivePolicy:
+        fleet = Fleet(now=self.system.now(), server_started_at=self.system.started_at - DAY)
+        return effective_policy(OperatorObserver(local_config=self.settings.recovery), options, fleet)
 
-    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
-        return reads.worker_history(self.system, UUID(str(worker_id)), window)
+    def _stale_task(self, task: TaskRecord, policy: EffectivePolicy) -> StaleTask:
+        """The task with the decision that a real sweep would make."""
+        owner = next((worker for worker in WORKERS if worker.worker_id == task.worker_id), None)
+        row = make_row(
+            StaleRow,
+            task,
+            task_name=task.name,
+            queue_name=task.queue,
+            flags=task.flags_json,
+            task_options=task.options_json,
+            owner_id=task.worker_id,
+            now=self.system.now(),
+            owner_state=owner and owner.state,
+            owner_seen_at=owner and self._seen_at(owner),
+        )
+        return StaleTask.from_row(row, policy)
 
-    async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput:
-        return reads.throughput(self.system, window, buckets)
-
-    async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
-        return reads.queue_throughput(self.system, window, buckets)
-
-    async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]:
-        return reads.error_summary(self.system, window)
-
-    async def audit(
-        self, *, after: int | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[AuditRow, ...]:
-        rows = self.system.audit_log.rows
-        if after is not None:
-            return tuple(row for row in rows if row.id > after)[:limit]
-        return tuple(row for row in rows if before is None or row.id < before)[-limit:]
+    def _in_flight(self, options: SweepOptions) -> list[StaleTask]:
+        policy, tasks = self._policy(options), self.system.in_state(*IN_FLIGHT)
+        return [self._stale_task(task, policy) for task in tasks if options.worker_id in (None, task.worker_id)]
 
     async def stale_candidates(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SweepReport:
-        return actions.stale_candidates(self.system, options)
+        stale = [task for task in self._in_flight(options) if not task.is_fresh]
+        return SweepReport(
+            status=SweepStatus.WOULD_ACT if stale else SweepStatus.NOTHING,
+            dry_run=True,
+            thresholds=self._policy(options).thresholds,
+            worker_ids=tuple({task.row.owner_id for task in stale if task.row.owner_id}),
+            tasks=tuple(task.to_swept_task(applied=False) for task in stale),
+        )
 
     async def sweep(
         self, options: SweepOptions = _DEFAULT_OPTIONS, *, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> SweepReport:
         del stop  # a demo sweep is one step
-        return actions.sweep(self.system, options, reason=reason, read_only=self._read_only)
-
-    async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
-        return self._apply_queue_change(
-            "pause_queue", queue, reason, change=lambda: self.system.audit_log.pause(queue, reason)
+        preview = await self.stale_candidates(options)
+        selector = {"worker_id": str(options.worker_id)} if options.worker_id else {}
+        ids = tuple(task.task_id for task in preview.tasks)
+        self._record("sweep", selector, affected=len(ids), task_ids=ids, reason=reason)
+        for swept in preview.tasks:
+            task = self.system.tasks[swept.task_id]
+            if swept.decision is DecisionKind.FAIL:
+                self._move(task, TaskStatus.FAILED, error_code=swept.code)
+            else:
+                retry_count = task.retry_count + (swept.decision is DecisionKind.RETRY)
+                self._move(task, TaskStatus.PENDING, enqueued_at=swept.run_at, retry_count=retry_count)
+        return replace(
+            preview,
+            status=SweepStatus.DONE if preview.tasks else SweepStatus.NOTHING,
+            dry_run=False,
+            recovered_count=len(preview.tasks),
+            tasks=tuple(replace(task, applied=True) for task in preview.tasks),
         )
-
-    async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
-        return self._apply_queue_change(
-            "resume_queue", queue, reason, change=lambda: self.system.audit_log.resume(queue)
-        )
-
-    def _apply_queue_change(
-        self, action: str, queue: str, reason: str | None, *, change: Callable[[], bool]
-    ) -> ActionReport:
-        self._require_writable()
-        affected = int(change())
-        audit_id = self.system.audit_log.append(
-            action, affected=affected, skipped=1 - affected, reason=reason, filter_document={"queue": queue}
-        )
-        return ActionReport(action=action, matched=1, affected=affected, skipped_count=1 - affected, audit_id=audit_id)
 
     async def nearly_stale_tasks(
         self, within: timedelta, options: SweepOptions = _DEFAULT_OPTIONS
     ) -> tuple[SweptTask, ...]:
-        return actions.nearly_stale_tasks(self.system, options, within)
+        fresh = [task for task in self._in_flight(replace(options, worker_id=None)) if task.is_fresh]
+        return tuple(task.to_swept_task(applied=False) for task in fresh if task.silence >= task.threshold - within)
 
     async def silent_tasks(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SilentTasks | None:
-        return actions.silent_tasks(self.system, options)
+        fresh = [task for task in self._in_flight(options) if task.is_fresh]
+        return summarize_silent(task for task in fresh if task.silence >= 1.5 * HEARTBEAT_INTERVAL)
 
-    async def maintenance_status(self) -> MaintenanceStatus:
-        return self.system.maintenance.maintenance_status()
+    # Numbers
 
-    async def storage(self) -> Storage:
-        return self.system.maintenance.storage()
+    async def overview(self) -> Overview:
+        now, queues, errors = self.system.now(), await self.list_queues(), await self.error_summary(DAY)
+        tasks = self.system.tasks.values()
+        counts, runs = Counter(task.status for task in tasks), Counter(run.status for run in self.system.runs.values())
+        stale = Counter(task.task.status for task in self._in_flight(_DEFAULT_OPTIONS) if not task.is_fresh)
+        ages = {
+            status: max(
+                (now - task.claimed_at for task in self.system.in_state(status) if task.claimed_at), default=None
+            )
+            for status in IN_FLIGHT
+        }
+        failed_last_minute = sum(queue.failed_last_minute for queue in queues)
+        failures = [error for error in errors if error.status == TaskStatus.FAILED]
+        return Overview(
+            at=now,
+            counts={status: Count(number=counts[status]) for status in TaskStatus},
+            queues=queues,
+            done_last_minute=sum(queue.finished_last_minute for queue in queues) - failed_last_minute,
+            failed_last_minute=failed_last_minute,
+            failed_last_hour=Count(number=sum(error.last_hour for error in failures)),
+            failed_last_day=Count(number=sum(error.count for error in failures)),
+            expired_last_day=Count(number=counts[TaskStatus.EXPIRED]),
+            delayed=sum(queue.delayed for queue in queues),
+            oldest_due=max((queue.oldest_due_age for queue in queues if queue.oldest_due_age), default=None),
+            next_due=min((queue.next_due_in for queue in queues if queue.next_due_in), default=None),
+            oldest_claimed=ages[TaskStatus.CLAIMED],
+            longest_running=ages[TaskStatus.RUNNING],
+            stale_claimed=stale[TaskStatus.CLAIMED],
+            stale_running=stale[TaskStatus.RUNNING],
+            workers=Counter(worker.state for worker in WORKERS),
+            workflows={status: Count(number=number) for status, number in runs.items()},
+            slots=sum(worker.processes for worker in WORKERS if worker is not LOST_WORKER),
+            running=counts[TaskStatus.RUNNING],
+        )
+
+    async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput:
+        totals: dict[datetime, Counter[str]] = {}
+        for bucket in await self.queue_throughput(window, buckets):
+            totals.setdefault(bucket.at, Counter()).update(done=bucket.done, failed=bucket.failed)
+        return Throughput(
+            buckets=tuple(make_row(ThroughputBucket, at=at, **total) for at, total in totals.items()),
+            times=TimePercentiles(
+                wait_p50=2.1 * SECOND, wait_p95=3.8 * SECOND, run_p50=1.6 * SECOND, run_p95=7.9 * SECOND
+            ),
+        )
+
+    async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
+        """Made-up curves, higher for queues with more tasks."""
+        now, step, weights = self.system.now(), window / buckets, Counter[str]()
+        last = now - timedelta(seconds=now.timestamp() % step.total_seconds())
+        for kind in catalog.KINDS:
+            weights[kind.queue] += kind.weight
+        return tuple(
+            QueueBucket(
+                queue=queue,
+                at=last - (buckets - 1 - number) * step,
+                done=round(weight * (1 + sin(number / 3) / 2)),
+                failed=weight * number // 7 % 3,
+                longest_wait=(3 + weight * number % 17) * SECOND,
+            )
+            for number in range(buckets)
+            for queue, weight in weights.items()
+        )
+
+    async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]:
+        now, counts, last_hour = self.system.now(), Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+        for task in self.system.tasks.values():
+            if task.error_code is not None and task.finished_at is not None:
+                key = (task.name, task.error_code, task.status)
+                counts[key] += now - task.finished_at < window
+                last_hour[key] += now - task.finished_at < HOUR
+        return tuple(
+            ErrorCount(name=key[0], code=key[1], status=key[2], count=count, last_hour=last_hour[key])
+            for key, count in counts.most_common()
+        )
+
+    # Queues and workers
+
+    async def list_queues(self) -> tuple[QueueRow, ...]:
+        return tuple(self._queue_row(queue) for queue in catalog.QUEUES)
+
+    def _queue_row(self, queue: DemoQueue) -> QueueRow:
+        now, pause = self.system.now(), self.system.paused_queues.get(queue.name)
+        tasks = [task for task in self.system.tasks.values() if task.queue == queue.name]
+        counts = Counter(task.status for task in tasks)
+        waits = [now - task.enqueued_at for task in tasks if task.status == TaskStatus.PENDING]
+        due, delayed = [wait for wait in waits if wait >= 0 * SECOND], [-wait for wait in waits if wait < 0 * SECOND]
+        finished = Counter(task.status for task in tasks if task.finished_at and now - task.finished_at < MINUTE)
+        return make_row(
+            QueueRow,
+            queue,
+            paused_at=pause and pause.at,
+            paused_by=pause and pause.actor,
+            pause_reason=pause and pause.reason,
+            pending=len(due),
+            delayed=len(delayed),
+            claimed=counts[TaskStatus.CLAIMED],
+            running=counts[TaskStatus.RUNNING],
+            oldest_due_age=max(due, default=None),
+            next_due_in=min(delayed, default=None),
+            finished_last_minute=finished.total(),
+            failed_last_minute=finished[TaskStatus.FAILED],
+            served_by=sum(queue.name in worker.queues for worker in WORKERS if worker is not LOST_WORKER),
+        )
+
+    async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
+        paused = self.system.paused_queues
+        report = self._record("pause_queue", {"queue": queue}, affected=int(queue not in paused), reason=reason)
+        paused.setdefault(queue, self.system.audit_log[-1])
+        return report
+
+    async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
+        paused = self.system.paused_queues
+        report = self._record("resume_queue", {"queue": queue}, affected=int(queue in paused), reason=reason)
+        paused.pop(queue, None)
+        return report
+
+    def _seen_at(self, worker: DemoWorker) -> datetime:
+        """When the worker sent its last heartbeat."""
+        at = self.system.started_at if worker is LOST_WORKER else self.system.now()
+        return at - worker.silence_s * SECOND
+
+    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+        rows = [self._worker_row(worker, threshold) for worker in WORKERS]
+        return tuple(sorted(rows, key=lambda row: row.heartbeat_age))
+
+    def _worker_row(self, worker: DemoWorker, threshold: timedelta) -> WorkerRow:
+        now, seen_at = self.system.now(), self._seen_at(worker)
+        tasks = [task for task in self.system.in_state(*IN_FLIGHT) if task.worker_id == worker.worker_id]
+        counts, load = Counter(task.status for task in tasks), _snapshot(worker, seen_at, seen_at)
+        return make_row(
+            WorkerRow,
+            worker,
+            version="0.4.1",
+            started_at=self.system.started_at - DAY * worker.processes / 4,
+            last_heartbeat_at=seen_at,
+            heartbeat_age=now - seen_at,
+            is_stale=now - seen_at > threshold,
+            is_silent=is_silent(now - seen_at, self.settings.recovery),
+            tasks_running=counts[TaskStatus.RUNNING],
+            tasks_claimed=counts[TaskStatus.CLAIMED],
+            children_busy=min(counts[TaskStatus.RUNNING], worker.processes),
+            cpu_percent=load.cpu_percent,
+            memory_mb=load.memory_mb,
+            memory_percent=load.memory_percent,
+            listener="live",
+            listening_since=self.system.started_at - HOUR,
+            last_pass_at=now - SINCE_LAST_PASS,
+            disabled_operations=(),
+            warnings=(),
+        )
+
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
+        worker = next(worker for worker in WORKERS if worker.worker_id == UUID(str(worker_id)))
+        last = self._seen_at(worker)
+        count = int((last - self.system.now() + window) / HEARTBEAT_INTERVAL)
+        return tuple(_snapshot(worker, last - back * HEARTBEAT_INTERVAL, last) for back in range(count, -1, -1))
+
+    # Maintenance
+
+    async def list_schedules(self) -> tuple[ScheduleRow, ...]:
+        """The schedules of the catalog; an empty system has none."""
+        return tuple(self._schedule_row(*schedule) for schedule in catalog.SCHEDULES) if self.system.tasks else ()
+
+    def _schedule_row(
+        self, name: str, task_name: str, pattern: str, timezone: str, next_s: float | None, last_s: float, runs: int
+    ) -> ScheduleRow:
+        now, due_in = self.system.now(), None if next_s is None else next_s * SECOND
+        tasks = [task for task in self.system.tasks.values() if task.name == task_name and task.finished_at is not None]
+        return ScheduleRow(
+            name=name,
+            task_name=task_name,
+            pattern=pattern,
+            timezone=timezone,
+            is_enabled=due_in is not None,
+            next_run_at=None if due_in is None else now + due_in,
+            due_in=due_in,
+            last_run_at=now - last_s * SECOND,
+            last_task_id=tasks[-1].id if tasks else None,
+            last_status=tasks[-1].status if tasks else None,
+            last_error_code=tasks[-1].error_code if tasks else None,
+            run_count=runs,
+        )
+
+    async def audit(
+        self, *, after: int | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRow, ...]:
+        rows = self.system.audit_log
+        if after is not None:
+            return tuple(row for row in rows if row.id > after)[:limit]
+        return tuple(row for row in rows if before is None or row.id < before)[-limit:]
 
     async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]:
-        return tuple(self.system.maintenance.events[-limit:])
+        return tuple(self.system.events[-limit:])
+
+    async def maintenance_status(self) -> MaintenanceStatus:
+        now = self.system.now()
+        cleanups = [event.at for event in self.system.events if event.kind == EventKind.RETENTION_FINISHED]
+        return MaintenanceStatus(
+            at=now,
+            config=self.settings.recovery,
+            last_pass_at=now - SINCE_LAST_PASS,
+            last_pass_by=WORKERS[0].worker_id,
+            last_retention_at=max(cleanups, default=None),
+        )
+
+    async def storage(self) -> Storage:
+        at = self.system.now() - 11 * MINUTE
+        psql = OpenTransaction(pid=8123, application_name="psql", state="idle in transaction", age=41 * SECOND)
+        tables = [
+            TableStorage(name=name, bytes=size, rows=rows, dead_rows=dead, last_vacuum_at=at)
+            for name, size, rows, dead in catalog.TABLES
+        ]
+        return Storage(tables=tuple(tables), notify_queue_usage=0.0, longest_transaction=psql)
 
     async def cleanup_candidates(self) -> CleanupSummary:
-        return self.system.maintenance.candidates()
+        windows = RetentionWindows.of(self.settings.recovery, self.settings.retention)
+        return CleanupSummary(categories=tuple(self._expired(category, window) for category, window in windows))
+
+    def _expired(self, category: RetentionCategory, window: timedelta | None) -> CategoryCleanup:
+        rows = self.system.expired_rows.get(category, 0)
+        if window is None or not rows:
+            return CategoryCleanup(category=category, window=window)
+        return CategoryCleanup(
+            category=category,
+            window=window,
+            rows=rows,
+            bytes=rows * BYTES_PER_ROW,
+            oldest_at=self.system.now() - window * 1.04,
+            tables={category.table: rows},
+        )
 
     async def cleanup(
         self,
@@ -287,128 +574,179 @@ class DemoSource:
         progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> CleanupReport:
-        del stop
-        self._require_writable()
-        cleaned = self.system.maintenance.cleanup()
-        if progress is not None:
-            progress(ActionProgress(done=cleaned.rows, total=cleaned.rows, affected=cleaned.rows, skipped=0))
-        audit_id = self.system.audit_log.append(CLEANUP, affected=cleaned.rows, reason=reason)
-        return CleanupReport(is_dry_run=False, matched=cleaned.rows, cleaned=cleaned, audit_id=audit_id)
+        del progress, stop  # a demo cleanup is one step
+        deleted = await self.cleanup_candidates()
+        report = self._record(CLEANUP, {}, affected=deleted.rows, reason=reason)
+        self.system.expired_rows.clear()
+        self.system.record_event(EventKind.RETENTION_FINISHED, deleted.counts)
+        return CleanupReport(is_dry_run=False, matched=deleted.rows, cleaned=deleted, audit_id=report.audit_id)
 
     # Workflow runs
 
-    @property
-    def _runs(self) -> DemoRuns:
-        return self.system.workflow_runs
-
     async def list_workflows(
         self,
-        filter: WorkflowFilter = EVERY_WORKFLOW,  # noqa: A002  # as in `Ops`
+        filter: WorkflowFilter = EVERY_WORKFLOW,  # noqa: A002
         *,
         after: UUID | None = None,
         limit: int = 50,
     ) -> WorkflowPage:
-        matching = (run.id for run in self._runs.runs.values() if _matches_run(run, filter))
-        ids = [run_id for run_id in sorted(matching, reverse=True) if after is None or run_id < after]
-        page = tuple(self._runs.row(run_id) for run_id in ids[:limit])
-        return WorkflowPage(workflows=page, next=page[-1].id if len(ids) > limit else None)
+        runs = [
+            run
+            for run in self.system.runs.values()
+            if (not filter.statuses or run.status in filter.statuses)
+            and (not filter.names or _matches_any(run.name, filter.names))
+            and (not filter.root_only or run.parent_id is None)
+            and (after is None or run.id < after)
+        ]
+        rows = [self._run_row(run) for run in sorted(runs, key=lambda run: run.id, reverse=True)]
+        return WorkflowPage(workflows=tuple(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
     async def workflow(self, workflow_id: str | UUID) -> WorkflowDetail | None:
-        return self._runs.detail(UUID(str(workflow_id)))
+        run = self.system.runs.get(UUID(str(workflow_id)))
+        if run is None:
+            return None
+        return WorkflowDetail(
+            run=replace(run, age=self.system.now() - run.created_at),
+            nodes=self.system.nodes[run.id],
+            sub_workflows={
+                other.id: self._run_row(other) for other in self.system.runs.values() if other.parent_id == run.id
+            },
+        )
+
+    def _run_row(self, run: WorkflowRecord) -> WorkflowRow:
+        counts = Counter(node.status for node in self.system.nodes[run.id])
+        return make_row(
+            WorkflowRow,
+            run,
+            age=self.system.now() - run.created_at,
+            total=counts.total(),
+            done=counts[WorkflowTaskStatus.COMPLETED],
+            failed=counts[WorkflowTaskStatus.FAILED],
+            skipped=counts[WorkflowTaskStatus.SKIPPED],
+            running=counts[WorkflowTaskStatus.RUNNING],
+        )
 
     async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        del reason
-        return self._apply_run_change("pause_workflow", workflow_id, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED)
+        return self._change_run("pause_workflow", workflow_id, reason)
 
     async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        del reason
-        return self._apply_run_change("resume_workflow", workflow_id, WorkflowStatus.PAUSED, WorkflowStatus.RUNNING)
+        return self._change_run("resume_workflow", workflow_id, reason)
 
     async def cancel_workflow(
         self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
     ) -> ActionReport:
-        del kill, reason
-        run = self._writable_run(workflow_id)
-        is_open = not WorkflowStatus(run.status).is_terminal
-        if is_open:
-            self._set_node_statuses(run, _NOT_STARTED, WorkflowTaskStatus.SKIPPED)
-            self._runs.change(run.id, status=WorkflowStatus.CANCELLED, completed_at=self.system.now())
-        return _run_report("cancel_workflow", run, is_changed=is_open)
+        del kill  # there are no processes
+        return self._change_run("cancel_workflow", workflow_id, reason)
 
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        del reason
-        run = self._writable_run(workflow_id)
-        to_retry = sum(node.status in _FAILED_OR_SKIPPED for node in self._runs.nodes[run.id])
-        can_retry = WorkflowStatus(run.status).is_terminal and to_retry > 0
-        if can_retry:
-            self._set_node_statuses(run, _FAILED_OR_SKIPPED, WorkflowTaskStatus.PENDING)
-            self._runs.change(
-                run.id, status=WorkflowStatus.RUNNING, completed_at=None, error_code=None, generation=run.generation + 1
-            )
-        return _run_report("retry_workflow", run, is_changed=can_retry, nodes=to_retry)
+        return self._change_run("retry_workflow", workflow_id, reason)
 
-    def _apply_run_change(
-        self,
-        action: str,
-        workflow_id: str | UUID,
-        before: WorkflowStatus,
-        after: WorkflowStatus,
-    ) -> ActionReport:
-        run = self._writable_run(workflow_id)
-        if run.status == before:
-            paused_at = self.system.now() if after is WorkflowStatus.PAUSED else None
-            self._runs.change(run.id, status=after, paused_at=paused_at)
-        return _run_report(action, run, is_changed=run.status == before)
+    def _change_run(self, action: str, workflow_id: str | UUID, reason: str | None) -> ActionReport:
+        """Change a run and its nodes if its status allows that."""
+        run, change = self.system.runs[UUID(str(workflow_id))], _RUN_CHANGES[action]
+        is_allowed, now = run.status in change.allowed, self.system.now()
+        skipped = () if is_allowed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
+        report = self._record(
+            action, {"workflow_id": str(run.id)}, affected=int(is_allowed), skipped=skipped, reason=reason
+        )
+        if not is_allowed:
+            return report
+        nodes = self.system.nodes[run.id]
+        reset = [node.index for node in nodes if node.status in change.reset]
+        self.system.nodes[run.id] = tuple(
+            replace(node, status=change.reset_to, **_WITHOUT_TASK) if node.index in reset else node for node in nodes
+        )
+        self.system.runs[run.id] = replace(
+            run,
+            status=change.status,
+            paused_at=now if change.status is WorkflowStatus.PAUSED else None,
+            completed_at=now if change.status is WorkflowStatus.CANCELLED else None,
+            error_code=None,
+        )
+        return replace(report, retried_nodes=len(reset))
 
-    def _set_node_statuses(
-        self, run: WorkflowRecord, before: set[WorkflowTaskStatus], after: WorkflowTaskStatus
-    ) -> None:
-        """Set nodes in one of the statuses `before` to `after` and clear their tasks."""
-        nodes = self._runs.nodes[run.id]
-        self._runs.set_nodes(run.id, {node.index: _reset_node(node, after) for node in nodes if node.status in before})
 
-    def _writable_run(self, workflow_id: str | UUID) -> WorkflowRecord:
-        self._require_writable()
-        return self._runs.runs[UUID(str(workflow_id))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunChange:
+    """The effect of an action on a run with one of the statuses `allowed`, and on its nodes."""
+
+    allowed: tuple[WorkflowStatus, ...]
+    status: WorkflowStatus
+    reset: tuple[WorkflowTaskStatus, ...] = ()
+    """Nodes with one of these statuses lose their task and get the status `reset_to`."""
+    reset_to: WorkflowTaskStatus = WorkflowTaskStatus.PENDING
+
+
+_RUN_CHANGES: Final = {
+    "pause_workflow": _RunChange(allowed=(WorkflowStatus.RUNNING,), status=WorkflowStatus.PAUSED),
+    "resume_workflow": _RunChange(allowed=(WorkflowStatus.PAUSED,), status=WorkflowStatus.RUNNING),
+    "cancel_workflow": _RunChange(
+        allowed=(WorkflowStatus.RUNNING, WorkflowStatus.PAUSED),
+        status=WorkflowStatus.CANCELLED,
+        reset=(WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED),
+        reset_to=WorkflowTaskStatus.SKIPPED,
+    ),
+    "retry_workflow": _RunChange(
+        allowed=(WorkflowStatus.FAILED, WorkflowStatus.CANCELLED),
+        status=WorkflowStatus.RUNNING,
+        reset=(WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED),
+    ),
+}
 
 
 def _facets(values: Iterable[str]) -> tuple[Facet, ...]:
     return tuple(Facet(value=value, count=count) for value, count in Counter(values).most_common())
 
 
-def _count_stale(system: DemoSystem, status: TaskStatus) -> int:
-    now, threshold = system.now(), STALE_AFTER[status]
-    tasks = system.in_state(status)
-    return sum(now - task.last_heartbeat_at > threshold for task in tasks if task.last_heartbeat_at)
+def _heartbeats(token: int, start: datetime, end: datetime) -> list[HeartbeatRow]:
+    """One per interval, newest first."""
+    times = [start + number * HEARTBEAT_INTERVAL for number in range(int((end - start) / HEARTBEAT_INTERVAL), 0, -1)]
+    return [make_row(HeartbeatRow, role="runner", sender_id="w", claim_token=token, at=at) for at in times]
 
 
-def _ages(system: DemoSystem, status: TaskStatus) -> list[timedelta]:
-    now = system.now()
-    return [now - (task.started_at or task.claimed_at or now) for task in system.in_state(status)]
-
-
-def _matches_run(run: WorkflowRecord, workflow_filter: WorkflowFilter) -> bool:
-    return (
-        (not workflow_filter.statuses or run.status in workflow_filter.statuses)
-        and (not workflow_filter.names or any(fnmatchcase(run.name, name) for name in workflow_filter.names))
-        and not (workflow_filter.root_only and run.parent_id is not None)
+def _snapshot(worker: DemoWorker, at: datetime, last: datetime) -> SnapshotRow:
+    """A made-up load; the lost worker ran out of memory in its last 20 minutes."""
+    load = 0.6 + 0.25 * sin(at.timestamp() / 97 + worker.pid)
+    memory = max(46, 96 - (last - at) / MINUTE * 2.5) if worker is LOST_WORKER else 30 + 20 * load
+    return SnapshotRow(
+        at=at,
+        processes=worker.processes,
+        tasks_running=round(worker.processes * load),
+        tasks_claimed=round(3 * load),
+        cpu_percent=round(75 + 25 * load if worker is HOT_WORKER else 70 * load, 1),
+        memory_percent=round(memory, 1),
+        memory_mb=round(memory * 40.96, 1),
     )
 
 
-def _reset_node(node: NodeRow, status: WorkflowTaskStatus) -> NodeRow:
-    return replace(
-        node, status=status, task_id=None, started_at=None, completed_at=None, error_code=None, error_message=None
-    )
+def _matches_any(text: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, glob) for glob in globs)
 
 
-def _run_report(action: str, run: WorkflowRecord, *, is_changed: bool, nodes: int = 0) -> ActionReport:
-    skipped = () if is_changed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
-    return ActionReport(
-        action=action,
-        matched=1,
-        affected=int(is_changed),
-        skipped=skipped,
-        skipped_count=len(skipped),
-        audit_id=5522,
-        retried_nodes=nodes if is_changed else 0,
-    )
+_CONDITIONS: Final[Mapping[str, Callable[[TaskRecord, Any, datetime], bool]]] = {
+    "ids": lambda task, ids, _: any(str(task.id).endswith(text.lower()) for text in ids),
+    "statuses": lambda task, statuses, _: task.status in statuses,
+    "queues": lambda task, queues, _: task.queue in queues,
+    "names": lambda task, globs, _: _matches_any(task.name, globs),
+    "error_codes": lambda task, globs, _: _matches_any(task.error_code or "", globs),
+    "worker_id": lambda task, text, _: str(task.worker_id).endswith(text.lower()),
+    "workflow_id": lambda task, text, _: str(task.workflow_id).endswith(text.lower()),
+    "older_than": lambda task, age, now: now - task.sent_at > age,
+    "newer_than": lambda task, age, now: now - task.sent_at < age,
+    "text": lambda task, text, _: text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower(),
+    "min_wait": lambda task, wait, now: (task.claimed_at or now) - task.enqueued_at >= wait,
+    "min_run": lambda task, run, now: (task.finished_at or now) - (task.started_at or now) >= run,
+    "min_silence": lambda task, silence, now: now - (task.last_heartbeat_at or now) >= silence,
+    "min_attempts": lambda task, number, _: task.attempt_count >= number,
+    "due_later": lambda task, is_later, now: is_later is (task.status == "PENDING" and task.enqueued_at > now),
+}
+"""Whether a task meets a condition, by the name of the filter's field."""
+
+
+def _matches(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> bool:
+    """Whether the task meets every condition that is set, and no excluded filter."""
+    for name, is_met in _CONDITIONS.items():
+        value = getattr(task_filter, name)
+        if value not in (None, (), []) and not is_met(task, value, now):
+            return False
+    return not any(_matches(task, excluded, now) for excluded in task_filter.excluded)
