@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from horsies.model.capacity import QueueCapacity
 from horsies.model.recovery.fleet import WorkerObserver
+from horsies.model.retry import CRASH, SHUTDOWN, AttemptState, Cancel, Cause, Fail, Retry, decide_retry
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
 from horsies.store.claims import (
@@ -50,14 +51,17 @@ from tests.support.task_model import (
     QUEUES,
     TASK_SPECS,
     THRESHOLD,
+    ExpectedTask,
     StoredAttempt,
     StoredTables,
     StoredTask,
     TaskSpec,
-    delay_after,
+    retry_policy,
 )
 
 R = TypeVar("R")
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Only the delay of a retry counts, not when it was decided."""
 
 TICK_S: Final = 600.0
 """One unit of simulated time; so long that real time passing on a slow test machine does not matter."""
@@ -225,18 +229,19 @@ class SimulatedWorker:
     async def expire(self, claim_ref: ClaimRef) -> bool:
         return bool(await self._claims.expire([TaskExpiry(claim=claim_ref, document=ERR)]))
 
-    async def finish(self, claim_ref: ClaimRef, code: str, *, requests_retry: bool) -> bool:
-        """Store the outcome of an attempt; returns whether it was accepted."""
+    async def finish(self, claim_ref: ClaimRef, code: str, task: ExpectedTask | None) -> bool:
+        """Store the outcome of an attempt of `task`, as it was when claimed; returns whether it was accepted."""
         is_ok = code == OK
+        decision = None if is_ok or task is None else _decide_retry(task, code)
         finish = FinishedAttempt(
             claim=claim_ref,
             outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
             document=f'{{"ok": {claim_ref.claim_token}}}' if is_ok else ERR,
             error_code=None if is_ok else code,
-            retry_delay_s=delay_after(code) * TICK_S if requests_retry else None,
-            poison_document=ERR if code == CRASHED else None,
+            retry_delay_s=(decision.at - EPOCH).total_seconds() if isinstance(decision, Retry) else None,
+            is_crash=code == CRASHED,
         )
-        return bool(await self._finishes.finish([finish], max_crashes=MAX_CRASHES))
+        return bool(await self._finishes.finish([finish]))
 
     async def release(self, claim_ref: ClaimRef, phase: TaskPhase) -> bool:
         """Release a task that has not begun; returns whether its claim was still valid."""
@@ -263,6 +268,17 @@ class SimulatedWorker:
 
 def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:
     return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
+
+
+def _decide_retry(task: ExpectedTask, code: str) -> Retry | Fail | Cancel:
+    state = AttemptState(
+        policy=retry_policy(task.spec, tick_s=TICK_S),
+        retry_count=task.retries_used,
+        crash_count=task.crashes,
+        max_crashes=MAX_CRASHES,
+    )
+    cause = {CRASHED: CRASH, SHUTDOWN.code: SHUTDOWN}.get(code, Cause(code=code))
+    return decide_retry(state, cause, now=EPOCH, jitter=0.0)
 
 
 # Random choices of the state machine

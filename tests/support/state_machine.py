@@ -291,10 +291,7 @@ class QueueStateMachine(RuleBasedStateMachine):
         """Finish a task; twice if the first answer was lost."""
         for _ in range(times):
             task = self._owned_task(claim_ref, RUNNING)
-            requests_retry = (
-                claim_ref.task_id in self._model.tasks and code in self._model.tasks[claim_ref.task_id].spec.codes
-            )
-            is_accepted = self._aging.run(worker.finish(claim_ref, code, requests_retry=requests_retry))
+            is_accepted = self._aging.run(worker.finish(claim_ref, code, self._model.tasks.get(claim_ref.task_id)))
             self._expect(f"C2 end of {task}", is_accepted, task is not None)
             if task is not None:
                 task.finish(code, self._model.now)

@@ -57,14 +57,18 @@ def delay_after(code: str) -> float:
     return 0 if code == SHUTDOWN else RETRY_DELAY
 
 
+def retry_policy(spec: TaskSpec, *, tick_s: float) -> RetryPolicy | None:
+    if not (spec.retries and spec.codes):
+        return None
+    delays = [int(RETRY_DELAY * tick_s)] * spec.retries
+    return RetryPolicy.fixed(delays, auto_retry_for=spec.codes, jitter=False)
+
+
 def send_payload(task_id: str, spec: TaskSpec, *, tick_s: float) -> TaskSendPayload:
     """The payload of a send."""
     now = datetime.now(UTC)
-    options: dict[str, object] = {}
-    if spec.retries and spec.codes:
-        delays = [int(RETRY_DELAY * tick_s)] * spec.retries
-        policy = RetryPolicy.fixed(delays, auto_retry_for=spec.codes, jitter=False)
-        options = {"retry_policy": policy.model_dump(mode="json")}
+    policy = retry_policy(spec, tick_s=tick_s)
+    options = {} if policy is None else {"retry_policy": policy.model_dump(mode="json")}
     return TaskSendPayload(
         task_id=task_id,
         task_name="mail.send",
@@ -186,11 +190,10 @@ class ExpectedTask:
         is_poison = code == CRASHED and self.crashes >= MAX_CRASHES
         due_at = now + delay_after(code)
         is_overdue = due_at >= self.good_until
+        is_listed = code in self.spec.codes or (code == SHUTDOWN and CRASHED in self.spec.codes)
         self._fail(
             now,
-            will_retry=code in self.spec.codes
-            and self.retries_used < self.spec.retries
-            and not (is_poison or is_overdue),
+            will_retry=is_listed and self.retries_used < self.spec.retries and not (is_poison or is_overdue),
         )
         if self.status is PENDING:
             self.retries_used += 1

@@ -183,11 +183,11 @@ class WorkflowDriver:
         """Store the outcomes of these tasks without advancing their runs."""
         finishes = [self._finish(row, outcome(row.task_name)) for row in rows]
         if finishes:
-            await FinishStore(self.database).finish(finishes, max_crashes=3)
+            await FinishStore(self.database).finish(finishes)
 
     async def retry(self, row: ClaimedRow) -> None:
         """Store a failure with a retry."""
-        await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)], max_crashes=3)
+        await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)])
 
     async def run(
         self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None, at_once: int = 1000

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from horsies.errors import ValidationReport as ValidationReport
     from horsies.errors import WorkflowValidationError as WorkflowValidationError
     from horsies.model.recovery.decision import RecoveredWorkers as RecoveredWorkers
-    from horsies.model.recovery.decision import Recovery as Recovery
     from horsies.model.recovery.decision import RecoveryContext as RecoveryContext
     from horsies.model.recovery.decision import RecoveryReason as RecoveryReason
     from horsies.model.result import BrokerOperationError as BrokerOperationError
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from horsies.model.result import WorkerStateSnapshot as WorkerStateSnapshot
     from horsies.model.result import is_err as is_err
     from horsies.model.result import is_ok as is_ok
+    from horsies.model.retry import Recovery as Recovery
     from horsies.model.retry import RetryPolicy as RetryPolicy
     from horsies.model.send import TaskSendError as TaskSendError
     from horsies.model.send import TaskSendErrorCode as TaskSendErrorCode
@@ -159,7 +159,6 @@ _MODULES = {
     ),
     "horsies.model.recovery.decision": (
         "RecoveredWorkers",
-        "Recovery",
         "RecoveryContext",
         "RecoveryReason",
     ),
@@ -177,7 +176,7 @@ _MODULES = {
         "is_err",
         "is_ok",
     ),
-    "horsies.model.retry": ("RetryPolicy",),
+    "horsies.model.retry": ("Recovery", "RetryPolicy"),
     "horsies.model.send": (
         "TaskSendError",
         "TaskSendErrorCode",

@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies.model.recovery.decision import Recovery, RecoveryContext
+from horsies.model.recovery.decision import RecoveryContext
 from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.retry import Recovery
 from horsies.recovery.hooks import HookCaller, RecoveryHooks
 from horsies.recovery.report import SweepReport
 from horsies.recovery.sweep import WorkflowHealing, sweep

@@ -41,13 +41,11 @@ def _failed(ref: ClaimRef, **others: Any) -> FinishedAttempt:
 
 
 def _crashed(ref: ClaimRef, **others: Any) -> FinishedAttempt:
-    return _failed(ref, error_code="WORKER_CRASHED", poison_document=POISON, **others)
+    return _failed(ref, error_code="WORKER_CRASHED", is_crash=True, **others)
 
 
-async def _finish(
-    database: Database, *finishes: FinishedAttempt, max_crashes: int = 10, events: Sequence[str] = ()
-) -> list[str]:
-    rows = await FinishStore(database).finish(finishes, max_crashes=max_crashes, events=events)
+async def _finish(database: Database, *finishes: FinishedAttempt, events: Sequence[str] = ()) -> list[str]:
+    rows = await FinishStore(database).finish(finishes, events=events)
     return [row.status for row in rows]
 
 
@@ -120,14 +118,15 @@ async def test_task_of_stopped_workflow_may_finish_but_not_retry(
     assert await only_row(connection, "horsies_task_attempts", "error_code", "will_retry") == ("SMTP_DOWN", False)
 
 
-async def test_crash_is_counted_and_last_allowed_one_is_poison(
+async def test_crash_is_counted_and_poison_has_its_own_code(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url, max_retries=9)
     reason = "recovered after worker interruption: CHILD_DIED"
-    for expected in ("PENDING", "FAILED"):
-        crash = _crashed(await claim_and_start(database), retry_delay_s=0.0, failed_reason=reason)
-        assert await _finish(database, crash, max_crashes=2) == [expected]
+    crash = _crashed(await claim_and_start(database), retry_delay_s=0.0, failed_reason=reason)
+    assert await _finish(database, crash) == ["PENDING"]
+    last_crash = _crashed(await claim_and_start(database), final_code="POISON_TASK", document=POISON)
+    assert await _finish(database, last_crash) == ["FAILED"]
     row = ("crash_count", "retry_count", "error_code", "result", "failed_reason")
     assert await only_row(connection, "horsies_tasks", *row) == (2, 1, "POISON_TASK", POISON, reason)
     attempts = await connection.fetch("SELECT attempt, error_code FROM horsies_task_attempts ORDER BY attempt")

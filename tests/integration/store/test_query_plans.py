@@ -115,8 +115,9 @@ async def _index_rows(connection: Connection) -> int:
 
 async def test_finish_looks_up_rows_by_key(large: Connection) -> None:
     refs = _claim_columns(await _claim(large))
-    texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(6)]]
-    assert await _rows_read(large, CLAIMS.finish.sql, *refs, *texts, 10, "{}", []) <= 5 * BATCH
+    nulls = [None] * BATCH
+    failures = [["FAILED"] * BATCH, ['{"err": null}'] * BATCH, *[nulls] * 4, [False] * BATCH, nulls, nulls]
+    assert await _rows_read(large, CLAIMS.finish.sql, *refs, *failures, "{}", []) <= 5 * BATCH
 
 
 async def test_start_release_and_heartbeat_look_up_rows_by_key(large: Connection) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from horsies.store.claims import CLAIMS
 from horsies.store.database import Database
-from horsies.store.execution import EXECUTION
 from horsies.store.listen import NOTIFY
 from horsies.store.migrate import SCHEMA
 from horsies.store.operators import OPERATORS
@@ -37,7 +36,7 @@ from tests.support.databases import Cluster
 TASK_QUERIES = (TASK_READS, SEARCH, STALE_READS)
 SYSTEM_QUERIES = (SERVER_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS, COUNTERS)
 READS = (*TASK_QUERIES, *SYSTEM_QUERIES, WORKFLOW_READS, SCHEDULE_READS)
-STORE = (SCHEMA, NOTIFY, TASKS, EXECUTION, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
+STORE = (SCHEMA, NOTIFY, TASKS, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
 EVERY_QUERY = list(every_query(*STORE, *READS))
 
 

@@ -231,10 +231,10 @@ def test_hundreds_of_tasks_expire_in_one_drain(app: Horsies, run_sql: RunSql) ->
     assert run_sql("SELECT count(*) FROM horsies_tasks WHERE status = 'EXPIRED'")[0][0] == 701
 
 
-def test_unknown_task_is_a_worker_failure(app: Horsies, database_url: str) -> None:
-    sender = Horsies(AppConfig(broker=PostgresConfig(database_url=database_url)))
+def test_unknown_task_is_a_worker_failure(app: Horsies) -> None:
+    sender = Horsies(app.config)
 
-    @sender.task("elsewhere")
+    @sender.task("elsewhere", queue_name="mail")
     def elsewhere() -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
 
@@ -242,8 +242,9 @@ def test_unknown_task_is_a_worker_failure(app: Horsies, database_url: str) -> No
     drain(app)
     task = info_of(handle)
     assert (task.status, task.error_code) == (TaskStatus.FAILED, OperationalErrorCode.WORKER_RESOLUTION_ERROR)
-    assert task.failed_reason == "no task named 'elsewhere' in this app"
-    assert [attempt.outcome for attempt in attempts_of(handle)] == [TaskAttemptOutcome.WORKER_FAILURE]
+    (attempt,) = attempts_of(handle)
+    assert attempt.outcome is TaskAttemptOutcome.WORKER_FAILURE
+    assert attempt.error_message == "task 'elsewhere' is not registered in this worker"
     sender.close()
 
 
@@ -257,8 +258,9 @@ def test_invalid_stored_arguments_are_a_worker_failure(app: Horsies, run_sql: Ru
     drain(app)
     task = info_of(handle)
     assert task.error_code == OperationalErrorCode.WORKER_SERIALIZATION_ERROR
-    assert [attempt.outcome for attempt in attempts_of(handle)] == [TaskAttemptOutcome.WORKER_FAILURE]
-    assert "number" in (task.failed_reason or "")
+    (attempt,) = attempts_of(handle)
+    assert attempt.outcome is TaskAttemptOutcome.WORKER_FAILURE
+    assert "number" in (attempt.error_message or "")
 
 
 def test_result_rejected_by_server_fails_the_task(app: Horsies, run_sql: RunSql) -> None:
@@ -271,7 +273,7 @@ def test_result_rejected_by_server_fails_the_task(app: Horsies, run_sql: RunSql)
     drain(app)
     task = info_of(handle)
     assert (task.status, task.error_code) == (TaskStatus.FAILED, OperationalErrorCode.WORKER_SERIALIZATION_ERROR)
-    assert "picky" in (task.failed_reason or "")
+    assert "picky" in (handle.get(timeout_ms=0).err_value.message or "")
 
 
 def test_ok_value_of_wrong_type_is_a_mismatch(app: Horsies) -> None:
@@ -309,6 +311,27 @@ def test_unknown_queue_is_rejected(app: Horsies) -> None:
         drain(app, queues=["mail", "urgnt"])
     assert refused.value.code is ErrorCode.TASK_INVALID_QUEUE
     assert "urgent" in str(refused.value.help_text)
+
+
+def test_expired_tasks_of_other_queues_are_left(app: Horsies) -> None:
+    @app.task("letter", queue_name="mail")
+    def letter() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    handle = letter.with_options(good_until=LONG_AGO).send().unwrap()
+    drain(app, queues=["urgent"])
+    assert info_of(handle).status is TaskStatus.PENDING
+
+
+def test_retry_clears_a_kill_request(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("flaky", queue_name="mail", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
+    def flaky() -> TaskResult[None, TaskError]:
+        run_sql("UPDATE horsies_tasks SET kill_requested = true")
+        raise TimeoutError
+
+    flaky.send().unwrap()
+    assert drain(app) == 1
+    assert [tuple(row) for row in run_sql("SELECT status, kill_requested FROM horsies_tasks")] == [("PENDING", False)]
 
 
 def test_paused_queue_is_not_drained(app: Horsies, run_sql: RunSql) -> None:

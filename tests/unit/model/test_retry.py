@@ -10,13 +10,21 @@ from pydantic import BaseModel, ValidationError
 
 from horsies.errors import TaskDefinitionError
 from horsies.model.retry import (
-    GiveUp,
-    GiveUpReason,
-    RetryAt,
+    CRASH,
+    SHUTDOWN,
+    TIMEOUT,
+    AttemptState,
+    Cancel,
+    Cause,
+    Fail,
+    FailReason,
+    Recovery,
+    RecoveryKind,
+    Retry,
     RetryPolicy,
-    RetryState,
     backoff_delay_s,
     decide_retry,
+    stored_policy,
 )
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 
@@ -166,8 +174,13 @@ def test_policy_is_frozen() -> None:
         TIMEOUT_POLICY.max_retries = 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(("retry_number", "expected"), [(1, 60.0), (2, 300.0), (3, 300.0)])
-def test_fixed_delays_repeat_the_last_interval(retry_number: int, expected: float) -> None:
+@pytest.mark.parametrize("stored", [{}, {"retry_policy": None}, {"retry_policy": {"max_retries": 99}}])
+def test_missing_or_invalid_stored_policy_counts_as_none(stored: dict[str, object]) -> None:
+    assert stored_policy(stored) is None
+
+
+@pytest.mark.parametrize(("retry_number", "expected"), [(1, 60.0), (2, 300.0)])
+def test_fixed_delays_follow_the_intervals(retry_number: int, expected: float) -> None:
     assert backoff_delay_s(TIMEOUT_POLICY, retry_number, 1.0) == expected
 
 
@@ -178,60 +191,128 @@ def test_exponential_delays_double_up_to_the_cap(retry_number: int, expected: fl
     assert backoff_delay_s(policy, retry_number, 0.0) == expected
 
 
-@given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
-def test_jitter_adds_at_most_a_quarter(policy: RetryPolicy, retry_number: int, jitter: float) -> None:
+@given(policy=policies, retry=st.integers(1, 20), jitter=st.floats(0, 1))
+def test_jitter_adds_at_most_a_quarter(policy: RetryPolicy, retry: int, jitter: float) -> None:
+    retry_number = min(retry, policy.max_retries)
     without = backoff_delay_s(policy, retry_number, 0.0)
     delay = backoff_delay_s(policy, retry_number, jitter)
 
     assert without <= delay <= without * 1.25
 
 
-@given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
-def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry_number: int, jitter: float) -> None:
+@given(policy=policies, retry=st.integers(1, 20), jitter=st.floats(0, 1))
+def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry: int, jitter: float) -> None:
     cap = policy.max_delay_seconds
-    assert cap is None or backoff_delay_s(policy, retry_number, jitter) <= cap
+    assert cap is None or backoff_delay_s(policy, min(retry, policy.max_retries), jitter) <= cap
 
 
-@pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
+@pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (3, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
 def test_invalid_retry_number_or_jitter_is_rejected(retry_number: int, jitter: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         backoff_delay_s(TIMEOUT_POLICY, retry_number, jitter)
 
 
-def test_listed_code_is_retried_after_its_delay() -> None:
-    decision = decide_retry(RetryState(policy=TIMEOUT_POLICY, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
+# What follows a failed attempt
 
-    assert decision == RetryAt(NOW + timedelta(seconds=300))
+LISTED_CODES = ("A", "TASK_TIMEOUT", "WORKER_CRASHED", "SHUTDOWN")
+HOUR = timedelta(hours=1)
+
+
+def listing(*codes: str) -> RetryPolicy:
+    return RetryPolicy.fixed([60, 300], auto_retry_for=codes, jitter=False)
+
+
+def state(policy: RetryPolicy | None = None, **fields: Any) -> AttemptState:
+    return AttemptState(policy=policy, max_crashes=3, **fields)
+
+
+def retry_in(seconds: float, retry_count: int = 1) -> Retry:
+    return Retry(at=NOW + timedelta(seconds=seconds), retry_count=retry_count)
+
+
+def fail(code: str | None, reason: FailReason) -> Fail:
+    return Fail(code=code, reason=reason)
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "reason"),
+    ("task", "cause", "expected"),
     [
-        (RetryState(policy=None, retry_count=0), "TASK_TIMEOUT", GiveUpReason.NO_POLICY),
-        (RetryState(policy=TIMEOUT_POLICY, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
-        (RetryState(policy=TIMEOUT_POLICY, retry_count=0), None, GiveUpReason.NOT_LISTED),
-        (RetryState(policy=TIMEOUT_POLICY, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
+        (state(listing("A")), Cause(code="A"), retry_in(60)),
+        (state(listing("A"), retry_count=1), Cause(code="A"), retry_in(300, 2)),
+        (state(), Cause(code="A"), fail("A", FailReason.NO_POLICY)),
+        (state(listing("A")), Cause(code="B"), fail("B", FailReason.NOT_LISTED)),
+        (state(listing("A")), Cause(code=None), fail(None, FailReason.NOT_LISTED)),
+        (state(listing("A"), retry_count=2), Cause(code="A"), fail("A", FailReason.NO_RETRIES_LEFT)),
+        (state(listing("A"), retry_count=2**31 - 1), Cause(code="A"), fail("A", FailReason.NO_RETRIES_LEFT)),
+        (state(listing("TASK_TIMEOUT")), TIMEOUT, retry_in(60)),
+        (state(listing("WORKER_CRASHED")), TIMEOUT, fail("TASK_TIMEOUT", FailReason.NOT_LISTED)),
+        (state(listing("WORKER_CRASHED")), CRASH, retry_in(60)),
+        (state(listing("SHUTDOWN")), CRASH, fail("WORKER_CRASHED", FailReason.NOT_LISTED)),
+        (state(listing("WORKER_CRASHED"), crash_count=1), CRASH, retry_in(60)),
+        (state(listing("WORKER_CRASHED"), crash_count=2), CRASH, fail("POISON_TASK", FailReason.TOO_MANY_CRASHES)),
+        (state(crash_count=2), CRASH, fail("POISON_TASK", FailReason.TOO_MANY_CRASHES)),
+        (state(listing("SHUTDOWN")), SHUTDOWN, retry_in(0)),
+        (state(listing("WORKER_CRASHED"), crash_count=2), SHUTDOWN, retry_in(0)),
+        (state(listing("SHUTDOWN"), retry_count=2), SHUTDOWN, fail("SHUTDOWN", FailReason.NO_RETRIES_LEFT)),
+        (state(listing("A")), SHUTDOWN, fail("SHUTDOWN", FailReason.NOT_LISTED)),
+        (state(listing("A"), no_restart="paused"), Cause(code="A"), Cancel()),
+        (state(listing("A"), no_restart="paused"), Cause(code="B"), fail("B", FailReason.NOT_LISTED)),
     ],
 )
-def test_reasons_to_give_up(state: RetryState, code: str | None, reason: GiveUpReason) -> None:
-    assert decide_retry(state, code, now=NOW, jitter=0.0) == GiveUp(reason)
+def test_what_follows_a_failed_attempt(task: AttemptState, cause: Cause, expected: object) -> None:
+    assert decide_retry(task, cause, now=NOW, jitter=0.5) == expected
 
 
 @pytest.mark.parametrize(("seconds", "is_retried"), [(61, True), (60, False), (59, False)])
 def test_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -> None:
-    state = RetryState(policy=TIMEOUT_POLICY, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
+    task = state(listing("A"), good_until=NOW + timedelta(seconds=seconds))
 
-    decision = decide_retry(state, "TASK_TIMEOUT", now=NOW, jitter=0.0)
+    decision = decide_retry(task, Cause(code="A"), now=NOW, jitter=0.0)
 
-    assert decision == (RetryAt(NOW + timedelta(seconds=60)) if is_retried else GiveUp(GiveUpReason.TOO_LATE))
+    assert decision == (retry_in(60) if is_retried else fail("A", FailReason.TOO_LATE))
 
 
 @pytest.mark.parametrize(("not_before_s", "due_s"), [(10, 60), (90, 90)])
 def test_retry_waits_for_the_later_of_both_delays(not_before_s: int, due_s: int) -> None:
-    state = RetryState(policy=TIMEOUT_POLICY, retry_count=0)
+    not_before = NOW + timedelta(seconds=not_before_s)
 
-    decision = decide_retry(
-        state, "TASK_TIMEOUT", now=NOW, jitter=0.0, not_before=NOW + timedelta(seconds=not_before_s)
-    )
+    decision = decide_retry(state(listing("A")), Cause(code="A"), now=NOW, jitter=0.0, not_before=not_before)
 
-    assert decision == RetryAt(NOW + timedelta(seconds=due_s))
+    assert decision == retry_in(due_s)
+
+
+states = st.builds(
+    AttemptState,
+    policy=st.none() | policies | st.builds(listing, st.sampled_from(LISTED_CODES)),
+    retry_count=st.integers(0, 25),
+    crash_count=st.integers(0, 5),
+    max_crashes=st.integers(1, 5),
+    good_until=st.none() | st.timedeltas(-HOUR, 100 * HOUR).map(NOW.__add__),
+    no_restart=st.sampled_from([None, "paused", "cancelled"]),
+)
+causes = st.sampled_from([CRASH, SHUTDOWN, TIMEOUT, Cause(code="A"), Cause(code=None)])
+answers = st.sampled_from([None, Recovery.default(), Recovery.fail_with_backoff(), Recovery.reschedule(NOW + HOUR)])
+
+
+@given(task=states, cause=causes, jitter=st.floats(0, 1), answer=answers)
+def test_every_decision_keeps_the_promises(
+    task: AttemptState, cause: Cause, jitter: float, answer: Recovery | None
+) -> None:
+    decision = decide_retry(task, cause, now=NOW, jitter=jitter, answer=answer)
+
+    is_poison = cause.is_crash and task.crash_count + 1 >= (task.max_crashes or 0)
+    assert (isinstance(decision, Fail) and decision.code == "POISON_TASK") == is_poison
+    if isinstance(decision, Fail):
+        assert is_poison or decision.code == cause.code
+        return
+    # Started again, or cancelled only because of its workflow: every limit is kept, or a hook decided otherwise.
+    assert isinstance(decision, Cancel) == (task.no_restart is not None)
+    if isinstance(decision, Retry):
+        assert decision.at >= NOW
+        assert task.good_until is None or decision.at < task.good_until
+    if answer is not None and answer.kind is RecoveryKind.RESCHEDULE:
+        return
+    assert task.policy is not None
+    assert task.retry_count < task.policy.max_retries
+    if answer is None or answer.kind is RecoveryKind.DEFAULT:
+        assert {cause.code, cause.also_listed_as} & set(task.policy.auto_retry_for)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, RecoveryReason
+from horsies.model.recovery.decision import RecoveredWorkers, RecoveryContext, RecoveryReason
+from horsies.model.retry import Recovery, RecoveryKind
 from horsies.model.task import TaskInfo, TaskStatus
 from horsies.recovery.hooks import MAX_LATE_CALLS, HookCaller, HookFailure, RecoveryHooks
 

@@ -251,10 +251,10 @@ def test_unencodable_ok_value_is_a_worker_failure(app: Horsies) -> None:
         return TaskResult(ok=float("inf"))
 
     with inline(app) as ended:
-        code = infinite.send().unwrap().get().err_value.error_code
-    assert code is OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+        error = infinite.send().unwrap().get().err_value
+    assert error.error_code is OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+    assert "cannot be stored" in (error.message or "")
     assert [attempt.outcome for attempt in ended[0].attempts or ()] == [TaskAttemptOutcome.WORKER_FAILURE]
-    assert "cannot be stored" in (ended[0].failed_reason or "")
 
 
 def test_bulk_send_runs_items_in_order(app: Horsies) -> None:

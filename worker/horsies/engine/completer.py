@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
@@ -16,7 +15,7 @@ from horsies.engine.in_flight import InFlight, InFlightTask, Phase
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
-from horsies.model.crash import FailAttempt, retry_delay_s
+from horsies.model.retry import Cause
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.store.claims import ClaimStatusRow, FinishedAttempt, FinishStore
@@ -77,7 +76,6 @@ class Completer:
         *,
         fence: SelfFence,
         backoff: Backoff,
-        max_crashes: int,
         on_stored: Callable[[], None],
         on_retry: Callable[[float], None],
         on_nodes_finished: Callable[[], None],
@@ -87,7 +85,6 @@ class Completer:
         self._in_flight = in_flight
         self._reporter = reporter
         self._fence = fence
-        self._max_crashes = max_crashes
         self._on_stored = on_stored
         self._on_retry = on_retry
         self._on_nodes_finished = on_nodes_finished
@@ -109,53 +106,21 @@ class Completer:
 
     def complete(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
         """Store the outcome that a child reported; a retry policy may turn a failure into a retry."""
-        delay_s = None
-        if outcome.outcome is not TaskAttemptOutcome.COMPLETED:
-            delay_s = retry_delay_s(task.retry_policy, task.row.retry_count, outcome.error_code, jitter=random.random())  # noqa: S311  # jitter, not security
-            if outcome.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
-                self._on_unknown_task(task.row.task_name)
-        finish = FinishedAttempt(
-            claim=task.claim,
-            outcome=outcome.outcome,
-            document=outcome.document.decode(),
-            error_code=outcome.error_code,
-            error_message=outcome.error_message,
-            retry_delay_s=delay_s,
-            pid=_pid_of(task),
-        )
-        self._enqueue(task, finish)
+        if outcome.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
+            self._on_unknown_task(task.row.task_name)
+        self.store(task, finished_attempt(task, outcome))
 
-    def complete_interrupted(
-        self, task: InFlightTask, failure: FailAttempt, *, event_when_stored: events.Event | None = None
+    def store(
+        self, task: InFlightTask, finish: FinishedAttempt, *, event_when_stored: events.Event | None = None
     ) -> None:
-        """Store the failure of an attempt that ended with its child, or that this worker stopped.
-
-        After a crash, the SQL statement checks the crash limit and stores `poison_error` if it is reached.
-        `event_when_stored` is emitted unless the database refuses the outcome.
-        """
-        finish = FinishedAttempt(
-            claim=task.claim,
-            outcome=TaskAttemptOutcome.FAILED,
-            document=error_document(failure.error),
-            error_code=failure.error.error_code,
-            error_message=failure.error.message,
-            failed_reason=failure.failed_reason,
-            retry_delay_s=failure.retry_delay_s,
-            poison_document=None if failure.poison_error is None else error_document(failure.poison_error),
-            pid=_pid_of(task),
-        )
-        self._enqueue(task, finish, event_when_stored)
+        """Store an outcome with the next batch; `event_when_stored` is emitted unless the database refuses it."""
+        task.cancel_timer()
+        task.phase = Phase.STORING
+        self._batcher.put([UnstoredOutcome(task, finish, event_when_stored)])
 
     async def run(self, stop: asyncio.Event) -> None:
         """Store outcomes until `stop` is set and none is left."""
         await self._batcher.run(stop)
-
-    def _enqueue(
-        self, task: InFlightTask, finish: FinishedAttempt, event_when_stored: events.Event | None = None
-    ) -> None:
-        task.cancel_timer()
-        task.phase = Phase.STORING
-        self._batcher.put([UnstoredOutcome(task, finish, event_when_stored)])
 
     async def _store_batch(self, batch: list[UnstoredOutcome]) -> list[ClaimStatusRow]:
         sent_at = time.monotonic()
@@ -163,9 +128,7 @@ class Completer:
         were_sent = [unstored.was_sent for unstored in batch]
         for unstored in batch:
             unstored.was_sent = True
-        rows = await self._store.finish(
-            [unstored.finish for unstored in batch], max_crashes=self._max_crashes, events=changes
-        )
+        rows = await self._store.finish([unstored.finish for unstored in batch], events=changes)
         self._fence.record_statement(sent_at)
         await self._check_missing(batch, rows, were_sent)
         return rows
@@ -275,22 +238,36 @@ class Completer:
         )
 
     def _on_row_refused(self, unstored: UnstoredOutcome, error: StatementFailed) -> None:
-        """The database will never accept this row, so store a failure in its place."""
-        code = OperationalErrorCode.WORKER_SERIALIZATION_ERROR
-        failure = TaskError(error_code=code, message=f"the database rejected the result: {error.message}")
-        finish = FinishedAttempt(
-            claim=unstored.task.claim,
-            outcome=TaskAttemptOutcome.WORKER_FAILURE,
-            document=error_document(failure),
-            error_code=code,
-            error_message=failure.message,
-            pid=unstored.finish.pid,
-        )
-        self._batcher.put([UnstoredOutcome(unstored.task, finish)])
+        self._batcher.put([UnstoredOutcome(unstored.task, refused_attempt(unstored.finish, error))])
 
 
-def _pid_of(task: InFlightTask) -> int | None:
-    return None if task.child is None else task.child.pid
+def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAttempt:
+    """Build what is stored for an outcome that a child reported; the policy may turn a failure into a retry."""
+    is_completed = outcome.outcome is TaskAttemptOutcome.COMPLETED
+    delay_s = None if is_completed else task.decide_retry(Cause(code=outcome.error_code))
+    return FinishedAttempt(
+        claim=task.claim,
+        outcome=outcome.outcome,
+        document=outcome.document.decode(),
+        error_code=outcome.error_code,
+        error_message=outcome.error_message,
+        retry_delay_s=delay_s if isinstance(delay_s, float) else None,
+        pid=None if task.child is None else task.child.pid,
+    )
+
+
+def refused_attempt(finish: FinishedAttempt, error: StatementFailed) -> FinishedAttempt:
+    """Build the failure that is stored in place of an outcome that the database will never accept."""
+    code = OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+    failure = TaskError(error_code=code, message=f"the database rejected the result: {error.message}")
+    return FinishedAttempt(
+        claim=finish.claim,
+        outcome=TaskAttemptOutcome.WORKER_FAILURE,
+        document=error_document(failure),
+        error_code=code,
+        error_message=failure.message,
+        pid=finish.pid,
+    )
 
 
 class WriteBatcher(Generic[T, R]):

@@ -10,19 +10,16 @@ from uuid import UUID
 from horsies.engine import events
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError
-from horsies.model.crash import FailAttempt
 from horsies.model.recovery.decision import RecoveryContext, RecoveryReason
-from horsies.model.task_result import OperationalErrorCode
+from horsies.model.retry import CRASH, SHUTDOWN, Cause
 from horsies.recovery.hooks import HookCaller
 from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
     from horsies.engine.in_flight import InFlightTask
 
-_REASONS: dict[object, RecoveryReason] = {
-    OperationalErrorCode.WORKER_CRASHED: RecoveryReason.CHILD_DIED,
-    OperationalErrorCode.SHUTDOWN: RecoveryReason.SHUTDOWN,
-}
+INTERRUPTION_REASONS = {CRASH: RecoveryReason.CHILD_DIED, SHUTDOWN: RecoveryReason.SHUTDOWN}
+"""Causes that count as interruptions; a timeout is a normal outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +48,9 @@ class InterruptionNotifier:
         self._to_notify: list[Interruption] = []
         self._woken = asyncio.Event()
 
-    def on_attempt_failed(self, task: InFlightTask, failure: FailAttempt) -> None:
+    def on_attempt_failed(self, task: InFlightTask, cause: Cause) -> None:
         """Remember an interrupted attempt until its outcome is stored."""
-        reason = _REASONS.get(failure.error.error_code)
+        reason = INTERRUPTION_REASONS.get(cause)
         if reason is not None and self._hooks.has_interrupted_hooks:
             key = task.key
             self._unstored[key.task_id, key.claim_token] = Interruption(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
@@ -25,7 +27,7 @@ from horsies.model.capacity import (
     split_into_chunks,
 )
 from horsies.model.crash import Kill, KillReason
-from horsies.model.retry import RetryPolicy
+from horsies.model.retry import AttemptState, Cancel, Cause, Fail, Retry, decide_retry, stored_policy
 from horsies.store.claims import ClaimedRow, ClaimRef
 
 if TYPE_CHECKING:
@@ -77,14 +79,22 @@ class InFlightTask:
     def timeout_ms(self) -> int | None:
         return self.options.get("timeout_ms")
 
-    @property
-    def retry_policy(self) -> RetryPolicy | None:
-        """The policy stored with the task; an invalid one counts as none."""
-        stored = self.options.get("retry_policy")
-        try:
-            return None if stored is None else RetryPolicy.model_validate(stored)
-        except ValueError:
-            return None
+    def decide_retry(self, cause: Cause, *, max_crashes: int | None = None) -> float | Fail | Cancel:
+        """Return the delay in seconds until this attempt is retried, or why it is not.
+
+        The statement that stores the outcome adds the delay to the database time. It also checks `good_until`, by the
+        same clock, and whether the workflow was paused or cancelled meanwhile.
+        """
+        now = datetime.now(UTC)  # any time would do: only the difference is used
+        row = self.row
+        state = AttemptState(
+            policy=stored_policy(self.options),
+            retry_count=row.retry_count,
+            crash_count=row.crash_count,
+            max_crashes=max_crashes,
+        )
+        decision = decide_retry(state, cause, now=now, jitter=random.random())  # noqa: S311  # jitter, not security
+        return (decision.at - now).total_seconds() if isinstance(decision, Retry) else decision
 
     def cancel_timer(self) -> None:
         if self.timer is not None:

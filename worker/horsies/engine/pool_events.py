@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.completer import Completer
+from horsies.engine.hooks import INTERRUPTION_REASONS
 from horsies.engine.in_flight import InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
-from horsies.model.crash import (
-    AssignedTask,
-    Crash,
-    Death,
-    DropTask,
-    FailAttempt,
-    Kill,
-    KillReason,
-    ReleaseTask,
-    RequeueTask,
-    Resolution,
-    resolve_task,
-)
-from horsies.model.task import TaskStatus
+from horsies.model.crash import Crash, Death, Kill, KillReason, interruption, poison_error
+from horsies.model.retry import Cause, Fail
+from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode
+from horsies.store.claims import FinishedAttempt
 from horsies.store.database import Database
 from horsies.store.operators import Target, requeue
 from horsies.store.tasks import TaskStore
@@ -109,23 +100,18 @@ class PoolEvents:
         resolving.add_done_callback(self._resolving.discard)
 
     async def _resolve(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
-        crash_handler = self._parts.crash_handler
-        try:
-            earlier = await crash_handler.earlier_crashes(task)
-        except HorsiesError:
-            earlier = ()  # they only add detail to the error; the outcome does not wait for them
+        parts = self._parts
         if child_exit is not None:
-            crash_handler.emit_child_died(task, death, child_exit)
-        match crash_handler.resolve(task, death, earlier=earlier):
-            case ReleaseTask():
-                self._parts.releases.add([task])
-            case DropTask():
-                self._parts.in_flight.remove(task)
-            case RequeueTask():
-                await self._parts.requeuer.requeue(task)
-            case FailAttempt():
-                pass  # passed to the completer by resolve()
-        self._parts.wake()
+            parts.crash_handler.emit_child_died(task, death, child_exit)
+        # Only the task that caused a kill can be dropped or requeued; others that ran in the same child fail.
+        match death:
+            case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
+                parts.in_flight.remove(task)
+            case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
+                await parts.requeuer.requeue(task)
+            case _:
+                await parts.crash_handler.fail_attempt(task, death)
+        parts.wake()
 
 
 def _may_begin(task: InFlightTask) -> bool:
@@ -147,7 +133,7 @@ def classify_death(child_exit: ChildExit, kill: Kill | None) -> Death:
 
 
 class CrashHandler:
-    """Decides what happens to the tasks that were running in a child that exited."""
+    """Fails the attempts of tasks that were running in a child that exited, or that this worker stopped."""
 
     def __init__(
         self,
@@ -156,7 +142,7 @@ class CrashHandler:
         reporter: Reporter,
         *,
         max_crashes: int,
-        on_attempt_failed: Callable[[InFlightTask, FailAttempt], None],
+        on_attempt_failed: Callable[[InFlightTask, Cause], None],
     ) -> None:
         self._completer = completer
         self._on_attempt_failed = on_attempt_failed
@@ -164,32 +150,45 @@ class CrashHandler:
         self._reporter = reporter
         self._max_crashes = max_crashes
 
-    def resolve(self, task: InFlightTask, death: Death, *, earlier: tuple[str, ...] = ()) -> Resolution:
-        """Decide about a task that had begun; a failed attempt is passed to the completer."""
-        assigned = AssignedTask(
-            task_id=task.key.task_id,
-            has_begun=True,
-            retry_policy=task.retry_policy,
-            retry_count=task.row.retry_count,
-            crash_count=task.row.crash_count,
-            timeout_ms=task.timeout_ms,
-            earlier_crashes=earlier,
+    async def fail_attempt(self, task: InFlightTask, death: Death) -> None:
+        """Decide whether the task is retried, and pass the outcome to the completer."""
+        cause, error = interruption(death, task_id=task.key.task_id, timeout_ms=task.timeout_ms)
+        decision = task.decide_retry(cause, max_crashes=self._max_crashes)
+        final_error, poisoned = error, None
+        if isinstance(decision, Fail) and decision.code == OperationalErrorCode.POISON_TASK:
+            causes = (*await self._earlier_crashes(task), error.message or "")
+            final_error = poison_error(error, crash_count=task.row.crash_count + 1, causes=causes)
+            poisoned = _poison_event(task, causes)
+        reason = INTERRUPTION_REASONS.get(cause)
+        failed_reason = None
+        if reason is not None:
+            failed_reason = reason.failed_reason if isinstance(decision, float) else error.message
+        self._on_attempt_failed(task, cause)
+        finish = FinishedAttempt(
+            claim=task.claim,
+            outcome=TaskAttemptOutcome.FAILED,
+            document=error_document(final_error),
+            error_code=error.error_code,
+            error_message=error.message,
+            failed_reason=failed_reason,
+            retry_delay_s=decision if isinstance(decision, float) else None,
+            is_crash=cause.is_crash,
+            final_code=final_error.error_code,
+            pid=None if task.child is None else task.child.pid,
         )
-        resolution = resolve_task(assigned, death, jitter=random.random())  # noqa: S311  # jitter, not security
-        if isinstance(resolution, FailAttempt):
-            self._on_attempt_failed(task, resolution)
-            is_poison = resolution.poison_error is not None and task.row.crash_count + 1 >= self._max_crashes
-            poisoned = _poison_event(task, (*earlier, resolution.error.message or "")) if is_poison else None
-            self._completer.complete_interrupted(task, resolution, event_when_stored=poisoned)
-        return resolution
+        self._completer.store(task, finish, event_when_stored=poisoned)
 
-    async def earlier_crashes(self, task: InFlightTask) -> tuple[str, ...]:
-        """Error messages of earlier crashes, oldest first; queried only if this crash may reach the limit."""
-        if task.row.crash_count == 0 or task.row.crash_count + 1 < self._max_crashes:
+    async def _earlier_crashes(self, task: InFlightTask) -> tuple[str, ...]:
+        """Error messages of earlier crashes, oldest first; none if the database does not answer.
+
+        They only add detail to the error, so the outcome does not wait for them.
+        """
+        if task.row.crash_count == 0:
             return ()
-        attempts = await self._tasks.attempts(task.row.id)
-        crashed = OperationalErrorCode.WORKER_CRASHED
-        return tuple(row.error_message or "" for row in reversed(attempts) if row.error_code == crashed)
+        try:
+            return await self._tasks.crash_messages(task.row.id)
+        except HorsiesError:
+            return ()
 
     def emit_child_died(self, task: InFlightTask, death: Death, child_exit: ChildExit) -> None:
         if not isinstance(death, Crash):

@@ -245,7 +245,6 @@ class Worker:
             reporter,
             fence=parts.fence,
             backoff=parts.backoff(Completer.name),
-            max_crashes=app.recovery.max_crashes,
             # Lambdas, because `parts.wake` and `parts.expect_due_in` are set later.
             on_stored=lambda: parts.wake(),  # noqa: PLW0108
             on_retry=lambda delay_s: parts.expect_due_in(delay_s),  # noqa: PLW0108

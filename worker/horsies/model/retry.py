@@ -1,12 +1,16 @@
-"""Retry policies, backoff delays and the retry decision."""
+"""Retry policies, and the decision what follows a failed attempt.
+
+`decide_retry` decides for every cause and every caller: the worker that stores outcomes, the worker whose child died,
+recovery of dead workers' tasks, and `horsies.testing`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,8 +27,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
-from horsies.model.task import has_expired
-from horsies.model.task_result import NEVER_RETRIED, is_upper_snake
+from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, has_expired
+from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode, is_upper_snake
 from horsies.model.text import describe_validation_error, format_path
 
 MAX_JITTER = 0.25
@@ -144,79 +148,218 @@ def _message(finding: ErrorDetails) -> str:
     return describe_validation_error(finding) if message is None else str(message)
 
 
+def stored_policy(task_options: Mapping[str, object]) -> RetryPolicy | None:
+    """Parse the policy that was stored with a task; None if there is none, or if it is invalid in this version."""
+    stored = task_options.get("retry_policy")
+    try:
+        return None if stored is None else RetryPolicy.model_validate(stored)
+    except ValueError:
+        # One unreadable row must not stop a worker or a sweep. Without a policy the task is not retried.
+        return None
+
+
 def backoff_delay_s(policy: RetryPolicy, retry_number: int, jitter: float) -> float:
     """Return the delay before retry `retry_number` (from 1); `jitter` is random, from 0 to 1, and only lengthens it."""
-    if retry_number < 1:
-        raise ValueError(f"retry_number must be at least 1, got {retry_number}")
+    if not 1 <= retry_number <= policy.max_retries:
+        raise ValueError(f"retry_number must be from 1 to {policy.max_retries}, got {retry_number}")
     if not 0.0 <= jitter <= 1.0:
         raise ValueError(f"jitter must be from 0 to 1, got {jitter}")
     if policy.backoff_strategy == "exponential":
         delay = float(policy.intervals[0] * 2 ** (retry_number - 1))
     else:
-        # Past the last interval, repeat it: callers check max_retries afterwards, and a hook may set any count.
-        delay = float(policy.intervals[min(retry_number, len(policy.intervals)) - 1])
+        delay = float(policy.intervals[retry_number - 1])
     if policy.jitter:
         delay *= 1.0 + MAX_JITTER * jitter
     return delay if policy.max_delay_seconds is None else min(delay, float(policy.max_delay_seconds))
 
 
-class GiveUpReason(StrEnum):
+# Answers of recovery hooks
+
+MAX_ATTEMPTS: Final = 2**31 - 1  # stored in `retry_count`, an integer column
+
+
+class RecoveryKind(StrEnum):
+    """What a hook decided for a task."""
+
+    DEFAULT = "default"
+    RESCHEDULE = "reschedule"
+    FAIL_WITH_BACKOFF = "fail_with_backoff"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """A hook's answer about one task; create it with one of the four class methods."""
+
+    kind: RecoveryKind
+    run_at: datetime | None = None
+    """When the task is due; for reschedule only."""
+    attempts: int | None = None
+    """Number of retries counted as used, for reschedule only; None keeps the current number."""
+
+    def __post_init__(self) -> None:
+        if fault := answer_error(self):
+            raise ValueError(fault)
+        if self.run_at is not None:
+            object.__setattr__(self, "run_at", self.run_at.astimezone(UTC))  # stored and shown times are UTC
+
+    @classmethod
+    def default(cls) -> Recovery:
+        """Do what would happen without a hook."""
+        return cls(kind=RecoveryKind.DEFAULT)
+
+    @classmethod
+    def reschedule(cls, run_at: datetime, attempts: int | None = None) -> Recovery:
+        """Run again at exactly `run_at`, a timezone-aware datetime, with `attempts` retries counted as used.
+
+        The crash still counts, a task that crashed too often still fails, and `good_until` still applies.
+        """
+        return cls(kind=RecoveryKind.RESCHEDULE, run_at=run_at, attempts=attempts)
+
+    @classmethod
+    def fail_with_backoff(cls) -> Recovery:
+        """Count a failed attempt; retry with the policy's backoff while retries are left, for any error code."""
+        return cls(kind=RecoveryKind.FAIL_WITH_BACKOFF)
+
+    @classmethod
+    def skip(cls) -> Recovery:
+        """Leave the task alone and ask again after one more threshold."""
+        return cls(kind=RecoveryKind.SKIP)
+
+
+def answer_error(answer: Recovery) -> str | None:
+    """Return what is wrong with a hook's answer, or None; user code may have put any types in it."""
+    kind, run_at, attempts = (getattr(answer, name, None) for name in ("kind", "run_at", "attempts"))
+    if not isinstance(kind, RecoveryKind):
+        return f"invalid kind {kind!r}: create a Recovery with default(), reschedule(), fail_with_backoff() or skip()"
+    if (run_at is None) != (kind is not RecoveryKind.RESCHEDULE):
+        return "run_at is required for reschedule and not allowed otherwise"
+    if run_at is not None and (fault := _instant_error(run_at)):
+        return fault
+    if attempts is not None and (type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS):
+        return f"attempts must be a whole number, 0 or more, got {attempts!r}"
+    return None
+
+
+def _instant_error(run_at: object) -> str | None:
+    if not isinstance(run_at, datetime):
+        return f"run_at must be a datetime, got {type(run_at).__qualname__}"
+    if run_at.utcoffset() is None:
+        return f"run_at must have a time zone, got {run_at.isoformat()}"
+    if not EARLIEST_INSTANT <= run_at <= LATEST_INSTANT:
+        return f"run_at must be within the years 1 to 9999 in every time zone, got {run_at.isoformat()}"
+    return None
+
+
+# The decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why an attempt failed."""
+
+    code: str | None
+    """The error code of the attempt."""
+    is_crash: bool = False
+    """Its process or worker died. Crashes are counted, and too many make the task a poison task."""
+    also_listed_as: str | None = None
+    """A second code: the task is also retried if its policy lists this one."""
+    is_retried_at_once: bool = False
+    """A retry does not wait for the policy's delay."""
+
+
+CRASH: Final = Cause(code=OperationalErrorCode.WORKER_CRASHED, is_crash=True)
+TIMEOUT: Final = Cause(code=OutcomeCode.TASK_TIMEOUT)
+SHUTDOWN: Final = Cause(
+    code=OperationalErrorCode.SHUTDOWN, also_listed_as=OperationalErrorCode.WORKER_CRASHED, is_retried_at_once=True
+)
+"""Its worker stopped, or killed the process because of another task running in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """The fields of a task's row that decide what follows a failed attempt, and the limit of crashes."""
+
+    policy: RetryPolicy | None
+    retry_count: int = 0
+    crash_count: int = 0
+    """Crashes before this attempt."""
+    max_crashes: int | None = None
+    """Setting `recovery.max_crashes`; None if the cause is not a crash."""
+    good_until: datetime | None = None
+    no_restart: str | None = None
+    """Set if the task's workflow was paused or cancelled: it may finish but not start again."""
+
+
+class FailReason(StrEnum):
     """Why a task is not retried."""
 
     NO_POLICY = "no retry policy"
     NOT_LISTED = "code not listed"
     NO_RETRIES_LEFT = "no retries left"
     TOO_LATE = "due at or after good_until"
-
-
-@dataclass(frozen=True, slots=True)
-class RetryAt:
-    """Retry at `due_at`; one retry is used."""
-
-    due_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Do not retry; the task fails with its error code."""
-
-    reason: GiveUpReason
-
-
-RetryDecision: TypeAlias = RetryAt | GiveUp
+    TOO_MANY_CRASHES = "too many crashes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryState:
-    """The fields of a task's row that decide about a retry."""
+class Retry:
+    """The attempt failed; the next is due at `at`, with `retry_count` retries used."""
 
-    policy: RetryPolicy | None
+    at: datetime
     retry_count: int
-    good_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """The task fails with `code`."""
+
+    code: str | None
+    reason: FailReason
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """It would be retried or requeued, but its workflow was paused or cancelled."""
 
 
 def decide_retry(
-    state: RetryState, code: str | None, *, now: datetime, jitter: float, not_before: datetime | None = None
-) -> RetryDecision:
-    """Retry if the code is listed, retries are left and the retry is due before `good_until`.
+    task: AttemptState,
+    cause: Cause,
+    *,
+    now: datetime,
+    jitter: float,
+    not_before: datetime | None = None,
+    answer: Recovery | None = None,
+) -> Retry | Fail | Cancel:
+    """Decide what follows a failed attempt.
 
-    It is due after the policy's delay, or at `not_before` if that is later.
+    `jitter` is a random number from 0 to 1. A retry with the policy's delay is due at `not_before` at the earliest.
+    `answer` is that of a recovery hook; not even a hook may restart a poison task or one past its `good_until`.
     """
-    if state.policy is None:
-        return GiveUp(GiveUpReason.NO_POLICY)
-    if code not in state.policy.auto_retry_for:
-        return GiveUp(GiveUpReason.NOT_LISTED)
-    delay = backoff_delay_s(state.policy, state.retry_count + 1, jitter)
-    due_at = now + timedelta(seconds=delay)
-    return retry_if_possible(state, due_at if not_before is None else max(due_at, not_before))
+    if cause.is_crash and task.max_crashes is not None and task.crash_count + 1 >= task.max_crashes:
+        return Fail(code=OperationalErrorCode.POISON_TASK, reason=FailReason.TOO_MANY_CRASHES)
+    if answer is not None and answer.run_at is not None:
+        retry = Retry(at=answer.run_at, retry_count=task.retry_count if answer.attempts is None else answer.attempts)
+    else:
+        ignores_code = answer is not None and answer.kind is RecoveryKind.FAIL_WITH_BACKOFF
+        retry = _retry_by_policy(task, cause, now=now, jitter=jitter, not_before=not_before, ignores_code=ignores_code)
+    if isinstance(retry, Retry) and has_expired(task.good_until, retry.at):
+        return Fail(code=cause.code, reason=FailReason.TOO_LATE)
+    # A task that would fail anyway keeps its own error.
+    return Cancel() if isinstance(retry, Retry) and task.no_restart is not None else retry
 
 
-def retry_if_possible(state: RetryState, due_at: datetime) -> RetryDecision:
-    """Retry at `due_at` for any error code, if retries are left and it is before `good_until`."""
-    if state.policy is None:
-        return GiveUp(GiveUpReason.NO_POLICY)
-    if state.retry_count >= state.policy.max_retries:
-        return GiveUp(GiveUpReason.NO_RETRIES_LEFT)
-    if has_expired(state.good_until, due_at):
-        return GiveUp(GiveUpReason.TOO_LATE)
-    return RetryAt(due_at)
+def _retry_by_policy(
+    task: AttemptState, cause: Cause, *, now: datetime, jitter: float, not_before: datetime | None, ignores_code: bool
+) -> Retry | Fail:
+    policy = task.policy
+    if policy is None:
+        return Fail(code=cause.code, reason=FailReason.NO_POLICY)
+    if not ignores_code and {cause.code, cause.also_listed_as}.isdisjoint(policy.auto_retry_for):
+        return Fail(code=cause.code, reason=FailReason.NOT_LISTED)
+    if task.retry_count >= policy.max_retries:
+        return Fail(code=cause.code, reason=FailReason.NO_RETRIES_LEFT)
+    delay_s = 0.0 if cause.is_retried_at_once else backoff_delay_s(policy, task.retry_count + 1, jitter)
+    due_at = now + timedelta(seconds=delay_s)
+    at = due_at if not_before is None else max(due_at, not_before)
+    return Retry(at=at, retry_count=task.retry_count + 1)

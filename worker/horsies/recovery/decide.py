@@ -10,26 +10,26 @@ from typing import Any, assert_never, cast
 from uuid import UUID
 
 from horsies.codec.results import error_document
-from horsies.model.crash import interruption_reason
+from horsies.model.crash import poison_error
 from horsies.model.events import EventKind
 from horsies.model.recovery.decision import (
     MISSING_STATE,
     Decision,
+    DecisionKind,
     Evidence,
     Expire,
-    Fail,
     Hold,
     Leave,
     LiveTask,
     RecoveryContext,
     RecoveryReason,
     Requeue,
-    Retry,
     TaskOwner,
     decide,
+    recovery_reason,
 )
 from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
-from horsies.model.retry import RetryPolicy
+from horsies.model.retry import Cancel, Fail, Retry, stored_policy
 from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 from horsies.recovery.hooks import HookAnswer
@@ -67,26 +67,42 @@ class StaleTask:
         return isinstance(self.decision, Leave) and self.decision.why == "fresh"
 
     @property
-    def changes_state(self) -> bool:
-        """Whether the decision changes the task's status."""
-        return isinstance(self.decision, (Requeue, Retry, Fail, Expire))
-
-    @property
-    def needs_write(self) -> bool:
+    def kind(self) -> DecisionKind:
         match self.decision:
-            case Requeue() | Retry() | Fail() | Expire():
-                return True
-            case Hold(is_new=is_new):
-                return is_new
+            case Requeue():
+                return DecisionKind.REQUEUE
+            case Retry():
+                return DecisionKind.RETRY
+            case Fail() | Cancel():
+                return DecisionKind.FAIL
+            case Expire():
+                return DecisionKind.EXPIRE
+            case Hold():
+                return DecisionKind.HOLD
             case Leave():
-                return False
+                return DecisionKind.LEAVE
             case _:
                 assert_never(self.decision)
 
     @property
+    def changes_state(self) -> bool:
+        """Whether the decision changes the task's status."""
+        return not isinstance(self.decision, (Hold, Leave))
+
+    @property
+    def needs_write(self) -> bool:
+        return self.changes_state or (isinstance(self.decision, Hold) and self.decision.is_new)
+
+    @property
+    def is_poison(self) -> bool:
+        return isinstance(self.decision, Fail) and self.decision.code == OperationalErrorCode.POISON_TASK
+
+    @property
     def reason(self) -> RecoveryReason | None:
         """Why the task was interrupted; None if the decision is not based on an interruption."""
-        return self.decision.reason if isinstance(self.decision, (Requeue, Retry, Fail)) else None
+        if isinstance(self.decision, (Expire, Hold, Leave)):
+            return None
+        return recovery_reason(self.evidence, self.effective_policy.policy, self.row.now)
 
     @property
     def silence(self) -> timedelta:
@@ -119,17 +135,19 @@ class StaleTask:
             heartbeat_age=self.silence,
             effective_threshold=self.threshold,
             resilient=self.effective_policy.policy.is_resilient(self.task),
-            decision=decision.kind,
-            reason=GOOD_UNTIL,
+            decision=self.kind,
+            reason=self.reason or GOOD_UNTIL,
             retries_left=max(0, row.max_retries - row.retry_count),
             hook=self.hook,
             applied=applied,
         )
         match decision:
-            case Requeue(reason=reason, at=at) | Retry(reason=reason, at=at):
-                return replace(swept, reason=reason, run_at=at)
-            case Fail(reason=reason, code=code):
-                return replace(swept, reason=reason, code=code)
+            case Requeue(at=at) | Retry(at=at):
+                return replace(swept, run_at=at)
+            case Fail(code=code):
+                return replace(swept, code=code)
+            case Cancel():
+                return replace(swept, code=OutcomeCode.TASK_CANCELLED)
             case Hold(until=until) | Leave(until=until):
                 return replace(swept, reason=decision.why, held_until=until)
             case Expire():
@@ -155,7 +173,7 @@ def _live_task(row: StaleRow) -> LiveTask:
         enqueued_at=row.enqueued_at,
         retry_count=row.retry_count,
         crash_count=row.crash_count,
-        retry_policy=_retry_policy(row.task_options),
+        retry_policy=stored_policy(_parse_object(row.task_options)),
         good_until=row.good_until,
         flags=_parse_object(row.flags),
         recovery_hold_until=row.recovery_hold_until,
@@ -168,16 +186,6 @@ def _task_owner(row: StaleRow) -> TaskOwner | None:
         return None  # the worker's row was deleted
     published = WorkerThresholds.from_stored(_parse_object(row.owner_config or "{}"))
     return TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
-
-
-def _retry_policy(task_options: str) -> RetryPolicy | None:
-    """Parse the retry policy stored with the task; None if it is invalid in this version."""
-    stored = _parse_object(task_options).get("retry_policy")
-    try:
-        return None if stored is None else RetryPolicy.model_validate(stored)
-    except ValueError:
-        # One unreadable row must not stop the sweep. Without a policy the task is not retried.
-        return None
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -194,22 +202,23 @@ def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Seq
     decision, crash_message = stale.decision, _crash_message(stale)
     events = tuple(_events(stale, sweeper, (*earlier_crashes, crash_message)))
     match decision:
-        case Requeue(reason=reason, at=at, retry_count=count) | Retry(reason=reason, at=at, retry_count=count):
+        case Requeue(at=at, retry_count=count) | Retry(at=at, retry_count=count):
             return RecoveryUpdate(
                 status=TaskStatus.PENDING,
                 due_at=at,
                 retry_count=count,
-                failed_reason=interruption_reason(reason),
+                failed_reason=stale.reason and stale.reason.failed_reason,
                 crash_message=crash_message,
                 overlap_possible=_may_overlap(stale),
                 events=events,
             )
-        case Fail(code=code):
+        case Fail() | Cancel():
+            error = _error(stale, (*earlier_crashes, crash_message))
             return RecoveryUpdate(
                 # A task of a paused or cancelled run: it may not start again, but it did not fail either.
-                status=TaskStatus.CANCELLED if code is OutcomeCode.TASK_CANCELLED else TaskStatus.FAILED,
-                error_code=code,
-                document=error_document(_error(stale, decision, (*earlier_crashes, crash_message))),
+                status=TaskStatus.CANCELLED if isinstance(decision, Cancel) else TaskStatus.FAILED,
+                error_code=error.error_code,
+                document=error_document(error),
                 failed_reason=crash_message,
                 crash_message=crash_message,
                 overlap_possible=_may_overlap(stale),
@@ -236,22 +245,21 @@ def expiry_document(task_id: UUID, good_until: datetime, worker_id: UUID | None 
     return error_document(expired_error(task_id=str(task_id), good_until=good_until, worker_id=owner))
 
 
-def _error(stale: StaleTask, decision: Fail, crashes: Sequence[str]) -> TaskError:
-    row, code = stale.row, decision.code
+def _error(stale: StaleTask, crashes: Sequence[str]) -> TaskError:
+    row = stale.row
     data: dict[str, object] = {
-        "cause": decision.reason.value,
+        "cause": stale.reason,
         "worker_id": None if row.owner_id is None else str(row.owner_id),
         "worker_hostname": row.worker_hostname,
         "worker_pid": row.worker_pid,
         "silence_s": stale.silence.total_seconds(),
     }
-    if code is OutcomeCode.TASK_CANCELLED:
-        return TaskError(error_code=code, message=f"not started again: its workflow was {row.no_restart}", data=data)
-    if code is OperationalErrorCode.POISON_TASK:
-        crash_count = row.crash_count + 1  # the row does not count this crash yet
-        data |= {"crash_count": crash_count, "causes": list(crashes)}
-        return TaskError(error_code=code, message=f"crashed {crash_count} times, last: {crashes[-1]}", data=data)
-    return TaskError(error_code=code, message=crashes[-1], data=data)
+    if isinstance(stale.decision, Cancel):
+        message = f"not started again: its workflow was {row.no_restart}"
+        return TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=message, data=data)
+    crash = TaskError(error_code=OperationalErrorCode.WORKER_CRASHED, message=crashes[-1], data=data)
+    # The row does not count this crash yet.
+    return poison_error(crash, crash_count=row.crash_count + 1, causes=crashes) if stale.is_poison else crash
 
 
 def _crash_message(stale: StaleTask) -> str:
@@ -285,6 +293,6 @@ def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> I
     # Only a retry can overlap: no other decision lets a started task run again.
     if isinstance(stale.decision, Retry) and _may_overlap(stale):
         yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=owner)
-    if swept.code == OperationalErrorCode.POISON_TASK:
+    if stale.is_poison:
         evidence = {"crash_count": row.crash_count + 1, "causes": list(crashes)}
         yield RecoveryEvent(kind=EventKind.TASK_POISONED, evidence=evidence)

@@ -19,7 +19,8 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from horsies.codec.canonical_json import replace_unstorable
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
-from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, answer_error
+from horsies.model.recovery.decision import RecoveredWorkers, RecoveryContext
+from horsies.model.retry import Recovery, RecoveryKind, answer_error
 from horsies.model.task_result import safe_stringify
 from horsies.sync import Bridge, DaemonThreadExecutor
 

@@ -21,7 +21,6 @@ from horsies.errors import HorsiesError
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.decision import (
     DecisionKind,
-    Fail,
     RecoveredWorkers,
     RecoveryContext,
     TaskOwner,
@@ -38,7 +37,6 @@ from horsies.model.recovery.fleet import (
     mismatched_settings,
 )
 from horsies.model.task import TaskStatus
-from horsies.model.task_result import OperationalErrorCode
 from horsies.recovery.decide import StaleTask, build_update, expiry_document
 from horsies.recovery.hooks import HOOK_CONCURRENCY, HookCaller
 from horsies.recovery.report import (
@@ -301,23 +299,21 @@ class SweepPass:
             await self._record_refusal(task, error.message)
             return replace(task.to_swept_task(applied=False), refusal=error.message)
         if is_applied:
-            logger.info("task recovered task_id=%s decision=%s reason=%s", task.row.id, task.decision.kind, task.reason)
+            logger.info("task recovered task_id=%s decision=%s reason=%s", task.row.id, task.kind, task.reason)
         return task.to_swept_task(applied=is_applied)
 
     async def _record_refusal(self, task: StaleTask, error: str) -> None:
         self._report.warnings.append(f"task {task.row.id} could not be recovered: {error}")
         # The reaper finds the same row in every pass, so it records the event itself, once per error.
         if self._is_manual:
-            evidence = {"decision": task.decision.kind, "error": error}
+            evidence = {"decision": task.kind, "error": error}
             event = EventRecord(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
             await EventStore(self._store.database).record(event)
 
     async def _earlier_crashes(self, task: StaleTask) -> tuple[str, ...]:
-        if not isinstance(task.decision, Fail) or task.decision.code is not OperationalErrorCode.POISON_TASK:
+        if not task.is_poison:
             return ()
-        attempts = await TaskStore(self._store.database).attempts(task.row.id)
-        crashed = OperationalErrorCode.WORKER_CRASHED
-        return tuple(row.error_message or "" for row in reversed(attempts) if row.error_code == crashed)
+        return await TaskStore(self._store.database).crash_messages(task.row.id)
 
     async def _expire(self) -> None:
         if self._options.worker_id is not None:

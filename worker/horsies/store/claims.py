@@ -124,8 +124,10 @@ class FinishedAttempt(NamedTuple):
     failed_reason: str | None = None
     """Why it failed for a reason outside the task's code; kept on the task until it completes."""
     retry_delay_s: float | None = None
-    poison_document: str | None = None
-    """Only for crashes: stored in place of `document` if this crash reaches the limit of a poison task."""
+    is_crash: bool = False
+    """Its process died; the task's crashes are counted."""
+    final_code: str | None = None
+    """The task's error code, if it differs from that of the attempt: POISON_TASK for the last crash."""
     pid: int | None = None
     """The process that ran it, if it may differ from the one the task was started in."""
 
@@ -245,9 +247,7 @@ class FinishStore:
 
     database: Database
 
-    async def finish(
-        self, finishes: Sequence[FinishedAttempt], *, max_crashes: int, events: Sequence[str] = ()
-    ) -> list[ClaimStatusRow]:
+    async def finish(self, finishes: Sequence[FinishedAttempt], *, events: Sequence[str] = ()) -> list[ClaimStatusRow]:
         """Store a batch of outcomes: one statement for completed tasks, one for the others; publishes `events`.
 
         Returns the new status of each task; PENDING means it is retried. A task that is not returned was refused:
@@ -260,9 +260,7 @@ class FinishStore:
         # Completed tasks first: if their statement fails, nothing of the batch is stored.
         stored = await self._complete(completed, ()) if completed else []
         others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
-        return stored + await self.database.fetch(
-            CLAIMS.finish, *_finish_columns(others), max_crashes, NO_RESTART_RESULTS, events
-        )
+        return stored + await self.database.fetch(CLAIMS.finish, *_finish_columns(others), NO_RESTART_RESULTS, events)
 
     async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
         return await self.database.fetch(
@@ -291,7 +289,8 @@ def _finish_columns(finishes: Sequence[FinishedAttempt]) -> tuple[object, ...]:
         [finish.error_message for finish in finishes],
         [finish.failed_reason for finish in finishes],
         [finish.retry_delay_s for finish in finishes],
-        [finish.poison_document for finish in finishes],
+        [finish.is_crash for finish in finishes],
+        [finish.final_code for finish in finishes],
         [finish.pid for finish in finishes],
     )
 

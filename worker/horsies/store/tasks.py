@@ -12,6 +12,7 @@ from uuid import UUID
 
 from horsies.model.send import BulkPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
 from horsies.model.task import TaskAttemptInfo, TaskInfo, TaskStatus
+from horsies.model.task_result import OperationalErrorCode
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ class TaskStore:
     async def attempts(self, task_id: UUID) -> list[TaskAttemptInfo]:
         """Finished attempts, newest first."""
         return await self.database.fetch(TASKS.attempts, task_id)
+
+    async def crash_messages(self, task_id: UUID) -> tuple[str, ...]:
+        """Error messages of the attempts that crashed, oldest first."""
+        attempts = reversed(await self.attempts(task_id))
+        crashed = OperationalErrorCode.WORKER_CRASHED
+        return tuple(row.error_message or "" for row in attempts if row.error_code == crashed)
 
 
 def _columns(payload: TaskSendPayload) -> tuple[object, ...]:

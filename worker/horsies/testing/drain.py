@@ -1,41 +1,32 @@
-"""Run due tasks of a database in this process, for tests of what is really stored."""
+"""Run due tasks of a database in this process, for tests of what is really stored.
+
+Each task is claimed, executed and finished by the same code as in a worker, only one at a time and without children.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from random import SystemRandom
-from typing import Any
+import os
+import socket
+from collections.abc import Collection, Iterable, Sequence
+from uuid import UUID
 
-from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
 from horsies.app import Horsies
-from horsies.codec.arguments import DecodedArguments, EncodedArguments
-from horsies.codec.canonical_json import replace_unstorable
-from horsies.codec.results import AnyResult, EncodedResult, encode_result
-from horsies.codec.values import PlainCodec, ValueCodec
+from horsies.engine.child.execution import TaskExecutor
+from horsies.engine.completer import finished_attempt, is_row_error, refused_attempt
+from horsies.engine.in_flight import InFlightTask, Phase
+from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.retry import GiveUp, RetryAt, RetryPolicy, RetryState, decide_retry
-from horsies.model.settings import AppConfig
-from horsies.model.task import TaskAttemptOutcome, TaskContext, expired_error
-from horsies.model.task_result import (
-    BuiltInTaskCode,
-    ExceptionRules,
-    OperationalErrorCode,
-    TaskError,
-    TaskResult,
-    safe_stringify,
-)
-from horsies.registry import TaskDefinition
-from horsies.registry.invocation import TASK_EXCEPTIONS, bind_current_task, call_task, call_task_async, decode_arguments
+from horsies.model.capacity import QueueCapacity
+from horsies.model.task import TaskStatus
+from horsies.recovery.decide import expiry_document
+from horsies.store.claims import ClaimRequest, ClaimStore, FinishStore, TaskStart
 from horsies.store.connection import StatementFailed
-from horsies.store.execution import ClaimedTask, ExecutionStore, FailedAttempt, Owner
+from horsies.store.database import Database
+from horsies.store.recovery import EXPIRY_BATCH, OverdueRow, RecoveryStore
 from horsies.sync import BRIDGE
 from horsies.workflows.outbox import OutboxProcessor
 
@@ -53,99 +44,94 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     Tasks sent meanwhile are run too, and workflow runs are advanced to their end. Tasks due later, such as retries with
     a delay, are left. Task timeouts are not enforced.
     """
-    _check_queues(queues or (), app.get_valid_queue_names())
+    served = app.get_valid_queue_names() if queues is None else list(queues)
+    _check_queues(served, app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
-    drainer = Drainer(app, ExecutionStore(session.database, Owner.current_process(uuid7())))
+    drainer = Drainer(app, session.database, served)
     outbox = OutboxProcessor(session.database, app.definitions)
     count = 0
     while limit is None or count < limit:
         # Before each claim: advancing a run may enqueue the task to run next.
         await outbox.process()
-        if await drainer.run_next(queues):
+        if await drainer.run_next():
             count += 1
-        elif not await drainer.expire(queues):
+        elif not await expire_overdue(session.database, served):
             break
     await outbox.process()
     return count
 
 
-@dataclass(frozen=True, slots=True)
 class Drainer:
     """Claims tasks and runs them one after the other in this process."""
 
-    app: Horsies
-    store: ExecutionStore
+    def __init__(self, app: Horsies, database: Database, queues: Sequence[str]) -> None:
+        caps = {queue.name: queue.max_concurrency for queue in app.config.custom_queues or ()}
+        self._queues = [QueueCapacity(name=name, capacity=1, cap=caps.get(name)) for name in queues]
+        self._cluster_cap = app.config.cluster_wide_cap
+        self._worker_id = uuid7()
+        self._hostname = socket.gethostname()
+        self._claims = ClaimStore(database)
+        self._finishes = FinishStore(database)
+        self._executor = TaskExecutor(app)
 
-    async def run_next(self, queues: Sequence[str] | None) -> bool:
+    async def run_next(self) -> bool:
         """Run one task and store its outcome; False if none was due."""
-        # A queue with max_concurrency 0 is never served.
-        excluded = [queue.name for queue in self.app.config.custom_queues or () if queue.max_concurrency == 0]
-        task = await self.store.claim(queues=queues, excluded=excluded)
+        task = await self._start_next()
         if task is None:
             return False
-        started_s = time.monotonic()
-        outcome = await self._execute(task)
-        # Database time, so that retries are not affected by a difference between the clocks.
-        now = task.started_at + timedelta(seconds=time.monotonic() - started_s)
-        if not await self._record(task, outcome, now):
-            logger.warning("claim lost while the task was running, outcome discarded", extra={"task_id": str(task.id)})
+        finish = finished_attempt(task, await self._execute(task))
+        try:
+            stored = await self._finishes.finish([finish])
+        except StatementFailed as error:
+            if not is_row_error(error):
+                raise
+            stored = await self._finishes.finish([refused_attempt(finish, error)])
+        if not stored:
+            logger.warning("claim lost while the task was running, outcome discarded", extra={"task_id": task.key[0]})
         return True
 
-    async def expire(self, queues: Sequence[str] | None) -> bool:
-        """Expire tasks past their good_until; returns whether there were any."""
-        has_expired = False
-        while overdue := await self.store.overdue(queues=queues):
-            errors = {row.id: expired_error(task_id=str(row.id), good_until=row.good_until) for row in overdue}
-            await self.store.expire(
-                {id_: encode_result(TaskResult(err=error), PlainCodec()).document for id_, error in errors.items()}
-            )
-            has_expired = True
-        return has_expired
-
-    async def _execute(self, task: ClaimedTask) -> AttemptOutcome:
-        known = self.app.tasks.get(task.task_name)
-        if known is None:
-            message = f"no task named {task.task_name!r} in this app"
-            return worker_failure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
-        arguments = EncodedArguments(args_json=task.args, kwargs_json=task.kwargs)
-        call = TaskCall(
-            task=known.definition,
-            arguments=arguments,
-            rules=exception_rules(self.app.config),
-            context=task.context,
-            result_codec_for=self.app.get_broker().result_codec_for,
+    async def _start_next(self) -> InFlightTask | None:
+        request = ClaimRequest(
+            worker_id=self._worker_id,
+            hostname=self._hostname,
+            queues=self._queues,
+            limit=1,
+            pids=[os.getpid()],
+            cluster_cap=self._cluster_cap,
         )
-        return await execute_async(call, _context(task, self.store.owner))
+        for row in await self._claims.claim(request):
+            task = InFlightTask(row, self._worker_id, Phase.RUNNING)
+            # Not started yet if its workflow node was locked, or if it was taken over after its lease had expired.
+            if row.status == TaskStatus.RUNNING or await self._start(task):
+                return task
+        return None
 
-    async def _record(self, task: ClaimedTask, outcome: AttemptOutcome, now: datetime) -> bool:
-        try:
-            return await self._store(task, outcome, now)
-        except StatementFailed as error:
-            if error.retryable:
-                raise
-            # The server will never accept this result, but the task must end.
-            message = f"the database rejected the result: {error.message}"
-            failure = worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-            return await self._store(task, failure, now)
+    async def _start(self, task: InFlightTask) -> bool:
+        if await self._claims.start([TaskStart(claim=task.claim, pid=os.getpid())], hostname=self._hostname):
+            return True
+        await self._claims.release([task.claim])
+        return False
 
-    async def _store(self, task: ClaimedTask, outcome: AttemptOutcome, now: datetime) -> bool:
-        stored = outcome.stored
-        if stored.error is None:
-            return await self.store.complete(task, stored.document)
-        failure = FailedAttempt(
-            outcome=outcome.outcome,
-            error_code=outcome.error_code,
-            message=outcome.error_message,
-            failed_reason=outcome.failed_reason,
-        )
-        # The policy sent with the task applies, not the one in the code, which may have changed since.
-        retry_state = RetryState(policy=_retry_policy(task), retry_count=task.retry_count, good_until=task.good_until)
-        match decide_retry(retry_state, failure.error_code, now=now, jitter=SystemRandom().random()):
-            case RetryAt(due_at):
-                return await self.store.retry(task, due_at, failure)
-            case GiveUp():
-                return await self.store.fail(task, stored.document, failure)
+    async def _execute(self, task: InFlightTask) -> EncodedOutcome:
+        assignment = task.assignment()
+        if self._executor.is_async(assignment):
+            return await self._executor.run_async(assignment)
+        # In a thread, where it may block and send.
+        return await asyncio.to_thread(self._executor.run, assignment)
+
+
+async def expire_overdue(database: Database, queues: Collection[str]) -> bool:
+    """Expire PENDING tasks of these queues past their good_until; returns whether there were any."""
+    store, last = RecoveryStore(database), None
+    expired: list[UUID] = []
+    while True:
+        rows: list[OverdueRow] = await store.overdue(after=last)
+        documents = {row.id: expiry_document(row.id, row.good_until) for row in rows if row.queue_name in queues}
+        expired += await store.expire(documents) if documents else []
+        if len(rows) < EXPIRY_BATCH:
+            return bool(expired)
+        last = rows[-1]
 
 
 def _check_queues(queues: Iterable[str], configured: Sequence[str]) -> None:
@@ -156,124 +142,3 @@ def _check_queues(queues: Iterable[str], configured: Sequence[str]) -> None:
         "queues",
         [ConfigurationError(f"no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint) for name in unknown],
     )
-
-
-def _options(task: ClaimedTask) -> dict[str, Any]:
-    return json.loads(task.task_options)
-
-
-def _retry_policy(task: ClaimedTask) -> RetryPolicy | None:
-    """Retry policy sent with the task; None if there is none or it is invalid."""
-    try:
-        return RetryPolicy.model_validate(_options(task)["retry_policy"])
-    except (KeyError, ValidationError):
-        return None
-
-
-def _context(task: ClaimedTask, owner: Owner) -> TaskContext:
-    return TaskContext(
-        task_id=str(task.id),
-        task_name=task.task_name,
-        queue_name=task.queue_name,
-        attempt=task.attempts + 1,
-        retry_count=task.retry_count,
-        claim_token=task.claim_token,
-        sent_at=task.sent_at,
-        good_until=task.good_until,
-        timeout_ms=_options(task).get("timeout_ms"),
-        worker_id=str(owner.worker_id),
-        flags=json.loads(task.flags),
-        possible_overlap=task.overlap_possible,
-    )
-
-
-# One attempt in this process: from stored arguments to a result in stored form, as in a worker.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOutcome:
-    """Outcome of an attempt, with its result in stored form."""
-
-    stored: EncodedResult
-    outcome: TaskAttemptOutcome
-
-    @property
-    def error_code(self) -> str | None:
-        return self.stored.error.error_code if self.stored.error else None
-
-    @property
-    def error_message(self) -> str | None:
-        message = self.stored.error.message if self.stored.error else None
-        return None if message is None else replace_unstorable(message)
-
-    @property
-    def failed_reason(self) -> str | None:
-        """Why the attempt failed outside the task's code; None otherwise."""
-        return self.error_message if self.outcome is TaskAttemptOutcome.WORKER_FAILURE else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCall:
-    """A task to run with stored arguments."""
-
-    task: TaskDefinition
-    arguments: EncodedArguments
-    rules: ExceptionRules
-    context: str | None = None
-    """Workflow context (JSON) that is injected into the call."""
-    result_codec_for: Callable[[str], ValueCodec | None] = lambda _: None
-    """Codec of a task's ok value, by task name."""
-
-
-def execute(call: TaskCall, context: TaskContext) -> AttemptOutcome:
-    """Run a `def` task in the calling thread, an `async def` task in a new event loop."""
-    if call.task.is_async:
-        return asyncio.run(execute_async(call, context))
-    with bind_current_task(lambda: context):
-        arguments = _decode_arguments(call)
-        if isinstance(arguments, AttemptOutcome):
-            return arguments
-        return _encode_outcome(call, call_task(call.task, arguments.args, arguments.kwargs, app=call.rules))
-
-
-async def execute_async(call: TaskCall, context: TaskContext) -> AttemptOutcome:
-    """Run an `async def` task on the running loop, a `def` task in a thread, where it may block and send."""
-    if not call.task.is_async:
-        return await asyncio.to_thread(execute, call, context)
-    with bind_current_task(lambda: context):
-        arguments = _decode_arguments(call)
-        if isinstance(arguments, AttemptOutcome):
-            return arguments
-        return _encode_outcome(call, await call_task_async(call.task, arguments.args, arguments.kwargs, app=call.rules))
-
-
-def worker_failure(code: BuiltInTaskCode, message: str) -> AttemptOutcome:
-    """The outcome of an attempt that failed outside the task's code."""
-    result: AnyResult = TaskResult(err=TaskError(error_code=code, message=message))
-    return AttemptOutcome(stored=encode_result(result, PlainCodec()), outcome=TaskAttemptOutcome.WORKER_FAILURE)
-
-
-def exception_rules(config: AppConfig) -> ExceptionRules:
-    return ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
-
-
-def _decode_arguments(call: TaskCall) -> DecodedArguments | AttemptOutcome:
-    try:
-        args, kwargs = call.arguments
-        return decode_arguments(call.task.codec, args, kwargs, call.context, result_codec_for=call.result_codec_for)
-    except TASK_EXCEPTIONS as error:  # validators are user code
-        message = f"cannot decode the stored arguments: {safe_stringify(str, error) or type(error).__qualname__}"
-        return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-
-
-def _encode_outcome(call: TaskCall, result: AnyResult) -> AttemptOutcome:
-    try:
-        stored = encode_result(result, call.task.codec.result_codec)
-    except TASK_EXCEPTIONS as error:  # serializers are user code
-        message = f"cannot encode the result: {type(error).__qualname__}"
-        return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-    if stored.error is None:
-        return AttemptOutcome(stored=stored, outcome=TaskAttemptOutcome.COMPLETED)
-    # If an ok value could not be stored, the failure is not the task's.
-    outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
-    return AttemptOutcome(stored=stored, outcome=outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -14,11 +15,12 @@ from uuid_utils import uuid7
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, send_error_for
 from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
-from horsies.codec.arguments import EncodedArguments
-from horsies.codec.results import AnyResult, EncodedResult, decode_result, encode_result
+from horsies.codec.results import AnyResult, decode_result, error_document
+from horsies.engine.child.execution import TaskExecutor
+from horsies.engine.pool.protocol import Assignment, EncodedOutcome
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, Err, Ok
-from horsies.model.retry import RetryAt, RetryState, decide_retry
+from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, stored_policy
 from horsies.model.send import (
     BulkPayload,
     ConflictingTask,
@@ -27,10 +29,16 @@ from horsies.model.send import (
     TaskSendResult,
     resolve_conflict,
 )
-from horsies.model.task import TaskAttemptInfo, TaskContext, TaskInfo, TaskStatus, expired_error, has_expired, parse_id
-from horsies.model.task_result import ExceptionRules, TaskResult
+from horsies.model.task import (
+    TaskAttemptInfo,
+    TaskAttemptOutcome,
+    TaskInfo,
+    TaskStatus,
+    expired_error,
+    has_expired,
+    parse_id,
+)
 from horsies.registry import TaskDefinition
-from horsies.testing.drain import AttemptOutcome, TaskCall, exception_rules, execute, execute_async
 
 
 @contextmanager
@@ -41,7 +49,7 @@ def inline(app: Horsies) -> Generator[list[TaskInfo]]:
     delays are skipped and timeouts not enforced. A blocking send runs its task in the calling thread. Reads by task id
     are answered from the inline tasks, not from the database.
     """
-    delivery = InlineDelivery(exception_rules(app.config))
+    delivery = InlineDelivery(app)
     previous = app.delivery, app.task_reader
     app.delivery, app.task_reader = delivery, delivery.reader
     try:
@@ -53,9 +61,9 @@ def inline(app: Horsies) -> Generator[list[TaskInfo]]:
 class InlineDelivery:
     """Runs tasks instead of storing them; keeps ids and idempotency keys as the database would."""
 
-    def __init__(self, rules: ExceptionRules) -> None:
+    def __init__(self, app: Horsies) -> None:
         self.ended: list[TaskInfo] = []
-        self._rules = rules
+        self._app = app
         self._worker_id = str(uuid7())
         self._by_id: dict[str, TaskSendPayload] = {}
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
@@ -65,9 +73,15 @@ class InlineDelivery:
     def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
         if (existing := self._existing(payload)) is not None:
             return existing
+<<<<<<< HEAD
         inline_task = self._start(task, payload)
+=======
+        inline_task = self._start(task, payload)
+        executor = TaskExecutor(self._app)
+>>>>>>> 92bd2e6 (model: decide in one place what follows a failed attempt)
         while (attempt := inline_task.next_attempt()) is not None:
-            inline_task.record(execute(inline_task.call, attempt))
+            is_async = executor.is_async(attempt)
+            inline_task.record(asyncio.run(executor.run_async(attempt)) if is_async else executor.run(attempt))
         return Ok(self._finish(inline_task))
 
     async def deliver_async(
@@ -78,9 +92,17 @@ class InlineDelivery:
     ) -> TaskSendResult[AnyHandle]:
         if (existing := self._existing(payload)) is not None:
             return existing
+<<<<<<< HEAD
         inline_task = self._start(task, payload)
+=======
+        inline_task = self._start(task, payload)
+        executor = TaskExecutor(self._app)
+>>>>>>> 92bd2e6 (model: decide in one place what follows a failed attempt)
         while (attempt := inline_task.next_attempt()) is not None:
-            inline_task.record(await execute_async(inline_task.call, attempt))
+            is_async = executor.is_async(attempt)
+            # A `def` task runs in a thread, where it may block and send.
+            run = executor.run_async(attempt) if is_async else asyncio.to_thread(executor.run, attempt)
+            inline_task.record(await run)
         return Ok(self._finish(inline_task))
 
     def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]:
@@ -116,7 +138,7 @@ class InlineDelivery:
         self._by_id[payload.task_id] = payload
         if payload.idempotency_key is not None:
             self._by_key[payload.task_name, payload.idempotency_key] = payload
-        inline_task = self._tasks[payload.task_id] = InlineTask(task, payload, self._rules, worker_id=self._worker_id)
+        inline_task = self._tasks[payload.task_id] = InlineTask(task, payload, worker_id=self._worker_id)
         return inline_task
 
     def _finish(self, inline_task: InlineTask) -> AnyHandle:
@@ -135,16 +157,14 @@ class InlineTask:
     after the same attempts as in a worker without jitter.
     """
 
-    def __init__(
-        self, task: TaskDefinition, payload: TaskSendPayload, rules: ExceptionRules, *, worker_id: str
-    ) -> None:
-        arguments = EncodedArguments(args_json=payload.args, kwargs_json=payload.kwargs)
-        self.call = TaskCall(task=task, arguments=arguments, rules=rules)
+    def __init__(self, task: TaskDefinition, payload: TaskSendPayload, *, worker_id: str) -> None:
+        self._task = task
         self._payload = payload
+        self._options: dict[str, object] = json.loads(payload.task_options)
         self._worker_id = worker_id
         self._due_at = payload.sent_at + timedelta(seconds=payload.enqueue_delay_seconds or 0)
         self._attempts: list[TaskAttemptInfo] = []
-        self._ended: EncodedResult | None = None
+        self._document: str | None = None
         self._status = TaskStatus.PENDING
 
     @property
@@ -153,45 +173,46 @@ class InlineTask:
 
     @property
     def has_ended(self) -> bool:
-        return self._ended is not None
+        return self._document is not None
 
     @property
     def document(self) -> str:
         """Result in stored form; only after the task has ended."""
-        assert self._ended is not None  # noqa: S101
-        return self._ended.document
+        assert self._document is not None  # noqa: S101
+        return self._document
 
     @property
     def result(self) -> AnyResult:
         """Decoded result; only after the task has ended."""
-        return decode_result(self.document, self.call.task.codec.result_codec)
+        return decode_result(self.document, self._task.codec.result_codec)
 
-    def next_attempt(self) -> TaskContext | None:
-        """Context of the attempt to run now; None once the task has ended."""
+    def next_attempt(self) -> Assignment | None:
+        """The attempt to run now; None once the task has ended."""
         good_until = self._payload.good_until
-        if self._ended is None and good_until is not None and has_expired(good_until, self._due_at):
+        if not self.has_ended and good_until is not None and has_expired(good_until, self._due_at):
             error = expired_error(task_id=self._payload.task_id, good_until=good_until)
-            self._end(TaskStatus.EXPIRED, encode_result(TaskResult(err=error), self.call.task.codec.result_codec))
-        if self._ended is not None:
+            self._status, self._document = TaskStatus.EXPIRED, error_document(error)
+        if self.has_ended:
             return None
         self._status = TaskStatus.RUNNING
-        return self._context()
+        return self._assignment()
 
-    def record(self, outcome: AttemptOutcome) -> None:
+    def record(self, outcome: EncodedOutcome) -> None:
         """Record the outcome of an attempt: ends the task or schedules its retry."""
-        is_success = outcome.stored.error is None
+        is_success = outcome.outcome is TaskAttemptOutcome.COMPLETED
         next_due_at = None if is_success else self._retry_at(outcome.error_code)
         self._attempts.append(self._attempt_info(outcome, will_retry=next_due_at is not None))
         if next_due_at is not None:
             self._due_at = next_due_at
         else:
-            self._end(TaskStatus.COMPLETED if is_success else TaskStatus.FAILED, outcome.stored)
+            self._status = TaskStatus.COMPLETED if is_success else TaskStatus.FAILED
+            self._document = outcome.document.decode()
 
     def info(self) -> TaskInfo:
         """Full info of the task, as the database would return it."""
         payload, at = self._payload, self._due_at
         is_completed, is_failed = self._status is TaskStatus.COMPLETED, self._status is TaskStatus.FAILED
-        error = self._ended.error if self._ended else None
+        error = self.result.err if self.has_ended else None
         has_started = bool(self._attempts) or self._status is TaskStatus.RUNNING
         return TaskInfo(
             task_id=payload.task_id,
@@ -213,7 +234,6 @@ class InlineTask:
             worker_id=self._worker_id if has_started else None,
             error_code=error.error_code if error else None,
             result=self.result if self.has_ended else None,
-            failed_reason=self._attempts[-1].failed_reason if self._attempts else None,
             attempts=self._attempts[::-1],
         )
 
@@ -221,38 +241,34 @@ class InlineTask:
     def _retry_count(self) -> int:
         return sum(attempt.will_retry for attempt in self._attempts)
 
-    def _end(self, status: TaskStatus, stored: EncodedResult) -> None:
-        self._status, self._ended = status, stored
-
     def _retry_at(self, code: str | None) -> datetime | None:
-        retry_state = RetryState(
-            policy=self.call.task.options.retry_policy,
-            retry_count=self._retry_count,
-            good_until=self._payload.good_until,
+        state = AttemptState(
+            policy=stored_policy(self._options), retry_count=self._retry_count, good_until=self._payload.good_until
         )
         # No jitter, so that tests are repeatable.
-        decision = decide_retry(retry_state, code, now=self._due_at, jitter=0.0)
-        return decision.due_at if isinstance(decision, RetryAt) else None
+        decision = decide_retry(state, Cause(code=code), now=self._due_at, jitter=0.0)
+        return decision.at if isinstance(decision, Retry) else None
 
-    def _context(self) -> TaskContext:
-        payload, task = self._payload, self.call.task
+    def _assignment(self) -> Assignment:
+        payload = self._payload
         number = len(self._attempts) + 1
-        return TaskContext(
+        return Assignment(
             task_id=payload.task_id,
             task_name=payload.task_name,
+            args=payload.args.encode(),
+            kwargs=payload.kwargs.encode(),
             queue_name=payload.queue_name,
             attempt=number,
             retry_count=self._retry_count,
             claim_token=number,
             sent_at=payload.sent_at,
             good_until=payload.good_until,
-            timeout_ms=task.options.timeout_ms,
+            timeout_ms=self._task.options.timeout_ms,
             worker_id=self._worker_id,
-            flags=json.loads(payload.flags),
-            possible_overlap=False,
+            flags=payload.flags.encode(),
         )
 
-    def _attempt_info(self, outcome: AttemptOutcome, *, will_retry: bool) -> TaskAttemptInfo:
+    def _attempt_info(self, outcome: EncodedOutcome, *, will_retry: bool) -> TaskAttemptInfo:
         number = len(self._attempts) + 1
         return TaskAttemptInfo(
             task_id=self._payload.task_id,
@@ -264,7 +280,6 @@ class InlineTask:
             finished_at=self._due_at,
             error_code=outcome.error_code,
             error_message=outcome.error_message,
-            failed_reason=outcome.failed_reason,
             worker_id=self._worker_id,
         )
 

@@ -12,29 +12,25 @@ import pytest
 from horsies.model.recovery.decision import (
     Evidence,
     Expire,
-    Fail,
     Hold,
     Leave,
     ListeningWindow,
     LiveTask,
-    Recovery,
     RecoveryPolicy,
     RecoveryReason,
     Requeue,
-    Retry,
     TaskOwner,
     asks_hooks,
     decide,
+    recovery_reason,
 )
 from horsies.model.recovery.fleet import WorkerThresholds
-from horsies.model.retry import RetryPolicy
+from horsies.model.retry import Cancel, Fail, FailReason, Recovery, Retry, RetryPolicy
 from horsies.model.task import TaskStatus
-from horsies.model.task_result import OperationalErrorCode, OutcomeCode
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FRESH, DISABLED = Leave(why="fresh"), Leave(why="disabled")
-CRASHED, POISON = OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON_TASK
-HEARTBEAT_LOST, OWNER_STOPPED = RecoveryReason.HEARTBEAT_LOST, RecoveryReason.OWNER_STOPPED
+POISON = Fail(code="POISON_TASK", reason=FailReason.TOO_MANY_CRASHES)
 LISTED = RetryPolicy.fixed([10, 20], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 UNLISTED = RetryPolicy.fixed([10, 20], auto_retry_for=["BANK_UNREACHABLE"], jitter=False)
 POLICY = RecoveryPolicy(
@@ -76,24 +72,20 @@ def decision_for(
     listening: ListeningWindow = PLAIN,
     policy: RecoveryPolicy = POLICY,
 ) -> object:
-    return decide(
-        task,
-        Evidence(last_heartbeat_at=ago(silent_s), owner=owner, hook_answer=answer, listening=listening),
-        policy,
-        NOW,
-    )
+    evidence = Evidence(last_heartbeat_at=ago(silent_s), owner=owner, hook_answer=answer, listening=listening)
+    return decide(task, evidence, policy, NOW)
 
 
-def _requeued(reason: RecoveryReason = HEARTBEAT_LOST, at: datetime = NOW, retry_count: int = 0) -> Requeue:
-    return Requeue(reason=reason, at=at, retry_count=retry_count)
+def _requeued(at: datetime = NOW, retry_count: int = 0) -> Requeue:
+    return Requeue(at=at, retry_count=retry_count)
 
 
-def _retried(at: datetime, retry_count: int = 1, reason: RecoveryReason = HEARTBEAT_LOST) -> Retry:
-    return Retry(reason=reason, at=at, retry_count=retry_count)
+def _retried(at: datetime, retry_count: int = 1) -> Retry:
+    return Retry(at=at, retry_count=retry_count)
 
 
-def _failed(code: Any = CRASHED, reason: RecoveryReason = HEARTBEAT_LOST) -> Fail:
-    return Fail(reason=reason, code=code)
+def _failed(reason: FailReason = FailReason.NO_POLICY) -> Fail:
+    return Fail(code="WORKER_CRASHED", reason=reason)
 
 
 CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
@@ -108,7 +100,12 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
         pytest.param(replace(CLAIMED, good_until=ago(0)), 120, Expire(), id="D3 a stale claim past good_until expires"),
         pytest.param(RUNNING, 299, FRESH, id="D7 a running task younger than the threshold is fresh"),
         pytest.param(RUNNING, 300, _failed(), id="D10 a stale running task without a policy fails"),
-        pytest.param(replace(RUNNING, retry_policy=UNLISTED), 300, _failed(), id="D10 WORKER_CRASHED not listed"),
+        pytest.param(
+            replace(RUNNING, retry_policy=UNLISTED),
+            300,
+            _failed(FailReason.NOT_LISTED),
+            id="D10 WORKER_CRASHED not listed",
+        ),
         pytest.param(
             replace(RUNNING, retry_policy=LISTED), 300, _retried(ahead(10)), id="D9 WORKER_CRASHED listed: retried"
         ),
@@ -118,9 +115,17 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
             _retried(ahead(20), 2),
             id="D9 with the next interval",
         ),
-        pytest.param(replace(RUNNING, retry_policy=LISTED, retry_count=2), 300, _failed(), id="D10 no retries left"),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, good_until=ahead(10)), 300, _failed(), id="D10 due at good_until"
+            replace(RUNNING, retry_policy=LISTED, retry_count=2),
+            300,
+            _failed(FailReason.NO_RETRIES_LEFT),
+            id="D10 no retries left",
+        ),
+        pytest.param(
+            replace(RUNNING, retry_policy=LISTED, good_until=ahead(10)),
+            300,
+            _failed(FailReason.TOO_LATE),
+            id="D10 due at good_until",
         ),
         pytest.param(
             replace(RUNNING, retry_policy=LISTED, good_until=ahead(11)), 300, _retried(ahead(10)), id="D9 due before it"
@@ -128,7 +133,7 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
         pytest.param(
             replace(RUNNING, retry_policy=LISTED, crash_count=9),
             300,
-            _failed(POISON),
+            POISON,
             id="D8 the tenth crash is poison",
         ),
         pytest.param(
@@ -143,7 +148,7 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
         pytest.param(
             replace(RUNNING, retry_policy=LISTED, no_restart="paused"),
             300,
-            _failed(OutcomeCode.TASK_CANCELLED),
+            Cancel(),
             id="task of a paused run is not restarted",
         ),
         pytest.param(
@@ -172,7 +177,9 @@ def test_owner_state_determines_the_reason(
     status: str, owner: TaskOwner | None, silent_s: float, reason: RecoveryReason
 ) -> None:
     decision = decision_for(make_task(status), silent_s, owner=owner)
-    assert decision == (_requeued(reason) if status == "CLAIMED" else _failed(reason=reason))
+    assert decision == (_requeued() if status == "CLAIMED" else _failed())
+    evidence = Evidence(last_heartbeat_at=ago(silent_s), owner=owner, listening=PLAIN)
+    assert recovery_reason(evidence, POLICY, NOW) == reason
 
 
 @pytest.mark.parametrize("owner", [None, make_owner("lost")], ids=["missing", "lost"])
@@ -234,7 +241,7 @@ def test_outage_grace_ends_when_blind_workers_count_as_dead() -> None:
 
 def test_outage_grace_does_not_apply_to_stopped_owners() -> None:
     listening = ListeningWindow(listening_since=NOW)
-    assert decision_for(RUNNING, 0, owner=make_owner("stopped"), listening=listening) == _failed(reason=OWNER_STOPPED)
+    assert decision_for(RUNNING, 0, owner=make_owner("stopped"), listening=listening) == _failed()
 
 
 def test_fresh_task_needs_no_outage_grace() -> None:
@@ -298,13 +305,13 @@ def test_requeued_task_keeps_its_later_due_time() -> None:
         pytest.param(
             replace(RUNNING, good_until=ahead(7)),
             Recovery.reschedule(ahead(7)),
-            _failed(),
+            _failed(FailReason.TOO_LATE),
             id="reschedule past good_until fails",
         ),
         pytest.param(
             replace(RUNNING, crash_count=9),
             Recovery.reschedule(ahead(7)),
-            _failed(POISON),
+            POISON,
             id="reschedule does not save poison",
         ),
         pytest.param(
@@ -325,7 +332,7 @@ def test_requeued_task_keeps_its_later_due_time() -> None:
         pytest.param(
             replace(RUNNING, no_restart="cancelled"),
             Recovery.reschedule(ahead(7)),
-            _failed(OutcomeCode.TASK_CANCELLED),
+            Cancel(),
             id="task of a cancelled run is not rescheduled",
         ),
     ],
@@ -340,8 +347,8 @@ def test_decision_with_a_hook_answer(task: LiveTask, answer: Recovery, expected:
         (_requeued(), True),
         (_retried(NOW), True),
         (_failed(), True),
-        (_failed(POISON), False),
-        (_failed(OutcomeCode.TASK_CANCELLED), False),
+        (POISON, False),
+        (Cancel(), False),
         (Expire(), False),
         (Hold(until=NOW), False),
         (FRESH, False),

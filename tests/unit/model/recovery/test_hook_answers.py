@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from horsies.model.recovery.decision import Recovery, RecoveryKind
+from horsies.model.retry import Recovery, RecoveryKind
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
-from horsies.model.retry import RetryAt, RetryPolicy, RetryState, backoff_delay_s, decide_retry, retry_if_possible
+from horsies.model.retry import (
+    CRASH,
+    AttemptState,
+    Cancel,
+    Fail,
+    Recovery,
+    RecoveryKind,
+    Retry,
+    RetryPolicy,
+    decide_retry,
+)
 from horsies.model.settings.recovery import RecoveryConfig
-from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, TaskInfo, TaskStatus, has_expired
-from horsies.model.task_result import BuiltInTaskCode, OperationalErrorCode, OutcomeCode
+from horsies.model.task import TaskInfo, TaskStatus, has_expired
 
 if TYPE_CHECKING:
     from horsies.model.recovery.fleet import WorkerThresholds
@@ -36,6 +45,11 @@ class RecoveryReason(StrEnum):
     CHILD_DIED = "CHILD_DIED"
     SHUTDOWN = "SHUTDOWN"
 
+    @property
+    def failed_reason(self) -> str:
+        """The `failed_reason` of a task that is retried or requeued."""
+        return f"recovered after worker interruption: {self}"
+
 
 class DecisionKind(StrEnum):
     """The kinds of decisions, as shown in reports and `--json` output."""
@@ -52,46 +66,18 @@ class DecisionKind(StrEnum):
 class Requeue:
     """The task had not started: back to PENDING, due at `at`, with `retry_count` retries used."""
 
-    kind: ClassVar[DecisionKind] = DecisionKind.REQUEUE
-
-    reason: RecoveryReason
     at: datetime
     retry_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """The attempt failed; the next is due at `at`, with `retry_count` retries used."""
-
-    kind: ClassVar[DecisionKind] = DecisionKind.RETRY
-
-    reason: RecoveryReason
-    at: datetime
-    retry_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
-    """The task fails: it crashed, crashed too often, or its run was paused or cancelled and it may not start again."""
-
-    kind: ClassVar[DecisionKind] = DecisionKind.FAIL
-
-    reason: RecoveryReason
-    code: BuiltInTaskCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Expire:
     """The task was claimed but not started, and is past its `good_until`."""
-
-    kind: ClassVar[DecisionKind] = DecisionKind.EXPIRE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """A hook returned `skip`: leave the task alone until `until`."""
-
-    kind: ClassVar[DecisionKind] = DecisionKind.HOLD
 
     until: datetime
     is_new: bool = False
@@ -103,95 +89,15 @@ class Hold:
 class Leave:
     """Do nothing: the task is not stale, outage grace applies, or automatic recovery is disabled."""
 
-    kind: ClassVar[DecisionKind] = DecisionKind.LEAVE
-
     why: Literal["fresh", "outage_grace", "disabled"]
     until: datetime | None = None
     """When outage grace ends for this task."""
 
 
-Decision: TypeAlias = Requeue | Retry | Fail | Expire | Hold | Leave
-
-StateChange: TypeAlias = Requeue | Retry | Fail | Expire
-"""Decisions that change the status of a task."""
+Decision: TypeAlias = Requeue | Retry | Fail | Cancel | Expire | Hold | Leave
 
 
-# Recovery hooks
-
-MAX_ATTEMPTS: Final = 2**31 - 1  # stored in `retry_count`, an integer column
-
-
-class RecoveryKind(StrEnum):
-    """What a hook decided for a task."""
-
-    DEFAULT = "default"
-    RESCHEDULE = "reschedule"
-    FAIL_WITH_BACKOFF = "fail_with_backoff"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """A hook's answer about one task; create it with one of the four class methods."""
-
-    kind: RecoveryKind
-    run_at: datetime | None = None
-    """When the task is due; for reschedule only."""
-    attempts: int | None = None
-    """Number of retries counted as used, for reschedule only; None keeps the current number."""
-
-    def __post_init__(self) -> None:
-        if fault := answer_error(self):
-            raise ValueError(fault)
-        if self.run_at is not None:
-            object.__setattr__(self, "run_at", self.run_at.astimezone(UTC))  # stored and shown times are UTC
-
-    @classmethod
-    def default(cls) -> Recovery:
-        """Do what would happen without a hook."""
-        return cls(kind=RecoveryKind.DEFAULT)
-
-    @classmethod
-    def reschedule(cls, run_at: datetime, attempts: int | None = None) -> Recovery:
-        """Run again at exactly `run_at`, a timezone-aware datetime, with `attempts` retries counted as used.
-
-        The crash still counts, a task that crashed too often still fails, and `good_until` still applies.
-        """
-        return cls(kind=RecoveryKind.RESCHEDULE, run_at=run_at, attempts=attempts)
-
-    @classmethod
-    def fail_with_backoff(cls) -> Recovery:
-        """Count a failed attempt; retry with the policy's backoff while retries are left, for any error code."""
-        return cls(kind=RecoveryKind.FAIL_WITH_BACKOFF)
-
-    @classmethod
-    def skip(cls) -> Recovery:
-        """Leave the task alone and ask again after one more threshold."""
-        return cls(kind=RecoveryKind.SKIP)
-
-
-def answer_error(answer: Recovery) -> str | None:
-    """Return what is wrong with a hook's answer, or None; user code may have put any types in it."""
-    kind, run_at, attempts = (getattr(answer, name, None) for name in ("kind", "run_at", "attempts"))
-    if not isinstance(kind, RecoveryKind):
-        return f"invalid kind {kind!r}: create a Recovery with default(), reschedule(), fail_with_backoff() or skip()"
-    if (run_at is None) != (kind is not RecoveryKind.RESCHEDULE):
-        return "run_at is required for reschedule and not allowed otherwise"
-    if run_at is not None and (fault := _instant_error(run_at)):
-        return fault
-    if attempts is not None and (type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS):
-        return f"attempts must be a whole number, 0 or more, got {attempts!r}"
-    return None
-
-
-def _instant_error(run_at: object) -> str | None:
-    if not isinstance(run_at, datetime):
-        return f"run_at must be a datetime, got {type(run_at).__qualname__}"
-    if run_at.utcoffset() is None:
-        return f"run_at must have a time zone, got {run_at.isoformat()}"
-    if not EARLIEST_INSTANT <= run_at <= LATEST_INSTANT:
-        return f"run_at must be within the years 1 to 9999 in every time zone, got {run_at.isoformat()}"
-    return None
+# Arguments of recovery hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,13 +192,6 @@ class Evidence:
     hook_answer: Recovery | None = None
     """The answer of a hook, if one was asked already."""
 
-    def reason(self, *, is_lost: bool) -> RecoveryReason:
-        if self.owner is None:
-            return RecoveryReason.OWNER_MISSING
-        if self.owner.is_stopped:
-            return RecoveryReason.OWNER_STOPPED
-        return RecoveryReason.OWNER_LOST if is_lost else RecoveryReason.HEARTBEAT_LOST
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
@@ -353,9 +252,6 @@ class RecoveryPolicy:
 
 # The decision
 
-CRASHED: Final = OperationalErrorCode.WORKER_CRASHED
-POISON: Final = OperationalErrorCode.POISON_TASK
-
 
 def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Decision:
     """Decide what to do with a CLAIMED or RUNNING task; `now` is the database time."""
@@ -366,12 +262,55 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
     # After the check above, so that only stale tasks are reported as disabled.
     if not policy.may_recover(task):
         return Leave(why="disabled")
-    return _Decider(task, evidence, policy, now).decide()
+    is_claimed, answer = task.status is TaskStatus.CLAIMED, evidence.hook_answer or Recovery.default()
+    # Before the hook's answer: an expired task cannot start, so there is nothing left to decide.
+    if is_claimed and has_expired(task.good_until, now):
+        return Expire()
+    if answer.kind is RecoveryKind.SKIP:
+        return Hold(until=now + policy.threshold(task, evidence.owner), is_new=True)
+    if is_claimed and answer.kind is not RecoveryKind.FAIL_WITH_BACKOFF:
+        return _requeue(task, answer, not_before=now + policy.recovery_delay)
+    return decide_retry(
+        AttemptState(
+            policy=task.retry_policy,
+            retry_count=task.retry_count,
+            crash_count=task.crash_count,
+            max_crashes=policy.max_crashes,
+            good_until=task.good_until,
+            no_restart=task.no_restart,
+        ),
+        replace(CRASH, is_crash=not is_claimed),  # a task that did not start did not crash
+        now=now,
+        jitter=stable_jitter(task),
+        not_before=now + policy.recovery_delay if answer.kind is RecoveryKind.DEFAULT else None,
+        answer=answer,
+    )
 
 
 def asks_hooks(decision: Decision) -> bool:
     """Whether hooks may change the decision: not for poison, expired tasks, or tasks of a paused or cancelled run."""
-    return isinstance(decision, (Requeue, Retry)) or (isinstance(decision, Fail) and decision.code is CRASHED)
+    return isinstance(decision, (Requeue, Retry)) or (isinstance(decision, Fail) and decision.code == CRASH.code)
+
+
+def recovery_reason(evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> RecoveryReason:
+    """Return why a stale task counts as interrupted."""
+    owner = evidence.owner
+    if owner is None:
+        return RecoveryReason.OWNER_MISSING
+    if owner.is_stopped:
+        return RecoveryReason.OWNER_STOPPED
+    is_lost = policy.is_lost(owner, evidence.listening, now)
+    return RecoveryReason.OWNER_LOST if is_lost else RecoveryReason.HEARTBEAT_LOST
+
+
+def _requeue(task: LiveTask, answer: Recovery, *, not_before: datetime) -> Requeue | Cancel:
+    """Requeue a task that did not start; this costs neither a retry nor a crash, unless a hook decides otherwise."""
+    if task.no_restart is not None:
+        return Cancel()
+    # No check of good_until: if it passes before the task is due, the task expires while it is PENDING.
+    # enqueued_at is the due time; keeping it preserves the task's place in its queue.
+    at = answer.run_at or max(task.enqueued_at, not_before)
+    return Requeue(at=at, retry_count=task.retry_count if answer.attempts is None else answer.attempts)
 
 
 def _leave_if_not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> Leave | None:
@@ -386,93 +325,6 @@ def _leave_if_not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPoli
     if now - silent_since >= threshold:
         return None
     return Leave(why="outage_grace", until=evidence.listening.outage_grace_until(silent_since, threshold))
-
-
-@dataclass(frozen=True, slots=True)
-class _Decider:
-    """A stale task with everything that its decision depends on."""
-
-    task: LiveTask
-    evidence: Evidence
-    policy: RecoveryPolicy
-    now: datetime
-
-    def decide(self) -> Decision:
-        is_claimed = self.task.status is TaskStatus.CLAIMED
-        # Before the hook's answer: an expired task cannot start, so there is nothing left to decide.
-        if is_claimed and has_expired(self.task.good_until, self.now):
-            return Expire()
-        if self._answer_kind is RecoveryKind.SKIP:
-            threshold = self.policy.threshold(self.task, self.evidence.owner)
-            return Hold(until=self.now + threshold, is_new=True)
-        change = self._decide_claimed() if is_claimed else self._decide_running()
-        # Tasks of a paused or cancelled run may finish but not start again.
-        if self.task.no_restart is not None and isinstance(change, (Requeue, Retry)):
-            return Fail(reason=self._reason, code=OutcomeCode.TASK_CANCELLED)
-        return change
-
-    def _decide_claimed(self) -> StateChange:
-        """Requeue; a task that did not start costs neither a retry nor a crash, unless a hook decides otherwise."""
-        answer = self.evidence.hook_answer
-        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
-            return self._retry_with_backoff()
-        if answer is not None and answer.run_at is not None:
-            # No check of good_until: if it passes before run_at, the task expires while it is PENDING.
-            return Requeue(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
-        # enqueued_at is the due time; keeping it preserves the task's place in its queue.
-        at = max(self.task.enqueued_at, self._not_before)
-        return Requeue(reason=self._reason, at=at, retry_count=self.task.retry_count)
-
-    def _decide_running(self) -> StateChange:
-        answer = self.evidence.hook_answer
-        # Before the hook's answer: not even a hook may restart a poison task. The crash at hand is not counted yet.
-        if self.task.crash_count + 1 >= self.policy.max_crashes:
-            return Fail(reason=self._reason, code=POISON)
-        if self._answer_kind is RecoveryKind.FAIL_WITH_BACKOFF:
-            return self._retry_with_backoff()
-        if answer is not None and answer.run_at is not None:
-            # Not Expire: a task that has started can only fail.
-            if has_expired(self.task.good_until, answer.run_at):
-                return Fail(reason=self._reason, code=CRASHED)
-            return Retry(reason=self._reason, at=answer.run_at, retry_count=self._retries_used(answer.attempts))
-        retry = decide_retry(
-            self._retry_state, CRASHED, now=self.now, jitter=stable_jitter(self.task), not_before=self._not_before
-        )
-        return self._retry(retry.due_at) if isinstance(retry, RetryAt) else Fail(reason=self._reason, code=CRASHED)
-
-    def _retry_with_backoff(self) -> StateChange:
-        """Retry with the policy's backoff while retries are left, even if WORKER_CRASHED is not among its codes."""
-        policy, number = self.task.retry_policy, self.task.retry_count + 1
-        if policy is not None:
-            due_at = self.now + timedelta(seconds=backoff_delay_s(policy, number, stable_jitter(self.task)))
-            retry = retry_if_possible(self._retry_state, due_at)
-            if isinstance(retry, RetryAt):
-                return self._retry(retry.due_at)
-        return Fail(reason=self._reason, code=CRASHED)
-
-    def _retry(self, at: datetime) -> Retry:
-        return Retry(reason=self._reason, at=at, retry_count=self.task.retry_count + 1)
-
-    def _retries_used(self, attempts: int | None) -> int:
-        return self.task.retry_count if attempts is None else attempts
-
-    @property
-    def _answer_kind(self) -> RecoveryKind:
-        return RecoveryKind.DEFAULT if self.evidence.hook_answer is None else self.evidence.hook_answer.kind
-
-    @property
-    def _reason(self) -> RecoveryReason:
-        owner, listening = self.evidence.owner, self.evidence.listening
-        return self.evidence.reason(is_lost=owner is not None and self.policy.is_lost(owner, listening, self.now))
-
-    @property
-    def _not_before(self) -> datetime:
-        return self.now + self.policy.recovery_delay
-
-    @property
-    def _retry_state(self) -> RetryState:
-        task = self.task
-        return RetryState(policy=task.retry_policy, retry_count=task.retry_count, good_until=task.good_until)
 
 
 def stable_jitter(task: LiveTask) -> float:

@@ -228,24 +228,24 @@ SELECT id, claim_token, status
  WHERE claimed_by_worker_id = $1 AND status IN ('CLAIMED', 'RUNNING');
 
 -- name: finish
--- Finish or retry running tasks and record the attempt of each. A task whose claim was lost is not returned. A task with
--- a `retry_delay_s` is retried if retries are left and it would start before good_until; if its workflow was paused or
+-- Fail or retry running tasks and record the attempt of each. A task whose claim was lost is not returned. A task with a
+-- `retry_delay_s` is retried if retries are left and it would start before good_until; if its workflow was paused or
 -- cancelled in the meantime, it is cancelled instead.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
                   (SELECT $5::text[]), (SELECT $6::text[]), (SELECT $7::text[]), (SELECT $8::text[]),
-                  (SELECT $9::double precision[]), (SELECT $10::text[]), (SELECT $11::integer[]))
+                  (SELECT $9::double precision[]), (SELECT $10::boolean[]), (SELECT $11::text[]),
+                  (SELECT $12::integer[]))
            AS input(id, claim_token, worker_id, outcome, document, error_code, error_message, failed_reason,
-                    retry_delay_s, poison_document, pid)
+                    retry_delay_s, is_crash, final_code, pid)
 ), locked AS MATERIALIZED (
     SELECT input.*, t.attempts + 1 AS attempt, t.no_restart, t.started_at, t.worker_hostname,
            coalesce(input.pid, t.worker_pid) AS worker_pid,
            coalesce('worker-' || input.pid, t.worker_process_name) AS worker_process_name,
            t.is_workflow_task, t.workflow_id, t.workflow_task_index,
            now() + make_interval(secs => input.retry_delay_s) AS due_at,
-           t.retry_count < t.max_retries AS has_retries, t.good_until,
-           input.poison_document IS NOT NULL AND t.crash_count + 1 >= $12 AS is_poison
+           t.retry_count < t.max_retries AS has_retries, t.good_until
       FROM input
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
@@ -253,8 +253,7 @@ WITH input AS (
        FOR NO KEY UPDATE OF t
 ), decided AS (
     -- FAILED comes before CANCELLED: a task that would not be retried anyway keeps its own error.
-    SELECT *, CASE WHEN outcome = 'COMPLETED' THEN 'COMPLETED'
-                   WHEN due_at IS NULL OR is_poison OR NOT has_retries OR due_at >= good_until THEN 'FAILED'
+    SELECT *, CASE WHEN due_at IS NULL OR NOT has_retries OR due_at >= good_until THEN 'FAILED'
                    WHEN no_restart IS NOT NULL THEN 'CANCELLED'
                    ELSE 'PENDING' END AS status
       FROM locked
@@ -262,18 +261,13 @@ WITH input AS (
     {{ insert_attempts(decided) }}
 ), ended AS (
     UPDATE horsies_tasks AS t
-       -- Only a crash has a poison document.
        SET status = decided.status, terminal_at = now(), attempts = decided.attempt,
-           crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
-           completed_at = CASE WHEN decided.status = 'COMPLETED' THEN now() END,
+           crash_count = t.crash_count + decided.is_crash::integer,
            failed_at = CASE WHEN decided.status = 'FAILED' THEN now() END,
-           failed_reason = CASE WHEN decided.status <> 'COMPLETED'
-                                THEN coalesce(decided.failed_reason, t.failed_reason) END,
+           failed_reason = coalesce(decided.failed_reason, t.failed_reason),
            error_code = CASE WHEN decided.status = 'CANCELLED' THEN 'TASK_CANCELLED'
-                             WHEN decided.is_poison THEN 'POISON_TASK'
-                             ELSE decided.error_code END,
+                             ELSE coalesce(decided.final_code, decided.error_code) END,
            result = CASE WHEN decided.status = 'CANCELLED' THEN $13::text::jsonb -> decided.no_restart
-                         WHEN decided.is_poison THEN decided.poison_document::jsonb
                          ELSE decided.document::jsonb END,
            worker_pid = decided.worker_pid, worker_process_name = decided.worker_process_name, updated_at = now()
       FROM decided
@@ -282,7 +276,7 @@ WITH input AS (
 ), retried AS (
     UPDATE horsies_tasks AS t
        SET status = 'PENDING', retry_count = t.retry_count + 1, attempts = decided.attempt,
-           crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
+           crash_count = t.crash_count + decided.is_crash::integer,
            -- enqueued_at too: it is in the claim index, so a claim does not read the row before it is due.
            enqueued_at = decided.due_at, next_retry_at = decided.due_at,
            failed_reason = coalesce(decided.failed_reason, t.failed_reason),
