@@ -93,8 +93,10 @@ def test_statement_missing_in_dataclass_fails_at_import(package: str) -> None:
 
 
 def test_calls_of_fragments_are_replaced_with_their_indent(package: str, tmp_path: Path) -> None:
-    (tmp_path / "sql" / "fragments.sql").write_text("-- fragment: rows\n-- A comment.\nSELECT n\n  FROM {{ source }}\n")
-    (tmp_path / "sql" / "numbers.sql").write_text("-- name: one\nSELECT *\n  FROM ({{ rows(t WHERE n > 1) }});\n")
+    (tmp_path / "sql" / "fragments.sql").write_text(
+        "-- fragment: rows(column, source)\n-- A comment.\nSELECT {{ column }}\n  FROM {{ source }}\n"
+    )
+    (tmp_path / "sql" / "numbers.sql").write_text("-- name: one\nSELECT *\n  FROM ({{ rows(n, t WHERE n > 1) }});\n")
 
     assert load_queries(OnlyOne, package, "numbers").one.sql == (
         "/* numbers.one */ SELECT *\n  FROM (SELECT n\n          FROM t WHERE n > 1)"

@@ -4,8 +4,8 @@ In a file each statement follows a `-- name: complete` line. Its dataclass has o
 the type of the rows: `Query[TaskInfo]` yields `TaskInfo` values, `Query[UUID]` the single column of each row,
 `Query[None]` nothing. If file and dataclass do not have the same names, the import fails.
 
-What several statements share is in `fragments.sql`, each part after a line like `-- fragment: insert_outbox`. The call
-`{{ insert_outbox(ended) }}` in a statement is replaced by that part, and `{{ source }}` in the part by `ended`.
+What several statements share is in `fragments.sql`, each part after a line like `-- fragment: insert_outbox(source)`.
+The call `{{ insert_outbox(ended) }}` in a statement is replaced by that part, and `{{ source }}` in the part by `ended`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 
 _STATEMENT = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
-_FRAGMENT = re.compile(r"^-- fragment: (\w+)\s*$", re.MULTILINE)
+_FRAGMENT = re.compile(r"^-- fragment: (\w+\(.*\))\s*$", re.MULTILINE)
 _CALL = re.compile(r"\{\{ (\w+)\((.*)\) \}\}")
 
 
@@ -132,19 +132,33 @@ def every_query(*groups: object) -> Iterator[Query[Any]]:
             yield getattr(group, field.name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    parameters: Sequence[str]
+    sql: str
+
+
 @cache
-def _fragments(package: str) -> dict[str, str]:
+def _fragments(package: str) -> dict[str, _Fragment]:
     file = resources.files(package) / "sql" / "fragments.sql"
-    return dict(_split(file.read_text(encoding="utf-8"), _FRAGMENT)) if file.is_file() else {}
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found: dict[str, _Fragment] = {}
+    for header, sql in _split(text, _FRAGMENT):
+        name, _, parameters = header.removesuffix(")").partition("(")
+        found[name] = _Fragment(parameters.split(", "), sql)
+    return found
 
 
-def _include(sql: str, fragments: Mapping[str, str]) -> str:
+def _include(sql: str, fragments: Mapping[str, _Fragment]) -> str:
     """Replace each call of a fragment by its text, indented like the call; a fragment may call others."""
 
     def expand(call: re.Match[str]) -> str:
-        name, source = call.groups()
+        fragment = fragments[call[1]]
+        text = fragment.sql
+        for parameter, argument in zip(fragment.parameters, call[2].split(", "), strict=True):
+            text = text.replace(f"{{{{ {parameter} }}}}", argument)
         indent = call.start() - (sql.rfind("\n", 0, call.start()) + 1)
-        return _include(fragments[name].replace("{{ source }}", source), fragments).replace("\n", "\n" + " " * indent)
+        return _include(text, fragments).replace("\n", "\n" + " " * indent)
 
     return _CALL.sub(expand, sql)
 

@@ -15,40 +15,17 @@ SELECT relation.relname::text                   AS table_name,
    AND starts_with(relation.relname::text, 'horsies_');
 
 -- name: delete_heartbeats
--- The view leaves out the newest heartbeat of a task in flight, however old: recovery decides by it. Here and below
--- `= ANY(ARRAY(SELECT ...))` reads the list once and looks up each row by primary key.
-WITH deleted AS (
-    DELETE FROM horsies_heartbeats
-     WHERE id = ANY(ARRAY(SELECT spent.id
-                            FROM horsies_spent_heartbeats AS spent
-                           WHERE spent.sent_at < now() - $1::interval
-                           ORDER BY spent.sent_at
-                           LIMIT $2))
-    RETURNING sent_at
-)
-SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at FROM deleted;
+-- The view leaves out the newest heartbeat of a task in flight, however old: recovery decides by it.
+{{ delete_old(horsies_heartbeats, horsies_spent_heartbeats, sent_at) }};
 
 -- name: count_due_heartbeats
-SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at
-  FROM horsies_spent_heartbeats
- WHERE sent_at < now() - $1::interval;
+{{ count_old(horsies_heartbeats, horsies_spent_heartbeats, sent_at) }};
 
 -- name: delete_worker_states
-WITH deleted AS (
-    DELETE FROM horsies_worker_states
-     WHERE id = ANY(ARRAY(SELECT state.id
-                            FROM horsies_worker_states AS state
-                           WHERE state.snapshot_at < now() - $1::interval
-                           ORDER BY state.snapshot_at
-                           LIMIT $2))
-    RETURNING snapshot_at
-)
-SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at FROM deleted;
+{{ delete_old(horsies_worker_states, horsies_worker_states, snapshot_at) }};
 
 -- name: count_due_worker_states
-SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at
-  FROM horsies_worker_states
- WHERE snapshot_at < now() - $1::interval;
+{{ count_old(horsies_worker_states, horsies_worker_states, snapshot_at) }};
 
 -- name: delete_workers
 -- The view leaves out workers that still own tasks: recovery needs their rows as evidence.
@@ -67,9 +44,7 @@ SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended.ended_at) AS
   JOIN ended USING (id);
 
 -- name: count_due_workers
-SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended_at) AS oldest_at
-  FROM horsies_ended_workers
- WHERE ended_at < now() - $1::interval;
+{{ count_old(horsies_workers, horsies_ended_workers, ended_at) }};
 
 -- name: delete_tasks
 -- A task is deleted together with its attempts. The view leaves out tasks of a workflow run that still exists: they are
@@ -175,35 +150,13 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
   JOIN horsies_task_attempts AS attempt ON attempt.task_id = task.id;
 
 -- name: delete_events
-WITH deleted AS (
-    DELETE FROM horsies_events
-     WHERE id = ANY(ARRAY(SELECT event.id
-                            FROM horsies_events AS event
-                           WHERE event.at < now() - $1::interval
-                           ORDER BY event.at
-                           LIMIT $2))
-    RETURNING at
-)
-SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM deleted;
+{{ delete_old(horsies_events, horsies_events, at) }};
 
 -- name: count_due_events
-SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at
-  FROM horsies_events
- WHERE at < now() - $1::interval;
+{{ count_old(horsies_events, horsies_events, at) }};
 
 -- name: delete_audit_entries
-WITH deleted AS (
-    DELETE FROM horsies_audit
-     WHERE id = ANY(ARRAY(SELECT entry.id
-                            FROM horsies_audit AS entry
-                           WHERE entry.at < now() - $1::interval
-                           ORDER BY entry.at
-                           LIMIT $2))
-    RETURNING at
-)
-SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM deleted;
+{{ delete_old(horsies_audit, horsies_audit, at) }};
 
 -- name: count_due_audit_entries
-SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at
-  FROM horsies_audit
- WHERE at < now() - $1::interval;
+{{ count_old(horsies_audit, horsies_audit, at) }};
