@@ -73,12 +73,8 @@ class InlineDelivery:
     def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
         if (existing := self._existing(payload)) is not None:
             return existing
-<<<<<<< HEAD
-        inline_task = self._start(task, payload)
-=======
         inline_task = self._start(task, payload)
         executor = TaskExecutor(self._app)
->>>>>>> 92bd2e6 (model: decide in one place what follows a failed attempt)
         while (attempt := inline_task.next_attempt()) is not None:
             is_async = executor.is_async(attempt)
             inline_task.record(asyncio.run(executor.run_async(attempt)) if is_async else executor.run(attempt))
@@ -92,12 +88,8 @@ class InlineDelivery:
     ) -> TaskSendResult[AnyHandle]:
         if (existing := self._existing(payload)) is not None:
             return existing
-<<<<<<< HEAD
-        inline_task = self._start(task, payload)
-=======
         inline_task = self._start(task, payload)
         executor = TaskExecutor(self._app)
->>>>>>> 92bd2e6 (model: decide in one place what follows a failed attempt)
         while (attempt := inline_task.next_attempt()) is not None:
             is_async = executor.is_async(attempt)
             # A `def` task runs in a thread, where it may block and send.
