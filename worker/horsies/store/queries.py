@@ -5,7 +5,7 @@ the type of the rows: `Query[TaskInfo]` yields `TaskInfo` values, `Query[UUID]` 
 `Query[None]` nothing. If file and dataclass do not have the same names, the import fails.
 
 What several statements share is in `fragments.sql`, each part after a line like `-- fragment: insert_outbox(source)`.
-The call `{{ insert_outbox(ended) }}` in a statement is replaced by that part, and `{{ source }}` in the part by `ended`.
+The call `{{ insert_outbox(ended) }}` in a statement is replaced by that part with `ended` in place of `{{ source }}`.
 """
 
 from __future__ import annotations
