@@ -12,9 +12,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from horsies import Horsies
-from horsies.client.payload import SendOptions
-from horsies.client.results import TaskHandle
-from horsies.client.task import TaskFunction
+from horsies.client.task import TaskFunction, TaskHandle
 from horsies.codec.canonical_json import parse_json
 from horsies.codec.results import encode_result
 from horsies.errors import BrokerErrorCode, ErrorCode, HorsiesError, UsageError
@@ -62,8 +60,8 @@ def send_or_raise(
     idempotency_key: str | None,
 ) -> TaskHandle[Any]:
     """Send the task; raises the error of a failed send."""
-    options = SendOptions(priority=priority, delay=delay, idempotency_key=idempotency_key)
-    sent = task.send_with(options, tuple(args), kwargs)
+    options = task.with_options(priority=priority, delay=delay, idempotency_key=idempotency_key)
+    sent = options.send(*args, **kwargs)
     if not isinstance(sent, Err):
         return sent.value
     error = sent.error

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from horsies.app import ChildProcessStartHook as ChildProcessStartHook
     from horsies.app import Horsies as Horsies
     from horsies.client.broker import PostgresBroker as PostgresBroker
-    from horsies.client.results import TaskHandle as TaskHandle
     from horsies.client.task import TaskFunction as TaskFunction
+    from horsies.client.task import TaskHandle as TaskHandle
     from horsies.client.task import TaskSendOptions as TaskSendOptions
     from horsies.client.workflow.definition import WorkflowDefinition as WorkflowDefinition
     from horsies.client.workflow.handle import WorkflowHandle as WorkflowHandle
@@ -118,9 +118,9 @@ _MODULES = {
         "Horsies",
     ),
     "horsies.client.broker": ("PostgresBroker",),
-    "horsies.client.results": ("TaskHandle",),
     "horsies.client.task": (
         "TaskFunction",
+        "TaskHandle",
         "TaskSendOptions",
     ),
     "horsies.client.workflow.definition": ("WorkflowDefinition",),

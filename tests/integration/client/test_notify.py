@@ -28,9 +28,9 @@ CREATE TRIGGER notify_stored AFTER INSERT ON horsies_tasks EXECUTE FUNCTION noti
 """
 BURST_PROGRAM = """
 import sys
-from horsies.client import notify
+from horsies.client import delivery
 from tests.support.store import make_app
-notify.BURST_GAP_S = notify.FLUSH_AFTER_S = 60
+delivery.BURST_GAP_S = delivery.FLUSH_AFTER_S = 60
 task = make_app(sys.argv[1]).tasks["double"]
 for number in range(20):
     task.send(number).unwrap()
@@ -113,7 +113,7 @@ async def test_bulk_send_after_a_send_still_notifies_by_trigger(
 async def test_long_burst_notifies_rarely_but_after_its_last_task(
     app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
+    monkeypatch.setattr("horsies.client.delivery.BURST_GAP_S", 60)
     await other.execute(NOTIFY_EACH_INSERT)
     for number in range(50):
         (await app.tasks["double"].send_async(number)).unwrap()
@@ -139,7 +139,7 @@ async def test_blocking_sends_are_flushed_at_program_exit(
 async def test_cancelled_deferred_send_is_notified_as_it_may_be_stored(
     app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
+    monkeypatch.setattr("horsies.client.delivery.BURST_GAP_S", 60)
     for number in range(20):
         (await app.tasks["double"].send_async(number)).unwrap()
     session = await app.get_broker().session()

@@ -80,7 +80,7 @@ async def test_another_payload_with_the_same_id_is_rejected(app: Horsies, connec
     error = task.send(5).unwrap_err()
     assert error.payload is not None
     await task.retry_send_async(error)
-    changed = replace(error, payload=replace(error.payload, args="[6]"))
+    changed = replace(error, payload=error.payload._replace(args="[6]"))
     rejected = (await task.retry_send_async(changed)).unwrap_err()
     assert (rejected.code, rejected.retryable) == (TaskSendErrorCode.PAYLOAD_MISMATCH, False)
     assert await connection.fetchval("SELECT args::text FROM horsies_tasks") == "[5]"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult
-from horsies.client.notify import BURST_GAP_S, BURST_LENGTH, NotifyCoalescer
+from horsies.client.delivery import BURST_GAP_S, BURST_LENGTH, NotifyCoalescer
 from horsies.client.payload import SendOptions
 from horsies.errors import DatabaseUnreachable
 from horsies.model.send import SendOutcome, TaskSendPayload
@@ -24,7 +23,7 @@ GREET = Horsies(AppConfig()).task("greet")(greet)
 
 
 def payload(queue: str = "mail", **options: Any) -> TaskSendPayload:
-    return replace(GREET.payload_builder.build(SendOptions(**options), ("ann",), {}), queue_name=queue)
+    return GREET.payload_builder.build(SendOptions(**options), ("ann",), {})._replace(queue_name=queue)
 
 
 class FakeTasks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -204,7 +203,7 @@ def test_changed_payload_has_another_fingerprint(change: dict[str, Any]) -> None
     task = make_task()
     payload, signature = payload_of(task, idempotency_key="k"), task.definition.codec.signature
     assert refingerprint(payload, signature) == payload
-    assert refingerprint(replace(payload, **change), signature).enqueue_sha != payload.enqueue_sha
+    assert refingerprint(payload._replace(**change), signature).enqueue_sha != payload.enqueue_sha
 
 
 def test_bulk_send_of_a_non_iterable_is_rejected() -> None:

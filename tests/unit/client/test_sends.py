@@ -222,7 +222,7 @@ def test_retry_recomputes_the_fingerprint_of_a_changed_payload(app: Horsies, del
     error = task.send(5).unwrap_err()
     delivery.is_down = False
     assert error.payload is not None
-    task.retry_send(replace(error, payload=replace(error.payload, args="[6]"))).unwrap()
+    task.retry_send(replace(error, payload=error.payload._replace(args="[6]"))).unwrap()
     assert delivery.delivered[0].enqueue_sha != error.payload.enqueue_sha
 
 
@@ -232,7 +232,7 @@ def test_retry_rejects_a_payload_with_invalid_arguments(app: Horsies, delivery: 
     delivery.is_down = True
     error = task.with_options(idempotency_key="k").send(5).unwrap_err()
     assert error.payload is not None
-    damaged = replace(error, payload=replace(error.payload, args=args))
+    damaged = replace(error, payload=error.payload._replace(args=args))
     assert error_code(task.retry_send(damaged)) is TaskSendErrorCode.VALIDATION_FAILED
 
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
-from horsies.client.delivery import KeyedSendLimiter
-from horsies.client.notify import NotifyCoalescer
+from horsies.client.delivery import KeyedSendLimiter, NotifyCoalescer
 from horsies.client.waiter import ResultWaiters, is_run_terminal_or_paused, is_task_terminal
 from horsies.codec.values import ValueCodec
 from horsies.embedded import other_clusters

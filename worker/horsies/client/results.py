@@ -1,4 +1,4 @@
-"""Task handles: waiting for results and reading task rows."""
+"""Reads the results and rows of tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 from horsies.client.waiter import WaitTimeout
@@ -32,68 +31,6 @@ if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
-class TaskHandle(Generic[T]):
-    """Waits for a task's result and reads its row. Caches the result once it is final."""
-
-    task_id: str
-    reader: TaskReader | None = None
-    known: AnyResult | None = field(default=None, kw_only=True)
-    """The result, once it is final."""
-
-    def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
-        """Wait for the result; None waits without limit, 0 checks once. Failures are err results too."""
-        if self.known is not None:  # needs no bridge, so it also works inside an event loop
-            return self._typed(self.known)
-        return BRIDGE.run(self.get_async(timeout_ms))
-
-    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
-        if self.known is None:
-            result = (
-                error_result(OperationalErrorCode.BROKER_ERROR, NO_BROKER)
-                if self.reader is None
-                else await self.reader.result(self.task_id, timeout_ms)
-            )
-            if not is_final(result):
-                return self._typed(result)
-            self.known = result
-        return self._typed(self.known)
-
-    def info(
-        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
-    ) -> BrokerResult[TaskInfo | None]:
-        """The current state of the task; None if it does not exist."""
-        return run_blocking(
-            self.info_async(
-                include_result=include_result,
-                include_failed_reason=include_failed_reason,
-                include_attempts=include_attempts,
-            )
-        )
-
-    async def info_async(
-        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
-    ) -> BrokerResult[TaskInfo | None]:
-        if self.reader is None:
-            return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=NO_BROKER))
-        return await self.reader.info(
-            self.task_id,
-            include_result=include_result,
-            include_failed_reason=include_failed_reason,
-            include_attempts=include_attempts,
-        )
-
-    def __repr__(self) -> str:
-        return f"TaskHandle({self.task_id!r})"
-
-    def _typed(self, result: AnyResult) -> TaskResult[T, TaskError]:
-        # Correct if the task is registered here: its value was decoded with the codec of the declared type.
-        return cast("TaskResult[T, TaskError]", result)
-
-
-NO_BROKER = "this handle has no broker"
 
 
 class TaskReader(Protocol):

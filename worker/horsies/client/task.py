@@ -1,11 +1,11 @@
-"""The decorated task: call it in this process, send it to the queue, or make it a workflow node."""
+"""The decorated task: call it in this process, send it to the queue, or make it a workflow node; and the sent task."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
@@ -21,20 +21,23 @@ from horsies.client.payload import (
     retry_method_name,
     with_delay,
 )
+from horsies.client.results import TaskReader, error_result, is_final, run_blocking
 from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings
 from horsies.codec.canonical_json import PayloadError
-from horsies.model.result import Err, Ok
+from horsies.codec.results import AnyResult
+from horsies.errors import BrokerErrorCode
+from horsies.model.result import BrokerOperationError, BrokerResult, Err, Ok
 from horsies.model.send import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.model.settings import AppConfig
-from horsies.model.task_result import ExceptionRules, TaskError, TaskResult
+from horsies.model.task import TaskInfo
+from horsies.model.task_result import ExceptionRules, OperationalErrorCode, TaskError, TaskResult
 from horsies.registry import TaskDefinition, TaskOptions
 from horsies.registry.invocation import call_task, call_task_async
-from horsies.sync import is_inside_event_loop
+from horsies.sync import BRIDGE, is_inside_event_loop
 
 if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
     from horsies.client.delivery import Delivery
-    from horsies.client.results import TaskHandle
 
 
 P = ParamSpec("P")
@@ -42,6 +45,7 @@ T = TypeVar("T")
 B = TypeVar("B")
 
 SUPPRESS_VARIABLE = "HORSIES_SUPPRESS_SENDS"
+NO_BROKER = "this handle has no broker"
 
 
 class TaskApp(Protocol):
@@ -267,6 +271,65 @@ class AsyncTaskFunction(TaskFunction[P, T]):
     ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         run: Callable[..., Any] = call_task_async
         return run(self.definition, args, kwargs, app=self._exception_rules())
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
+class TaskHandle(Generic[T]):
+    """Waits for a task's result and reads its row. Caches the result once it is final."""
+
+    task_id: str
+    reader: TaskReader | None = None
+    known: AnyResult | None = field(default=None, kw_only=True)
+    """The result, once it is final."""
+
+    def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        """Wait for the result; None waits without limit, 0 checks once. Failures are err results too."""
+        if self.known is not None:  # needs no bridge, so it also works inside an event loop
+            return self._typed(self.known)
+        return BRIDGE.run(self.get_async(timeout_ms))
+
+    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        if self.known is None:
+            result = (
+                error_result(OperationalErrorCode.BROKER_ERROR, NO_BROKER)
+                if self.reader is None
+                else await self.reader.result(self.task_id, timeout_ms)
+            )
+            if not is_final(result):
+                return self._typed(result)
+            self.known = result
+        return self._typed(self.known)
+
+    def info(
+        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
+    ) -> BrokerResult[TaskInfo | None]:
+        """The current state of the task; None if it does not exist."""
+        return run_blocking(
+            self.info_async(
+                include_result=include_result,
+                include_failed_reason=include_failed_reason,
+                include_attempts=include_attempts,
+            )
+        )
+
+    async def info_async(
+        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
+    ) -> BrokerResult[TaskInfo | None]:
+        if self.reader is None:
+            return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=NO_BROKER))
+        return await self.reader.info(
+            self.task_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.task_id!r})"
+
+    def _typed(self, result: AnyResult) -> TaskResult[T, TaskError]:
+        # Correct if the task is registered here: its value was decoded with the codec of the declared type.
+        return cast("TaskResult[T, TaskError]", result)
 
 
 # Send suppression

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.model.result import Result
@@ -26,16 +26,18 @@ class TaskSendErrorCode(StrEnum):
     IDEMPOTENCY_KEY_CONFLICT = "IDEMPOTENCY_KEY_CONFLICT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSendPayload:
-    """A task ready to be stored; sending it twice stores it once. Arguments, options and flags are JSON text."""
+class TaskSendPayload(NamedTuple):
+    """A task ready to be stored; sending it twice stores it once. Arguments, options and flags are JSON text.
+
+    A tuple, because it holds the parameters of the INSERT in their order.
+    """
 
     task_id: str
     task_name: str
     queue_name: str
     priority: int
-    args: str = field(repr=False)
-    kwargs: str = field(repr=False)
+    args: str
+    kwargs: str
     sent_at: datetime
     good_until: datetime | None
     enqueue_delay_seconds: float | None
@@ -45,6 +47,11 @@ class TaskSendPayload:
     idempotency_key: str | None
     command_sha: str | None
     enqueue_sha: str
+
+    def __repr__(self) -> str:
+        """Without the arguments, which may be secret."""
+        shown = [f"{name}={value!r}" for name, value in self._asdict().items() if name not in ("args", "kwargs")]
+        return f"TaskSendPayload({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +69,7 @@ class BulkPayload:
     def __iter__(self) -> Iterator[TaskSendPayload]:
         for task_id, args, kwargs in zip(self.task_ids, self.args, self.kwargs, strict=True):
             sha = self.enqueue_sha(args, kwargs)
-            yield replace(self.first, task_id=task_id, args=args, kwargs=kwargs, enqueue_sha=sha)
+            yield self.first._replace(task_id=task_id, args=args, kwargs=kwargs, enqueue_sha=sha)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,9 +90,9 @@ class TaskStore:
 
         If another open transaction holds the same idempotency key, waits up to `timeout_s` for it to end.
         """
-        executor, arguments = transaction or self.database, (*_columns(payload), notify)
+        executor = transaction or self.database
         for _ in range(MAX_CONFLICT_READS):
-            stored = await executor.fetch_raw(TASKS.enqueue, *arguments, timeout_s=timeout_s)
+            stored = await executor.fetch_raw(TASKS.enqueue, *payload, notify, timeout_s=timeout_s)
             if stored:
                 return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_notified"])
             rows = await executor.fetch(
@@ -136,26 +136,6 @@ class TaskStore:
         attempts = reversed(await self.attempts(task_id))
         crashed = OperationalErrorCode.WORKER_CRASHED
         return tuple(row.error_message or "" for row in attempts if row.error_code == crashed)
-
-
-def _columns(payload: TaskSendPayload) -> tuple[object, ...]:
-    return (
-        payload.task_id,
-        payload.task_name,
-        payload.queue_name,
-        payload.priority,
-        payload.args,
-        payload.kwargs,
-        payload.sent_at,
-        payload.enqueue_delay_seconds or 0.0,
-        payload.good_until,
-        payload.max_retries,
-        payload.task_options,
-        payload.flags,
-        payload.idempotency_key,
-        payload.command_sha,
-        payload.enqueue_sha,
-    )
 
 
 def batch_slices(bulk: BulkPayload) -> Iterator[slice]:

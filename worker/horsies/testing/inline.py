@@ -14,7 +14,8 @@ from uuid_utils import uuid7
 
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, send_error_for
-from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
+from horsies.client.results import parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
+from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
 from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.pool.protocol import Assignment, EncodedOutcome

@@ -1,8 +1,8 @@
 -- name: enqueue
--- Insert one task. Returns no row if its id or idempotency key is taken. The insert trigger notifies workers at commit,
--- unless `horsies.announce` is off; $16 is a `Notify` mode. With 'unless contended', of all concurrent sends to a queue
--- only the one that gets the advisory lock notifies. JSON is passed as text, so that a type codec which the caller set on
--- a connection has no effect.
+-- Insert one task: $1 to $15 are a `TaskSendPayload`, $16 is a `Notify` mode. Returns no row if its id or idempotency key
+-- is taken. The insert trigger notifies workers at commit, unless `horsies.announce` is off. With 'unless contended', of
+-- all concurrent sends to a queue only the one that gets the advisory lock notifies. JSON is passed as text, so that a
+-- type codec which the caller set on a connection has no effect.
 WITH notify AS MATERIALIZED (
     SELECT set_config(
                'horsies.announce',
@@ -15,8 +15,9 @@ WITH notify AS MATERIALIZED (
 )
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
-SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
-       $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15
+SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7,
+       clock_timestamp() + make_interval(secs => coalesce($9, 0)), $8, $12, $10::text::jsonb, $11::text::jsonb, $13, $14,
+       $15
   FROM notify
 ON CONFLICT DO NOTHING
 RETURNING (SELECT is_on FROM notify) AS is_notified;
