@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -20,6 +20,7 @@ from horsies_tui.keys import ACTIONS_BY_METHOD, KeyScope, ScreenId, bindings
 from horsies_tui.messages import Fetched, FetchFailed
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
+from horsies_tui.widgets.page import Pane
 
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import Overview
@@ -109,6 +110,10 @@ class MainScreen(Screen[None]):
 
     def set_status(self, *parts: str) -> None:
         self.query_one(StatusLine).parts = parts
+
+    def show_pane(self, name: str, lines: Iterable[Content | str], *, title: str | None = None) -> None:
+        """Show these lines in the pane with this id."""
+        self.query_one(f"#{name}", Pane).show(lines, title=title)
 
     def copy_text(self, text: str, label: str) -> None:
         """Copy text to the operator's clipboard and show a toast."""

@@ -10,8 +10,6 @@ from uuid import UUID
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
-from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
@@ -27,13 +25,14 @@ from horsies_tui.fleet import (
     count_not_alive,
     load_workers,
 )
-from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe
+from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
 from horsies_tui.screens.base import OVERVIEW, TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import log_line
 from horsies_tui.theme import Glyphs, bar, sparkline
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 if TYPE_CHECKING:
@@ -55,88 +54,62 @@ ALERT_QUERIES: Final = ("stale", "workers", "errors")
 # Summary panes
 
 
-class TaskCounts(Static):
+def count_lines(overview: Overview, now: datetime, glyphs: Glyphs) -> list[str]:
     """Number of tasks in each state, with the oldest age."""
-
-    def show(self, overview: Overview, *, now: datetime, glyphs: Glyphs) -> None:
-        self.border_title = " Tasks "
-        # Added to the ages in the overview, so that they keep growing between two queries.
-        elapsed = now - overview.at
-        counts = overview.counts
-        completed = counts[TaskStatus.COMPLETED]
-        recent_failures = (
-            f"{glyphs.warn} +{_count_text(overview.failed_last_hour)} in 1h" if overview.failed_last_hour.number else ""
-        )
-        lines = [
-            _count_line(
-                "PENDING", _count_text(counts[TaskStatus.PENDING]), _age_text("oldest", overview.oldest_due, elapsed)
-            ),
-            _count_line(
-                "  due later", format_count(overview.delayed), _age_text("next in", overview.next_due, -elapsed)
-            ),
-            _count_line(
-                "CLAIMED",
-                _count_text(counts[TaskStatus.CLAIMED]),
-                _age_text("oldest", overview.oldest_claimed, elapsed),
-            ),
-            _count_line(
-                "RUNNING",
-                _count_text(counts[TaskStatus.RUNNING]),
-                _age_text("longest", overview.longest_running, elapsed),
-            ),
-            _count_line("FAILED 24h", _count_text(overview.failed_last_day), recent_failures),
-            _count_line("EXPIRED 24h", _count_text(overview.expired_last_day), ""),
-            _count_line("COMPLETED", _count_text(completed), "(estimate)" if completed.is_estimate else ""),
-        ]
-        self.update(Content("\n").join([safe(line) for line in lines]))
+    # Added to the ages in the overview, so that they keep growing between two queries.
+    elapsed = now - overview.at
+    counts = {status: _count_text(count) for status, count in overview.counts.items()}
+    failed = overview.failed_last_hour
+    is_estimate = overview.counts[TaskStatus.COMPLETED].is_estimate
+    lines = (
+        ("PENDING", counts[TaskStatus.PENDING], _age_text("oldest", overview.oldest_due, elapsed)),
+        ("  due later", format_count(overview.delayed), _age_text("next in", overview.next_due, -elapsed)),
+        ("CLAIMED", counts[TaskStatus.CLAIMED], _age_text("oldest", overview.oldest_claimed, elapsed)),
+        ("RUNNING", counts[TaskStatus.RUNNING], _age_text("longest", overview.longest_running, elapsed)),
+        (
+            "FAILED 24h",
+            _count_text(overview.failed_last_day),
+            f"{glyphs.warn} +{_count_text(failed)} in 1h" if failed.number else "",
+        ),
+        ("EXPIRED 24h", _count_text(overview.expired_last_day), ""),
+        ("COMPLETED", counts[TaskStatus.COMPLETED], "(estimate)" if is_estimate else ""),
+    )
+    return [f"{fit(label, 11)} {fit(count, 8, right=True)}  {note}" for label, count, note in lines]
 
 
-class ThroughputPane(Static):
+def throughput_lines(
+    overview: Overview, throughput: Throughput, workers: Sequence[WorkerRow], glyphs: Glyphs
+) -> list[str]:
     """Tasks completed and failed per minute, wait and run times, and busy slots of the fleet."""
-
-    def show(
-        self, overview: Overview | None, throughput: Throughput | None, workers: Sequence[WorkerRow], *, glyphs: Glyphs
-    ) -> None:
-        self.border_title = " Last 30 min (per minute) "
-        if overview is None or throughput is None:
-            return
-        done = [float(bucket.done) for bucket in throughput.buckets]
-        failed = [float(bucket.failed) for bucket in throughput.buckets]
-        times = throughput.times
-        # Busy children, not running tasks: a child may run several tasks, and dead workers have no slots.
-        alive = [worker for worker in workers if worker.is_alive]
-        busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
-        share = f" {busy / slots:.0%}" if slots else ""
-        lines = [
-            Content(f"done {sparkline(done, glyphs)} {overview.done_last_minute:>6,}"),
-            Content(f"fail {sparkline(failed, glyphs)} {overview.failed_last_minute:>6,}"),
-            Content(f"wait p50 {format_elapsed(times.wait_p50)}  p95 {format_elapsed(times.wait_p95)}"),
-            Content(f"run  p50 {format_elapsed(times.run_p50)}  p95 {format_elapsed(times.run_p95)}"),
-            Content(""),
-            Content(f"slots {bar(busy, slots, SLOT_BAR_WIDTH, glyphs)} {busy:,}/{slots:,}{share}"),
-        ]
-        self.update(Content("\n").join(lines))
+    done = [float(bucket.done) for bucket in throughput.buckets]
+    failed = [float(bucket.failed) for bucket in throughput.buckets]
+    times = throughput.times
+    # Busy children, not running tasks: a child may run several tasks, and dead workers have no slots.
+    alive = [worker for worker in workers if worker.is_alive]
+    busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
+    share = f" {busy / slots:.0%}" if slots else ""
+    return [
+        f"done {sparkline(done, glyphs)} {overview.done_last_minute:>6,}",
+        f"fail {sparkline(failed, glyphs)} {overview.failed_last_minute:>6,}",
+        f"wait p50 {format_elapsed(times.wait_p50)}  p95 {format_elapsed(times.wait_p95)}",
+        f"run  p50 {format_elapsed(times.run_p50)}  p95 {format_elapsed(times.run_p95)}",
+        "",
+        f"slots {bar(busy, slots, SLOT_BAR_WIDTH, glyphs)} {busy:,}/{slots:,}{share}",
+    ]
 
 
-class QueueThroughputPane(Static):
+def queue_lines(buckets: Sequence[QueueBucket], now: datetime, glyphs: Glyphs) -> list[str]:
     """Completed tasks per minute of the busiest queues, one line each."""
-
-    def show(self, buckets: Sequence[QueueBucket], *, now: datetime, glyphs: Glyphs) -> None:
-        self.border_title = " Done by queue "
-        by_queue: dict[str, list[QueueBucket]] = {}
-        for bucket in buckets:
-            by_queue.setdefault(bucket.queue, []).append(bucket)
-        busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
-        lines: list[Content] = []
-        for name, found in busiest[:MAX_QUEUES]:
-            done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(found, now)]
-            # The last bucket is still filling; the one before is the last full minute.
-            lines.append(Content.assemble(safe(fit(name, 10)), f" {sparkline(done[-20:], glyphs)} {done[-2]:>6,.0f}"))
-        self.update(Content("\n").join(lines))
-
-
-def _count_line(label: str, count: str, note: str) -> str:
-    return f"{fit(label, 11)} {fit(count, 8, right=True)}  {note}"
+    by_queue: dict[str, list[QueueBucket]] = {}
+    for bucket in buckets:
+        by_queue.setdefault(bucket.queue, []).append(bucket)
+    busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
+    lines: list[str] = []
+    for name, found in busiest[:MAX_QUEUES]:
+        done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(found, now)]
+        # The last bucket is still filling; the one before is the last full minute.
+        lines.append(f"{fit(name, 10)} {sparkline(done[-20:], glyphs)} {done[-2]:>6,.0f}")
+    return lines
 
 
 def _count_text(count: Count) -> str:
@@ -181,14 +154,11 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="summary"):
-            yield TaskCounts()
-            yield ThroughputPane()
-            yield QueueThroughputPane()
+            yield Pane(" Tasks ", name="task-counts")
+            yield Pane(" Last 30 min (per minute) ", name="throughput")
+            yield Pane(" Done by queue ", name="queue-throughput")
         yield self.list
-        yield Static(id="operator-actions")
-
-    def on_mount(self) -> None:
-        self.query_one("#operator-actions").border_title = " Recent operator actions "
+        yield Pane(" Recent operator actions ", name="operator-actions")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -239,10 +209,8 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             case "queue throughput":
                 self._queue_throughput = cast("tuple[QueueBucket, ...]", value)
             case "audit":
-                actions = [safe(log_line(row)) for row in reversed(cast("tuple[AuditRow, ...]", value))]
-                self.query_one("#operator-actions", Static).update(
-                    Content("\n").join(actions or [safe("no actions yet")])
-                )
+                actions = [log_line(row) for row in reversed(cast("tuple[AuditRow, ...]", value))]
+                self.show_pane("operator-actions", actions or ["no actions yet"])
             case _ if name in ALERT_QUERIES:
                 field: dict[str, Any] = {name: value}
                 self._alert_inputs = replace(self._alert_inputs, **field)
@@ -257,10 +225,13 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
 
     def tick(self) -> None:
         now, glyphs = self.context.clock.now(), self.context.glyphs
-        if self._overview is not None:
-            self.query_one(TaskCounts).show(self._overview, now=now, glyphs=glyphs)
-        self.query_one(ThroughputPane).show(self._overview, self._throughput, self._alert_inputs.workers, glyphs=glyphs)
-        self.query_one(QueueThroughputPane).show(self._queue_throughput, now=now, glyphs=glyphs)
+        overview, throughput = self._overview, self._throughput
+        if overview is not None:
+            self.show_pane("task-counts", count_lines(overview, now, glyphs))
+        if overview is not None and throughput is not None:
+            lines = throughput_lines(overview, throughput, self._alert_inputs.workers, glyphs)
+            self.show_pane("throughput", lines)
+        self.show_pane("queue-throughput", queue_lines(self._queue_throughput, now, glyphs))
 
     def _update_status(self) -> None:
         if (overview := self._overview) is None:

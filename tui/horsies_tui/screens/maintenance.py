@@ -14,8 +14,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
-from textual.widgets import Static
 
 from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import SweepOptions
@@ -29,7 +27,7 @@ from horsies_ops.reads.server import Storage, TableStorage
 from horsies_ops.reads.workers import MaintenanceStatus
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, safe, sanitize
+from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, sanitize
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import ProposalFactory
@@ -39,6 +37,7 @@ from horsies_tui.screens.entries import action_text, entry_lines, log_line, targ
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.dialogs import Dialog
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 MAX_TABLES: Final = 4
@@ -193,18 +192,12 @@ MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
 # Storage pane
 
 
-class StoragePane(Static):
+def storage_lines(storage: Storage, now: datetime) -> list[str]:
     """First line: sizes of the largest tables. Second line: what may delay vacuum."""
-
-    def on_mount(self) -> None:
-        self.border_title = " Storage "
-
-    def show(self, storage: Storage, now: datetime) -> None:
-        tables = "   ".join(_table_text(table, now) for table in storage.tables[:MAX_TABLES])
-        oldest = storage.longest_transaction
-        longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
-        server = f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"
-        self.update(Content("\n").join([safe(tables), safe(server)]))
+    tables = "   ".join(_table_text(table, now) for table in storage.tables[:MAX_TABLES])
+    oldest = storage.longest_transaction
+    longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
+    return [tables, f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"]
 
 
 def _table_text(table: TableStorage, now: datetime) -> str:
@@ -240,7 +233,7 @@ class OperatorLogDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="log-dialog"):
             yield self.list
-            yield Static(id="log-entry")
+            yield Pane(name="log-entry")
 
     def on_mount(self) -> None:
         self.query_one("#log-dialog").border_title = f"Operator log, last {plural(len(self._rows), 'action')}"
@@ -249,9 +242,7 @@ class OperatorLogDialog(Dialog[None]):
     def on_row_list_cursor_moved(self) -> None:
         """Show the full entry: the columns have no room for it."""
         row = self.list.current
-        self.query_one("#log-entry", Static).update(
-            Content("\n").join([safe(line) for line in entry_lines(row)] if row is not None else [])
-        )
+        self.query_one("#log-entry", Pane).show([] if row is None else entry_lines(row))
 
     def on_row_list_opened(self) -> None:
         self.action_leave()
@@ -269,11 +260,8 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
 
     def body(self) -> ComposeResult:
         yield self.list
-        yield StoragePane()
-        yield Static("", id="operator-log")
-
-    def on_mount(self) -> None:
-        self.query_one("#operator-log").border_title = " Operator log "
+        yield Pane(" Storage ", name="storage")
+        yield Pane(" Operator log ", name="operator-log")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         return (
@@ -315,10 +303,10 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
             case MaintenanceStatus():
                 self.data = replace(self.data, maintenance_status=value)
             case Storage():
-                self.query_one(StoragePane).show(value, now)
+                self.show_pane("storage", storage_lines(value, now))
             case tuple() if name == "log":
-                lines = [safe(log_line(row)) for row in reversed(cast("tuple[AuditRow, ...]", value))]
-                self.query_one("#operator-log", Static).update(Content("\n").join(lines) if lines else "no actions yet")
+                lines = [log_line(row) for row in reversed(cast("tuple[AuditRow, ...]", value))]
+                self.show_pane("operator-log", lines or ["no actions yet"])
             case _:
                 return
         self.list.show(maintenance_items(self.data, now))

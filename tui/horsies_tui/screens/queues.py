@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 from textual.app import ComposeResult
-from textual.content import Content
-from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
@@ -34,13 +32,14 @@ from horsies_tui.fleet import (
     load_workers,
     queue_health,
 )
-from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
+from horsies_tui.format import format_age, format_count, format_short_age, plural, sanitize, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 MAX_FACETS: Final = 5
@@ -146,23 +145,16 @@ async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
     )
 
 
-class QueueView(Static):
+def detail_lines(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> list[str]:
     """Wait times, pending tasks, workers and errors of one queue."""
-
-    def show(self, queue: QueueRow | None, detail: QueueDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
-        self.border_title = safe("" if queue is None else f" {queue.name} ", cells=60)
-        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
-        if queue is None or detail is None or detail.name != queue.name:
-            self.update("")
-            return
-        lines = [
-            _wait_line(queue, detail, now, glyphs),
-            f"tasks      {_facet_text(detail.pending_names) or 'none waiting'}",
-            f"served by  {_workers_text(detail.workers)}",
-            f"failing    {_facet_text(detail.error_codes) or 'nothing in the last hour'}",
-            _pause_line(queue, now),
-        ]
-        self.update(Content("\n").join([safe(line) for line in lines if line]))
+    lines = [
+        _wait_line(queue, detail, now, glyphs),
+        f"tasks      {_facet_text(detail.pending_names) or 'none waiting'}",
+        f"served by  {_workers_text(detail.workers)}",
+        f"failing    {_facet_text(detail.error_codes) or 'nothing in the last hour'}",
+        _pause_line(queue, now),
+    ]
+    return [line for line in lines if line]
 
 
 def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
@@ -207,7 +199,7 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
     def body(self) -> ComposeResult:
         yield self.filter_bar
         yield self.list
-        yield QueueView(classes="detail")
+        yield Pane(name="queue-detail", classes="detail")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.EVENT}
@@ -234,10 +226,12 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
         self.show_detail()
 
     def show_detail(self) -> None:
-        line = self.list.current
-        self.query_one(QueueView).show(
-            line and line.row, self._detail, now=self.context.clock.now(), glyphs=self.context.glyphs
-        )
+        queue, detail = self.list.current and self.list.current.row, self._detail
+        lines: list[str] = []
+        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
+        if queue is not None and detail is not None and detail.name == queue.name:
+            lines = detail_lines(queue, detail, self.context.clock.now(), self.context.glyphs)
+        self.show_pane("queue-detail", lines, title="" if queue is None else f" {queue.name} ")
 
     def _update_status(self) -> None:
         counts = Counter(queue_health(line.row) for line in self.list.rows)

@@ -24,7 +24,7 @@ from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import FilteredListScreen
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.theme import Glyphs
-from horsies_tui.widgets.page import Section
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 RECENT_LIMIT: Final = 20
@@ -103,7 +103,7 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
         yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
         yield self.filter_bar
         yield self.list
-        yield Section(name="schedule")
+        yield Pane(name="schedule", classes="section")
 
     def on_mount(self) -> None:
         self.list.focus()
@@ -154,9 +154,9 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
         self._show()
 
     def _show_detail(self) -> None:
-        section, row = self.query_one("#schedule", Section), self.list.current
+        row = self.list.current
         if row is None:
-            section.show([], title="")
+            self.show_pane("schedule", [], title="")
             return
         last = (
             "never run"
@@ -164,7 +164,8 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
             else f"last {format_time(row.last_run_at)} task {short_id(row.last_task_id)}"
         )
         following = f"next {format_time(row.next_run_at)}" if row.next_run_at is not None else "no next run"
-        section.show(
+        self.show_pane(
+            "schedule",
             [
                 f"sends  {row.task_name or NOT_CONFIGURED}   {schedule_text(row)}",
                 f"{following}   {last}   {plural(row.run_count, 'run')}",

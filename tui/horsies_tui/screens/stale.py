@@ -10,7 +10,6 @@ from uuid import UUID
 
 from textual import work
 from textual.app import ComposeResult
-from textual.content import Content
 from textual.widgets import Input, Static
 
 from horsies.errors import HorsiesError
@@ -43,6 +42,7 @@ from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.dialogs import PromptDialog
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 _TONES = {
@@ -106,7 +106,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
     def body(self) -> ComposeResult:
         yield Static("", id="thresholds")
         yield self.list
-        yield Static("", id="evidence")
+        yield Pane(name="evidence")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -156,16 +156,15 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
 
     def _show_evidence(self) -> None:
         """Show why a sweep would decide as it does for the row under the cursor."""
-        current, candidates, pane = self.list.current, self.candidates, self.query_one("#evidence", Static)
+        current, candidates = self.list.current, self.candidates
         if current is None or candidates is None:
-            pane.border_title = ""
-            pane.update("" if candidates is None else " no stale tasks, none near its limit")
+            lines = [] if candidates is None else [" no stale tasks, none near its limit"]
+            self.show_pane("evidence", lines, title="")
             return
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         record = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
         lines = evidence_lines(current, record, candidates.maintenance_status, self.context.clock.now())
-        pane.border_title = safe(f" Why {short_id(current.id)} {current.task.task_name} ", cells=60)
-        pane.update(Content("\n").join([safe(line) for line in lines]))
+        self.show_pane("evidence", lines, title=f" Why {short_id(current.id)} {current.task.task_name} ")
 
     def _update_status(self) -> None:
         candidates, marks = self.candidates, self.list.selection.marks

@@ -10,8 +10,6 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from textual.app import ComposeResult
-from textual.content import Content
-from textual.widgets import Static
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.task import TaskStatus
@@ -30,7 +28,7 @@ from horsies_tui.fleet import (
     worker_health,
     worker_warnings,
 )
-from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, safe, short_id
+from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.sweep import propose_sweep
@@ -38,6 +36,7 @@ from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 CHART_WIDTH: Final = 30
@@ -118,34 +117,26 @@ async def load_worker_detail(source: DataSource, worker_id: UUID, window: timede
     return WorkerDetail(worker_id=worker_id, window=window, snapshots=snapshots, tasks=page.tasks)
 
 
-class WorkerView(Static):
+def detail_lines(worker: WorkerRow, detail: WorkerDetail, now: datetime, *, width: int, glyphs: Glyphs) -> list[str]:
     """Warnings, load charts and held tasks of one worker."""
+    return [
+        *_warning_lines(worker, now),
+        *_chart_lines(detail, glyphs),
+        *_task_lines(worker, detail.tasks, now, width=width),
+    ]
 
-    def show(self, worker: WorkerRow | None, detail: WorkerDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
-        title = "" if worker is None else _pane_title(worker)
-        self.border_title = safe(title, cells=max(self.size.width - 4, 20))
-        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
-        if worker is None or detail is None or detail.worker_id != worker.worker_id:
-            self.update("")
-            return
-        lines = [
-            *_warning_lines(worker, now),
-            *_chart_lines(detail, glyphs),
-            *self._task_lines(worker, detail.tasks, now),
-        ]
-        self.update(Content("\n").join([safe(line) for line in lines]))
 
-    def _task_lines(self, worker: WorkerRow, tasks: Sequence[TaskSummary], now: datetime) -> list[str]:
-        """List the held tasks, as many side by side as fit."""
-        count = worker.tasks_running + worker.tasks_claimed
-        per_line = max((self.size.width - 2) // TASK_WIDTH, 1)
-        texts = [
-            f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} "
-            f"{fit(format_age(silence(task, now)), 6, right=True)}"
-            for task in tasks
-        ]
-        lines = ["  ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
-        return [f"holds {plural(count, 'task')}:" if count else "holds no tasks", *lines]
+def _task_lines(worker: WorkerRow, tasks: Sequence[TaskSummary], now: datetime, *, width: int) -> list[str]:
+    """List the held tasks, as many side by side as fit."""
+    count = worker.tasks_running + worker.tasks_claimed
+    per_line = max((width - 2) // TASK_WIDTH, 1)
+    texts = [
+        f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} "
+        f"{fit(format_age(silence(task, now)), 6, right=True)}"
+        for task in tasks
+    ]
+    lines = ["  ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
+    return [f"holds {plural(count, 'task')}:" if count else "holds no tasks", *lines]
 
 
 def _pane_title(worker: WorkerRow) -> str:
@@ -198,7 +189,7 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
     def body(self) -> ComposeResult:
         yield self.filter_bar
         yield self.list
-        yield WorkerView(classes="detail")
+        yield Pane(name="worker-detail", classes="detail")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -237,9 +228,12 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
             self.list.move_to(index)
 
     def show_detail(self) -> None:
-        self.query_one(WorkerView).show(
-            self.list.current, self._detail, now=self.context.clock.now(), glyphs=self.context.glyphs
-        )
+        worker, detail, now = self.list.current, self._detail, self.context.clock.now()
+        lines: list[str] = []
+        # The detail query follows the cursor: until it has run, the detail is that of the previous row.
+        if worker is not None and detail is not None and detail.worker_id == worker.worker_id:
+            lines = detail_lines(worker, detail, now, width=self.size.width, glyphs=self.context.glyphs)
+        self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
     def _update_status(self) -> None:
         alive = [worker for worker in self._rows if worker.is_alive]

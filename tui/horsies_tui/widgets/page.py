@@ -1,10 +1,10 @@
-"""A scrollable page of sections with search, and JSON values with redacted secrets."""
+"""Panes of text, a scrollable page of sections with search, and JSON values with redacted secrets."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from textual.binding import BindingType
@@ -64,24 +64,46 @@ class Page(VerticalScroll, can_focus=True):
             self.scroll_end(animate=False)
 
 
-class Section(Static):
-    """A part of a page with a title. Unchanged content is not redrawn."""
+MIN_TITLE_WIDTH: Final = 20
 
-    def __init__(self, title: str = "", *, name: str) -> None:
-        super().__init__("", id=name, classes="section")
+
+class Pane(Static):
+    """Lines of text with a title. What has not changed is not redrawn."""
+
+    def __init__(self, title: str = "", *, name: str, classes: str | None = None) -> None:
+        super().__init__("", id=name, classes=classes)
         self.border_title = title
+        self._title = title
         self._shown = Content("")
-        self._pattern: re.Pattern[str] | None = None
-        self._current_hit: tuple[int, int] | None = None
 
-    def show(self, lines: Sequence[Content | str], *, title: str | None = None) -> None:
+    def show(self, lines: Iterable[Content | str], *, title: str | None = None) -> None:
         """Show these lines; strings are sanitized."""
         text = Content("\n").join([line if isinstance(line, Content) else safe(line) for line in lines])
-        if title is not None and title != self.border_title:
-            self.border_title = safe(title)
+        if title is not None and title != self._title:
+            self._title = title
+            self._draw_title()
         if text != self._shown:
             self._shown = text
             self._paint()
+
+    def on_resize(self) -> None:
+        self._draw_title()
+
+    def _draw_title(self) -> None:
+        self.border_title = safe(self._title, cells=max(self.size.width - 4, MIN_TITLE_WIDTH))
+
+    def _paint(self) -> None:
+        # A new layout of the screen costs as much as drawing a list.
+        self.update(self._shown, layout=self.styles.auto_dimensions)
+
+
+class Section(Pane):
+    """A part of a page, in which text can be searched."""
+
+    def __init__(self, title: str = "", *, name: str) -> None:
+        super().__init__(title, name=name, classes="section")
+        self._pattern: re.Pattern[str] | None = None
+        self._current_hit: tuple[int, int] | None = None
 
     def set_search(self, pattern: re.Pattern[str] | None) -> None:
         """Highlight the hits of this pattern."""

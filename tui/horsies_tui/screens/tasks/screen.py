@@ -26,7 +26,7 @@ from horsies_tui.data import pages
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_count, format_day_time, plural, sanitize
+from horsies_tui.format import format_count, format_day_time, plural, sanitize, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
 from horsies_tui.proposals.model import Proposal, ProposalFactory, propose_task_action, requeue_or_retry
@@ -38,14 +38,15 @@ from horsies_tui.screens.tasks.table import (
     SORT_COLUMNS,
     TASK_COLUMNS,
     ArgumentPreviews,
-    TaskPreview,
     export_tasks,
+    preview_lines,
     sort_keys,
 )
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.dialogs import SortPicker
 from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
 from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import RowList
 
 PAYLOADS_QUERY: Final = "payloads"
@@ -189,7 +190,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         with Horizontal():
             yield self.list
             yield FacetSidebar(self.context)
-        yield TaskPreview(id="preview")
+        yield Pane(name="preview")
 
     def on_mount(self) -> None:
         """Restore the last filter used with this database."""
@@ -264,7 +265,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
                 # The rows are the same; this repaints the cells whose preview has arrived.
                 self.list.show(self.list.rows)
             case TaskDetail() | None if name == "detail":
-                self.query_one(TaskPreview).show(value, now=self.context.clock.now(), settings=self.context.settings)
+                self._show_preview(value)
             case _:
                 return
         self._update_status()
@@ -287,6 +288,13 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         # Filters are written in lower case, and completion starts from what was typed.
         values["status"] = [value.lower() for value in values["status"]]
         self.filter_bar.suggester.values = values
+
+    def _show_preview(self, detail: TaskDetail | None) -> None:
+        if detail is None:
+            self.show_pane("preview", [], title="")
+        else:
+            lines = preview_lines(detail, self.context.clock.now(), self.context.settings)
+            self.show_pane("preview", lines, title=f" {short_id(detail.task.id)} {detail.task.name} ")
 
     def _update_status(self) -> None:
         marks, window = self.list.selection.marks, self.window

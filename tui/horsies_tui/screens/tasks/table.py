@@ -8,15 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from textual.content import Content
-from textual.widgets import Static
-
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, TaskSummary
 from horsies_ops.source import DataSource
-from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, safe, sanitize, short_id
+from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import compact_json, redact, task_arguments
 from horsies_tui.widgets.row_list import Cell, Column, Tone
@@ -180,26 +177,11 @@ async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], setting
 # Preview pane
 
 
-class TaskPreview(Static):
-    """Status, error and arguments of the task under the cursor."""
-
-    _drawn: tuple[Content | str, Content] = ("", Content(""))
-
-    def show(self, detail: TaskDetail | None, *, now: datetime, settings: TuiConfig) -> None:
-        if detail is None:
-            self._draw("", Content(""))
-            return
-        task = detail.task
-        lines = [_status_line(task, now), _error_line(detail), _arguments_line(task, settings), _decision_line(detail)]
-        title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
-        self._draw(title, Content("\n").join([safe(line) for line in lines if line]))
-
-    def _draw(self, title: Content | str, text: Content) -> None:
-        if (title, text) != self._drawn:
-            self._drawn = (title, text)
-            self.border_title = title
-            # The pane has a fixed size; a new layout of the screen costs as much as drawing the list.
-            self.update(text, layout=False)
+def preview_lines(detail: TaskDetail, now: datetime, settings: TuiConfig) -> list[str]:
+    """Status, error and arguments of a task."""
+    task = detail.task
+    lines = [_status_line(task, now), _error_line(detail), _arguments_line(task, settings), _decision_line(detail)]
+    return [line for line in lines if line]
 
 
 def _status_line(task: TaskRecord, now: datetime) -> str:

@@ -22,10 +22,8 @@ _HEADER_COLOURS = {
 }
 
 
-def run_header(detail: WorkflowDetail | None, now: datetime, glyphs: Glyphs, *, is_entered: bool) -> Content:
+def run_header(detail: WorkflowDetail, now: datetime, glyphs: Glyphs, *, is_entered: bool) -> list[Content]:
     """Return two lines: name, id and progress of the run; its error policy and duration."""
-    if detail is None:
-        return Content("")
     run, counts = detail.run, detail.counts
     back = f"{glyphs.back} " if is_entered else ""
     progress = f"{run.status} {counts.get('COMPLETED', 0)}/{len(detail.nodes)}"
@@ -33,7 +31,7 @@ def run_header(detail: WorkflowDetail | None, now: datetime, glyphs: Glyphs, *, 
     first = Content.assemble(
         safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "$text-muted"), (progress, f"bold {colour}")
     )
-    return Content("\n").join([first, safe(f"  {_run_summary(run, now)}", "$text-muted")])
+    return [first, safe(f"  {_run_summary(run, now)}", "$text-muted")]
 
 
 def _run_summary(run: WorkflowRecord, now: datetime) -> str:

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
 
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.workflows import WorkflowDetail, WorkflowPage, WorkflowRow
@@ -27,7 +26,7 @@ from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, graph_lines
 from horsies_tui.screens.workflows.panes import NODE_COLUMNS, RUN_COLUMNS, node_details, run_header
 from horsies_tui.widgets.filter_bar import RUN_FILTER, FilterBar
-from horsies_tui.widgets.page import Section
+from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import EDGE_ROWS, RowList
 
 PAGE_SIZE = 100
@@ -68,9 +67,9 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         with Horizontal(id="workflows"):
             yield self.run_list
             with Vertical(id="run-pane"):
-                yield Static("", id="run-header")
+                yield Pane(name="run-header")
                 yield self.node_list
-        yield Section(name="node-detail")
+        yield Pane(name="node-detail", classes="section")
 
     def live_queries(self) -> Sequence[LiveQuery]:
         return (
@@ -132,15 +131,13 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self._update_status()
 
     def _draw_header(self) -> None:
-        self.query_one("#run-header", Static).update(
-            run_header(
-                self.detail, self.context.clock.now(), self.context.glyphs, is_entered=bool(self._entered_run_ids)
-            )
-        )
+        detail, is_entered = self.detail, bool(self._entered_run_ids)
+        now, glyphs = self.context.clock.now(), self.context.glyphs
+        self.show_pane("run-header", [] if detail is None else run_header(detail, now, glyphs, is_entered=is_entered))
 
     def _show_node(self) -> None:
         title, lines = node_details(self.node_list.current, self.context.glyphs)
-        self.query_one("#node-detail", Section).show(lines, title=title)
+        self.show_pane("node-detail", lines, title=title)
 
     def _update_status(self) -> None:
         if not self.run_list.rows:
