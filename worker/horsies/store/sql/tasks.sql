@@ -16,8 +16,8 @@ WITH notify AS MATERIALIZED (
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
 SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7,
-       clock_timestamp() + make_interval(secs => coalesce($9, 0)), $8, $12, $10::text::jsonb, $11::text::jsonb, $13, $14,
-       $15
+       clock_timestamp() + make_interval(secs => coalesce($9::double precision, 0)), $8, $12, $10::text::jsonb,
+       $11::text::jsonb, $13, $14, $15
   FROM notify
 ON CONFLICT DO NOTHING
 RETURNING (SELECT is_on FROM notify) AS is_notified;
