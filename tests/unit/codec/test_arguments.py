@@ -326,7 +326,11 @@ def test_all_faults_of_a_signature_are_reported_together() -> None:
     assert faults[0].reason == "name 'Missing' is not defined"
     assert faults[1].reason.startswith("Opaque cannot be stored as JSON")
     assert faults[2].reason == "must return TaskResult[T, TaskError], but returns int"
-    assert [fault.may_resolve_later for fault in faults] == [True, False, False]
+    assert [fault.hint.partition(",")[0] for fault in faults] == [
+        "define the class above the task",
+        "use plain types",
+        "declare the return type",
+    ]
 
 
 def test_default_that_violates_its_annotation_is_a_fault() -> None:
@@ -340,10 +344,10 @@ def test_default_that_violates_its_annotation_is_a_fault() -> None:
     assert "98765432" not in faults[1].reason
 
 
-def test_model_with_undefined_class_may_resolve_later() -> None:
+def test_model_with_undefined_class_gives_a_hint() -> None:
     (fault,) = TaskCodec.of(unfinished).unwrap_err()
 
-    assert (fault.parameter, fault.may_resolve_later) == ("value", True)
+    assert (fault.parameter, fault.hint) == ("value", "define the class above the task")
 
 
 def test_return_type_must_be_declared() -> None:

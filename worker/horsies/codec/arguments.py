@@ -6,11 +6,11 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import JsonValue, PydanticSchemaGenerationError, PydanticUserError
+from pydantic import JsonValue, PydanticSchemaGenerationError
 
 from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json
 from horsies.codec.results import workflow_parameter_codec
@@ -27,7 +27,7 @@ _EMPTY_MAPPING: Mapping[str, Any] = MappingProxyType({})
 class EncodedArguments(NamedTuple):
     """Positional and keyword arguments in stored form: canonical JSON texts.
 
-    `args` and `kwargs` raise ValueError if the stored text is not a JSON array or object.
+    `args` and `kwargs` raise PayloadError if the stored text is not a JSON array or object.
     """
 
     args_json: str
@@ -35,11 +35,11 @@ class EncodedArguments(NamedTuple):
 
     @property
     def args(self) -> list[JsonValue]:
-        return _parse_container(list, self.args_json)
+        return _parse_arguments(list, self.args_json)
 
     @property
     def kwargs(self) -> dict[str, JsonValue]:
-        return _parse_container(dict, self.kwargs_json)
+        return _parse_arguments(dict, self.kwargs_json)
 
     @property
     def size_bytes(self) -> int:
@@ -80,7 +80,8 @@ class TaskCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Encode arguments; raises PayloadError for the first missing, unknown, duplicate or invalid one."""
-        names = self.signature.bind_names(len(args), kwargs)
+        self.signature.check_call(len(args), kwargs)
+        names = self.signature.positional_names(len(args))
         by_position = list(map(self._dump, names, args))
         return EncodedArguments(
             encode_document(by_position, map(self._document_part, names, by_position)) if args else "[]",
@@ -104,23 +105,18 @@ class TaskCodec:
 
         A workflow adds stored `results` of other nodes, and `injected` values that are passed unchanged.
         """
-        args, kwargs = _parse_arguments(args_json), _parse_arguments(kwargs_json)
-        if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise PayloadError("stored arguments must be an array and an object")
-        if results:
-            kwargs = {**kwargs, **results}
-        names = self.signature.bind_names(len(args), {**kwargs, **injected} if injected else kwargs)
+        args, kwargs = _parse_arguments(list, args_json), _parse_arguments(dict, kwargs_json)
+        kwargs |= results
+        self.signature.check_call(len(args), {**kwargs, **injected})
+        names = self.signature.positional_names(len(args))
         by_name = {key: self._load(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
         return DecodedArguments(
             args=tuple(self._load(name, value) for name, value in zip(names, args, strict=True)),
-            kwargs={**by_name, **injected} if injected else by_name,
+            kwargs={**by_name, **injected},
         )
 
     def _dump(self, name: str, value: Any) -> JsonValue:
         codec = self.parameter_codecs[name]
-        # The exact type: a subclass, such as bool of int or an enum of str, has to be converted.
-        if type(value) is codec.passthrough_type:
-            return value
         try:
             return codec.dump(codec.validate(value))
         except PayloadError as error:
@@ -141,24 +137,14 @@ class TaskCodec:
             yield self._document_part(self.signature.parameter_for(key), value)
 
 
-# Most calls leave args or kwargs empty, and parsing an empty text would cost more than running a short task.
-_EMPTY_CONTAINERS: Mapping[str | bytes, Callable[[], JsonValue]] = {"[]": list, b"[]": list, "{}": dict, b"{}": dict}
-
-
-def _parse_container(kind: type[Container], text: str) -> Container:
-    value = parse_json(text)
+def _parse_arguments(kind: type[Container], text: str | bytes) -> Container:
+    try:
+        value = parse_json(text)
+    except ValueError:
+        raise PayloadError("stored arguments are not valid JSON") from None
     if not isinstance(value, kind):
         raise PayloadError("stored arguments must be an array and an object")
     return value
-
-
-def _parse_arguments(text: str | bytes) -> JsonValue:
-    if text in _EMPTY_CONTAINERS:
-        return _EMPTY_CONTAINERS[text]()
-    try:
-        return parse_json(text)
-    except ValueError:
-        raise PayloadError("stored arguments are not valid JSON") from None
 
 
 # Binding arguments to a signature
@@ -178,7 +164,6 @@ class CallSignature:
     """The name of `*args`, if the function has it."""
     var_keyword: str | None
     """The name of `**kwargs`, if the function has it."""
-    _names_by_count: dict[int, tuple[str, ...]] = field(default_factory=dict["int", "tuple[str, ...]"], compare=False)
 
     @classmethod
     def of(cls, signature: inspect.Signature) -> CallSignature:
@@ -210,16 +195,6 @@ class CallSignature:
             if name not in filled and not (name in keywords and name in self.keywords):
                 raise PayloadError("missing", parameter=name)
 
-    def bind_names(self, count: int, keywords: Collection[str]) -> tuple[str, ...]:
-        """Check the call, then return the parameter of each positional argument; cached for calls without keywords."""
-        if not keywords and (names := self._names_by_count.get(count)) is not None:
-            return names
-        self.check_call(count, keywords)
-        names = self.positional_names(count)
-        if not keywords and count <= len(self.positional):  # calls with *args would let the cache grow without limit
-            self._names_by_count[count] = names
-        return names
-
     def positional_names(self, count: int) -> tuple[str, ...]:
         """Return the parameter that takes each of `count` positional arguments."""
         return self.positional[:count] + (self.var_positional or "",) * (count - len(self.positional))
@@ -249,8 +224,6 @@ class SignatureFault:
     reason: str
     hint: str
     parameter: str | None = None
-    may_resolve_later: bool = False
-    """True if a name is not defined yet, for example a class further down in the module."""
 
 
 def parameter_codec(
@@ -324,23 +297,19 @@ def _build_codec(annotation: object, name: str | None) -> Result[ValueCodec, Sig
 
 
 def _annotation_fault(name: str | None, error: Exception) -> SignatureFault:
-    if isinstance(error, PydanticUserError):
-        may_resolve_later = error.code == "class-not-fully-defined"
-    else:
-        may_resolve_later = isinstance(error, NameError)
     reason = str(error).partition("\n")[0]
+    hint = "use plain types, dataclasses or pydantic models"
     if isinstance(error, PydanticSchemaGenerationError):
         # Keep the type only: the rest of pydantic's message is advice about models.
         kind = reason.partition(" schema for ")[2].partition(". ")[0]
         reason = f"{_strip_modules(kind)} cannot be stored as JSON"
+    elif isinstance(error, NameError) or getattr(error, "code", None) == "class-not-fully-defined":
+        hint = "define the class above the task"
     return SignatureFault(
         code=ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
         parameter=None if name == RETURN else name,
         reason=reason,
-        may_resolve_later=may_resolve_later,
-        hint="define the class above the task"
-        if may_resolve_later
-        else "use plain types, dataclasses or pydantic models",
+        hint=hint,
     )
 
 

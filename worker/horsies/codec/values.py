@@ -58,11 +58,6 @@ class ValueCodec(Protocol):
         """How deep a stored value may be nested."""
         ...
 
-    @property
-    def passthrough_type(self) -> type | None:
-        """The type whose values need neither validation nor conversion, if there is one."""
-        ...
-
     def validate(self, value: object) -> object:
         """Convert the value to the annotated type; raises PayloadError if it does not match."""
         ...
@@ -80,7 +75,6 @@ class PlainCodec:
     """Codec of unannotated parameters: accepts plain JSON only. The order of keys may change."""
 
     max_depth = MAX_DEPTH
-    passthrough_type = None
 
     def validate(self, value: object) -> object:
         if fault := find_json_fault(value):
@@ -104,7 +98,7 @@ class TypedCodec:
         types = schema_types(schema)
         is_strict = any(node.get("strict") for node in schema_nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
-        self.passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
+        self._passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python
@@ -120,10 +114,11 @@ class TypedCodec:
         self.max_depth = MAX_DEPTH if self._accepts_parsed_json else MAX_PARSED_DEPTH
 
     def validate(self, value: object) -> object:
-        return value if type(value) is self.passthrough_type else self._run_validator(self._validate, value)
+        # The exact type: a subclass, such as bool of int or an enum of str, has to be converted.
+        return value if type(value) is self._passthrough_type else self._run_validator(self._validate, value)
 
     def dump(self, checked: Any) -> JsonValue:
-        if type(checked) is self.passthrough_type:
+        if type(checked) is self._passthrough_type:
             return checked
         try:
             # Field names instead of aliases, without computed fields: the form a model can be built from again.
