@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horsies import ErrorCode, WorkflowValidationError, start_workflow_async
+from horsies.client.task import SUPPRESS_VARIABLE
 from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
-from horsies.task_modules import SUPPRESS_VARIABLE
 from tests.support.workflows import add, app
 
 SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")
@@ -34,7 +34,7 @@ async def test_malformed_workflow_id_is_rejected(start: Start) -> None:
 
 @pytest.mark.parametrize("start", STARTS)
 async def test_start_fails_while_sends_are_suppressed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SUPPRESS_VARIABLE.decode(), "1")
+    monkeypatch.setenv(SUPPRESS_VARIABLE, "1")
     error = (await start(None)).unwrap_err()
     assert (error.code, error.retryable) == (WorkflowStartErrorCode.VALIDATION_FAILED, False)
     assert "suppressed" in error.message
