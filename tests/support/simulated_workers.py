@@ -26,9 +26,6 @@ from horsies.store.claims import (
     ClaimStatusRow,
     ClaimStore,
     FinishedAttempt,
-    FinishStore,
-    TaskExpiry,
-    TaskStart,
 )
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
@@ -167,7 +164,7 @@ class SimulatedWorker:
         self.ids: list[UUID] = []
         """Worker ids, newest last: a worker that was declared lost continues under a new id."""
         self._number = number
-        self._claims, self._finishes = ClaimStore(database), FinishStore(database)
+        self._claims = ClaimStore(database)
         self._workers = WorkerStore(database)
 
     def __repr__(self) -> str:
@@ -224,10 +221,10 @@ class SimulatedWorker:
         )
 
     async def start(self, claim_ref: ClaimRef) -> bool:
-        return bool(await self._claims.start([TaskStart(claim=claim_ref, pid=PID)], hostname=HOST))
+        return bool(await self._claims.start({claim_ref: PID}, hostname=HOST))
 
     async def expire(self, claim_ref: ClaimRef) -> bool:
-        return bool(await self._claims.expire([TaskExpiry(claim=claim_ref, document=ERR)]))
+        return bool(await self._claims.expire({claim_ref: ERR}))
 
     async def finish(self, claim_ref: ClaimRef, code: str, task: ExpectedTask | None) -> bool:
         """Store the outcome of an attempt of `task`, as it was when claimed; returns whether it was accepted."""
@@ -241,7 +238,7 @@ class SimulatedWorker:
             retry_delay_s=(decision.at - EPOCH).total_seconds() if isinstance(decision, Retry) else None,
             is_crash=code == CRASHED,
         )
-        return bool(await self._finishes.finish([finish]))
+        return bool(await self._claims.finish([finish]))
 
     async def release(self, claim_ref: ClaimRef, phase: TaskPhase) -> bool:
         """Release a task that has not begun; returns whether its claim was still valid."""

@@ -29,7 +29,7 @@ from horsies import (
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
-from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskStart
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt
 from horsies.store.database import Database
 from horsies.workflows.outbox import OutboxProcessor
 from horsies.workflows.start import BUILD_TIMEOUT_S, start_run
@@ -170,7 +170,7 @@ class WorkflowDriver:
 
     async def start_tasks(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
         """Start claimed tasks; returns those that are RUNNING."""
-        waiting = [TaskStart(claim=self._claim_ref(row), pid=7) for row in rows if row.status == "CLAIMED"]
+        waiting = {self._claim_ref(row): 7 for row in rows if row.status == "CLAIMED"}
         store = ClaimStore(self.database)
         ids = {row.id for row in await store.start(waiting, hostname="here")} if waiting else set[UUID]()
         started = [row for row in rows if row.status == "RUNNING" or row.id in ids]
@@ -183,11 +183,11 @@ class WorkflowDriver:
         """Store the outcomes of these tasks without advancing their runs."""
         finishes = [self._finish(row, outcome(row.task_name)) for row in rows]
         if finishes:
-            await FinishStore(self.database).finish(finishes)
+            await ClaimStore(self.database).finish(finishes)
 
     async def retry(self, row: ClaimedRow) -> None:
         """Store a failure with a retry."""
-        await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)])
+        await ClaimStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)])
 
     async def run(
         self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None, at_once: int = 1000

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.store.claims import ClaimRef, ClaimStore, TaskExpiry, TaskStart
+from horsies.store.claims import ClaimRef, ClaimStore
 from horsies.store.database import Database
 from tests.support.rows import insert, insert_task
 from tests.support.store import WORKER, Connection, claim_and_start, claim_one, collect_notifications, only_row
@@ -18,8 +18,7 @@ def claims(database: Database) -> ClaimStore:
 
 
 async def _start(claims: ClaimStore, *refs: ClaimRef) -> int:
-    starts = [TaskStart(claim=ref, pid=7) for ref in refs]
-    return len(await claims.start(starts, hostname="here"))
+    return len(await claims.start(dict.fromkeys(refs, 7), hostname="here"))
 
 
 async def test_claimed_task_starts_in_its_child(
@@ -79,10 +78,10 @@ async def test_claimed_task_past_good_until_expires_with_result(
 ) -> None:
     task_id = await insert_task(database_url)
     ref = await claim_one(database)
-    assert await claims.expire([TaskExpiry(claim=ref, document='{"err": {}}')]) == []
+    assert await claims.expire({ref: '{"err": {}}'}) == []
     await connection.execute("UPDATE horsies_tasks SET good_until = now()")
     async with collect_notifications(database_url, "horsies_task_done") as notifications:
-        assert len(await claims.expire([TaskExpiry(claim=ref, document='{"err": {}}')])) == 1
+        assert len(await claims.expire({ref: '{"err": {}}'})) == 1
         assert await notifications() == [("horsies_task_done", str(task_id))]
     row = ("status", "error_code", "result", "claimed", "claimed_by_worker_id", "attempts")
     expired = ("EXPIRED", "TASK_EXPIRED", '{"err": {}}', False, WORKER, 0)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.claims import ClaimRef, FinishedAttempt, FinishStore
+from horsies.store.claims import ClaimRef, ClaimStore, FinishedAttempt
 from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database
 from tests.support.rows import insert_task
@@ -45,7 +45,7 @@ def _crashed(ref: ClaimRef, **others: Any) -> FinishedAttempt:
 
 
 async def _finish(database: Database, *finishes: FinishedAttempt, events: Sequence[str] = ()) -> list[str]:
-    rows = await FinishStore(database).finish(finishes, events=events)
+    rows = await ClaimStore(database).finish(finishes, events=events)
     return [row.status for row in rows]
 
 
@@ -154,7 +154,7 @@ async def test_late_outcome_is_refused(
     await connection.execute(f"UPDATE horsies_tasks SET {update}")
     assert await _finish(database, _completed(ref)) == []
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0
-    (state,) = await FinishStore(database).current_states([ref.task_id])
+    (state,) = await ClaimStore(database).current_states([ref.task_id])
     assert state.status in {"PENDING", "RUNNING"}
 
 
@@ -163,7 +163,7 @@ async def test_resent_batch_finds_its_recorded_attempts(database: Database, data
     ref = await claim_and_start(database)
     await _finish(database, _failed(ref))
     assert await _finish(database, _failed(ref)) == []
-    (ended,) = await FinishStore(database).recorded_outcomes([ref, ref._replace(claim_token=2)])
+    (ended,) = await ClaimStore(database).recorded_outcomes([ref, ref._replace(claim_token=2)])
     assert (ended.id, ended.claim_token, ended.outcome, ended.error_code) == (ref.task_id, 1, "FAILED", "SMTP_DOWN")
 
 

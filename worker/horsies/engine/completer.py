@@ -18,7 +18,7 @@ from horsies.errors import BrokerError
 from horsies.model.retry import Cause
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
-from horsies.store.claims import ClaimStatusRow, FinishedAttempt, FinishStore
+from horsies.store.claims import ClaimStatusRow, ClaimStore, FinishedAttempt
 from horsies.store.connection import StatementFailed
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Completer:
 
     def __init__(
         self,
-        store: FinishStore,
+        store: ClaimStore,
         in_flight: InFlight,
         reporter: Reporter,
         *,

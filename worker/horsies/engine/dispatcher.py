@@ -35,7 +35,7 @@ from horsies.model.capacity import (
 from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
 from horsies.model.task import TaskStatus, expired_error
-from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, TaskExpiry, TaskStart
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow
 from horsies.store.workers import WorkerState, WorkerStore
 
 if TYPE_CHECKING:
@@ -202,9 +202,7 @@ class Dispatcher:
         if not slots:
             return
         sent_at = time.monotonic()
-        rows = await parts.claims.start(
-            [TaskStart(claim=task.claim, pid=pid) for task, pid in slots], hostname=parts.identity.hostname
-        )
+        rows = await parts.claims.start({task.claim: pid for task, pid in slots}, hostname=parts.identity.hostname)
         parts.fence.record_statement(sent_at)
         took_s = time.monotonic() - sent_at
         started = {(row.id, row.claim_token) for row in rows}
@@ -230,7 +228,7 @@ class Dispatcher:
             error = expired_error(
                 task_id=task.key.task_id, good_until=task.row.good_until, worker_id=str(task.claim.worker_id)
             )
-            expired = await parts.claims.expire([TaskExpiry(claim=task.claim, document=error_document(error))])
+            expired = await parts.claims.expire({task.claim: error_document(error)})
             if expired:
                 parts.reporter.record_unbegun_changes([task], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
                 return

@@ -32,7 +32,7 @@ from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
-from horsies.store.claims import ClaimStore, FinishStore
+from horsies.store.claims import ClaimStore
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import ConnectionSpecs, resolve_database
 from horsies.store.listen import is_notify_delivered
@@ -240,7 +240,7 @@ class Worker:
             health=Health(recovery=app.recovery),
         )
         parts.completer = Completer(
-            FinishStore(database),
+            parts.claims,
             parts.in_flight,
             reporter,
             fence=parts.fence,

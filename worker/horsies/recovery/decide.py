@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, assert_never, cast
+from typing import assert_never
 from uuid import UUID
 
 from horsies.codec.results import error_document
@@ -35,7 +34,6 @@ from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskErr
 from horsies.recovery.hooks import HookAnswer
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
 from horsies.store.recovery import RecoveryEvent, RecoveryUpdate, StaleRow
-from horsies.store.tasks import stale_task_info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ class StaleTask:
     def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
         """Build the argument of recovery hooks."""
         return RecoveryContext(
-            task=stale_task_info(self.row),
+            task=self.row.task_info(),
             recovering_worker_id=None if recovering_worker_id is None else str(recovering_worker_id),
             previous_worker_id=None if self.row.owner_id is None else str(self.row.owner_id),
             # Hooks are called only for decisions with a reason; the fallback satisfies the type.
@@ -168,14 +166,14 @@ class StaleTask:
 def _live_task(row: StaleRow) -> LiveTask:
     return LiveTask(
         task_id=row.id,
-        status=TaskStatus(row.status),
+        status=row.status,
         claim_token=row.claim_token,
         enqueued_at=row.enqueued_at,
         retry_count=row.retry_count,
         crash_count=row.crash_count,
-        retry_policy=stored_policy(_parse_object(row.task_options)),
+        retry_policy=stored_policy(row.task_options),
         good_until=row.good_until,
-        flags=_parse_object(row.flags),
+        flags=row.flags,
         recovery_hold_until=row.recovery_hold_until,
         no_restart=row.no_restart,
     )
@@ -184,13 +182,8 @@ def _live_task(row: StaleRow) -> LiveTask:
 def _task_owner(row: StaleRow) -> TaskOwner | None:
     if row.owner_state is None or row.owner_seen_at is None:
         return None  # the worker's row was deleted
-    published = WorkerThresholds.from_stored(_parse_object(row.owner_config or "{}"))
+    published = WorkerThresholds.from_stored(row.owner_config or {})
     return TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 # Stored updates

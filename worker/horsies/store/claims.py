@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,22 +93,6 @@ class ClaimedRow(NamedTuple):
     """The child that a RUNNING task is assigned to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStart:
-    """A claimed task and the child that will run it."""
-
-    claim: ClaimRef
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskExpiry:
-    """A claimed task whose good_until has passed, with the result to store."""
-
-    claim: ClaimRef
-    document: str
-
-
 class FinishedAttempt(NamedTuple):
     """The outcome of an attempt.
 
@@ -190,7 +174,7 @@ been paused or cancelled."""
 
 @dataclass(frozen=True, slots=True)
 class ClaimStore:
-    """Claims, starts and releases tasks; results leave out tasks whose claim was lost or whose status differs."""
+    """Claims, starts, releases and finishes tasks; returns only tasks whose claim was still valid."""
 
     database: Database
 
@@ -215,21 +199,19 @@ class ClaimStore:
         # UPDATE ... RETURNING gives no order, so it is restored here.
         return sorted(rows)
 
-    async def start(self, starts: Sequence[TaskStart], *, hostname: str) -> list[ClaimKeyRow]:
-        """Mark claimed tasks RUNNING if their lease is valid and their good_until has not passed."""
-        columns = claim_arrays([start.claim for start in starts])
-        return await self.database.fetch(CLAIMS.start, *columns, [start.pid for start in starts], hostname)
+    async def start(self, pids: Mapping[ClaimRef, int], *, hostname: str) -> list[ClaimKeyRow]:
+        """Mark claimed tasks RUNNING, each in the child given, unless its lease or good_until has passed."""
+        return await self.database.fetch(CLAIMS.start, *claim_arrays(pids), list(pids.values()), hostname)
 
-    async def expire(self, expiries: Sequence[TaskExpiry]) -> list[ClaimKeyRow]:
-        """End claimed tasks whose good_until has passed."""
-        columns = claim_arrays([expiry.claim for expiry in expiries])
-        return await self.database.fetch(CLAIMS.expire, *columns, [expiry.document for expiry in expiries])
+    async def expire(self, documents: Mapping[ClaimRef, str]) -> list[ClaimKeyRow]:
+        """End claimed tasks whose good_until has passed, each with the result given."""
+        return await self.database.fetch(CLAIMS.expire, *claim_arrays(documents), list(documents.values()))
 
-    async def release(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
+    async def release(self, claims: Collection[ClaimRef]) -> list[ClaimStatusRow]:
         """Return claimed tasks to the queue; no retry is spent and they keep their place."""
         return await self._release(claims, TaskStatus.CLAIMED)
 
-    async def release_running(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
+    async def release_running(self, claims: Collection[ClaimRef]) -> list[ClaimStatusRow]:
         """Like `release`, for RUNNING tasks whose code never started."""
         return await self._release(claims, TaskStatus.RUNNING)
 
@@ -237,15 +219,8 @@ class ClaimStore:
         """All tasks that this worker has claimed or is running."""
         return await self.database.fetch(CLAIMS.owned, worker_id)
 
-    async def _release(self, claims: Sequence[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
+    async def _release(self, claims: Collection[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
         return await self.database.fetch(CLAIMS.release, *claim_arrays(claims), status, NO_RESTART_RESULTS)
-
-
-@dataclass(frozen=True, slots=True)
-class FinishStore:
-    """Stores the outcomes of attempts."""
-
-    database: Database
 
     async def finish(self, finishes: Sequence[FinishedAttempt], *, events: Sequence[str] = ()) -> list[ClaimStatusRow]:
         """Store a batch of outcomes: one statement for completed tasks, one for the others; publishes `events`.
@@ -260,7 +235,11 @@ class FinishStore:
         # Completed tasks first: if their statement fails, nothing of the batch is stored.
         stored = await self._complete(completed, ()) if completed else []
         others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
-        return stored + await self.database.fetch(CLAIMS.finish, *_finish_columns(others), NO_RESTART_RESULTS, events)
+        # The fields of FinishedAttempt are in the order of the statement's parameters.
+        claims, *columns = zip(*others, strict=True)
+        return stored + await self.database.fetch(
+            CLAIMS.finish, *claim_arrays(claims), *columns, NO_RESTART_RESULTS, events
+        )
 
     async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
         return await self.database.fetch(
@@ -280,22 +259,7 @@ class FinishStore:
         return await self.database.fetch(CLAIMS.current_states, task_ids)
 
 
-def _finish_columns(finishes: Sequence[FinishedAttempt]) -> tuple[object, ...]:
-    return (
-        *claim_arrays([finish.claim for finish in finishes]),
-        [finish.outcome for finish in finishes],
-        [finish.document for finish in finishes],
-        [finish.error_code for finish in finishes],
-        [finish.error_message for finish in finishes],
-        [finish.failed_reason for finish in finishes],
-        [finish.retry_delay_s for finish in finishes],
-        [finish.is_crash for finish in finishes],
-        [finish.final_code for finish in finishes],
-        [finish.pid for finish in finishes],
-    )
-
-
-def claim_arrays(claims: Sequence[ClaimRef]) -> tuple[list[UUID], list[int], list[UUID]]:
+def claim_arrays(claims: Collection[ClaimRef]) -> tuple[list[UUID], list[int], list[UUID]]:
     """The arrays that guard a statement: task ids, claim tokens, worker ids."""
     return (
         [claim.task_id for claim in claims],

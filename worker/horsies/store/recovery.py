@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.model.recovery.fleet import Fleet, FleetMember
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskInfo, TaskStatus
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query, load_queries
 
@@ -35,15 +35,15 @@ class StaleRow:
 
     id: UUID
     task_name: str
-    status: str
+    status: TaskStatus
     queue_name: str
     priority: int
     claim_token: int
     retry_count: int
     max_retries: int
     crash_count: int
-    flags: str
-    task_options: str
+    flags: Mapping[str, bool]
+    task_options: Mapping[str, object]
     sent_at: datetime
     enqueued_at: datetime
     claimed_at: datetime | None
@@ -54,8 +54,8 @@ class StaleRow:
     worker_pid: int | None
     worker_process_name: str | None
     failed_reason: str | None
-    workflow_id: UUID | None
-    retry_of: UUID | None
+    workflow_id: str | None
+    retry_of: str | None
     recovery_hold_until: datetime | None
     no_restart: str | None
     last_heartbeat_at: datetime
@@ -63,7 +63,14 @@ class StaleRow:
     now: datetime
     owner_state: str | None
     owner_seen_at: datetime | None
-    owner_config: str | None
+    owner_config: Mapping[str, object] | None
+
+    def task_info(self) -> TaskInfo:
+        """The task as recovery hooks receive it."""
+        shared: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(TaskInfo) if hasattr(self, field.name)
+        }
+        return TaskInfo(task_id=str(self.id), worker_id=None if self.owner_id is None else str(self.owner_id), **shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

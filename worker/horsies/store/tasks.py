@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from horsies.model.send import BulkPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
-from horsies.model.task import TaskAttemptInfo, TaskInfo, TaskStatus
+from horsies.model.task import TaskAttemptInfo, TaskInfo
 from horsies.model.task_result import OperationalErrorCode
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
-    from horsies.store.recovery import StaleRow
 
 
 MAX_CONFLICT_READS = 5
@@ -208,41 +206,3 @@ class Pipeline:
         self._in_progress = asyncio.create_task(statement)
         # Yield once, so that the statement is written to the socket before the caller continues.
         await asyncio.sleep(0)
-
-
-def stale_task_info(row: StaleRow) -> TaskInfo:
-    """The task info that recovery hooks receive."""
-    flags = json.loads(row.flags)
-    return TaskInfo(
-        task_id=str(row.id),
-        status=TaskStatus(row.status),
-        # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
-        flags=cast("dict[str, bool]", flags) if isinstance(flags, dict) else {},
-        worker_id=_id_text(row.owner_id),
-        workflow_id=_id_text(row.workflow_id),
-        retry_of=_id_text(row.retry_of),
-        **{name: getattr(row, name) for name in _SHARED_COLUMNS},
-    )
-
-
-_SHARED_COLUMNS = (
-    "task_name",
-    "queue_name",
-    "priority",
-    "retry_count",
-    "max_retries",
-    "crash_count",
-    "sent_at",
-    "enqueued_at",
-    "claimed_at",
-    "started_at",
-    "good_until",
-    "worker_hostname",
-    "worker_pid",
-    "worker_process_name",
-    "failed_reason",
-)
-
-
-def _id_text(value: UUID | None) -> str | None:
-    return None if value is None else str(value)

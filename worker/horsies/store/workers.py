@@ -124,9 +124,8 @@ class WorkerStore:
         With `lease` the leases of claimed tasks are renewed; one that has expired is not.
         """
         renewal = (None, None) if lease is None else (lease.length_s, lease.max_claim_age_s)
-        claims = claim_arrays(list(pids))
         return await self.database.fetch(
-            WORKERS.task_heartbeats, *claims, list(pids.values()), role, hostname, *renewal, events
+            WORKERS.task_heartbeats, *claim_arrays(pids), list(pids.values()), role, hostname, *renewal, events
         )
 
     async def set_state(self, worker_id: UUID, state: WorkerState) -> None:

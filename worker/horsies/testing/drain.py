@@ -23,7 +23,7 @@ from horsies.errors import ConfigurationError, ErrorCode, raise_together
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import expiry_document
-from horsies.store.claims import ClaimRequest, ClaimStore, FinishStore, TaskStart
+from horsies.store.claims import ClaimRequest, ClaimStore
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database
 from horsies.store.recovery import EXPIRY_BATCH, OverdueRow, RecoveryStore
@@ -72,7 +72,6 @@ class Drainer:
         self._worker_id = uuid7()
         self._hostname = socket.gethostname()
         self._claims = ClaimStore(database)
-        self._finishes = FinishStore(database)
         self._executor = TaskExecutor(app)
 
     async def run_next(self) -> bool:
@@ -82,11 +81,11 @@ class Drainer:
             return False
         finish = finished_attempt(task, await self._execute(task))
         try:
-            stored = await self._finishes.finish([finish])
+            stored = await self._claims.finish([finish])
         except StatementFailed as error:
             if not is_row_error(error):
                 raise
-            stored = await self._finishes.finish([refused_attempt(finish, error)])
+            stored = await self._claims.finish([refused_attempt(finish, error)])
         if not stored:
             logger.warning("claim lost while the task was running, outcome discarded", extra={"task_id": task.key[0]})
         return True
@@ -108,7 +107,7 @@ class Drainer:
         return None
 
     async def _start(self, task: InFlightTask) -> bool:
-        if await self._claims.start([TaskStart(claim=task.claim, pid=os.getpid())], hostname=self._hostname):
+        if await self._claims.start({task.claim: os.getpid()}, hostname=self._hostname):
             return True
         await self._claims.release([task.claim])
         return False
