@@ -11,14 +11,13 @@ from horsies.errors import Busy
 from horsies.model.retention import CleanupSummary, RetentionCategory, RetentionWindows
 from horsies.recovery.retention import clean, preview_cleanup
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
-from horsies_ops.actions.report import ActionProgress
+from horsies_ops.actions.report import CLEANUP, ActionProgress
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
     from horsies_ops.actions.session import OperatorSession
     from horsies_ops.ops import Ops
 
-CLEANUP = "cleanup"
 LOCK_WAIT_S: Final = 3.0
 """How long to wait for the retention lock: a worker's cleanup holds it for one short batch at a time."""
 

@@ -9,14 +9,12 @@ from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import CustomQueueConfig
 from horsies.store.operators import OPERATORS, AuditProgress, record_audit
 from horsies.store.tasks import TASKS
-from horsies_ops.actions.report import ActionReport
+from horsies_ops.actions.report import PAUSE_QUEUE, RESUME_QUEUE, ActionReport
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
     from horsies_ops.actions.session import OperatorSession
     from horsies_ops.ops import Ops
-
-PAUSE_QUEUE, RESUME_QUEUE = "pause_queue", "resume_queue"
 
 
 async def pause_queue(ops: Ops, queue: str, *, reason: str | None = None) -> ActionReport:

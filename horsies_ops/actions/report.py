@@ -1,10 +1,23 @@
-"""What an action did: its report, and its progress while it runs."""
+"""What an action did: its name in the audit log, its report, and its progress while it runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
+
+from horsies.model.operator_actions import Action
+
+SWEEP, RELEASE, CLEANUP, SEND = "sweep", "release", "cleanup", "send"
+PAUSE_QUEUE, RESUME_QUEUE = "pause_queue", "resume_queue"
+PAUSE_WORKFLOW, RESUME_WORKFLOW = "pause_workflow", "resume_workflow"
+CANCEL_WORKFLOW, RETRY_WORKFLOW = "cancel_workflow", "retry_workflow"
+AUDITED_ACTIONS: Final = (
+    *Action,
+    *(SWEEP, RELEASE, CLEANUP, SEND, PAUSE_QUEUE, RESUME_QUEUE),
+    *(PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW),
+)
+"""Names of all actions in the audit log."""
 
 
 class Skipped(NamedTuple):

@@ -17,13 +17,11 @@ from horsies.registry import TaskDefinition, define_task
 from horsies.registry.definition import name_faults
 from horsies.store.operators import AuditProgress, record_audit
 from horsies.store.tasks import TaskStore
-from horsies_ops.actions.report import ActionReport
+from horsies_ops.actions.report import SEND, ActionReport
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
     from horsies_ops.ops import Ops
-
-SEND = "send"
 
 
 async def send(

@@ -12,19 +12,18 @@ from horsies.model.task import parse_id
 from horsies.store.database import Transaction
 from horsies.store.operators import AuditProgress, record_audit
 from horsies.workflows import control
-from horsies_ops.actions.report import ActionReport, Skipped
+from horsies_ops.actions.report import (
+    CANCEL_WORKFLOW,
+    PAUSE_WORKFLOW,
+    RESUME_WORKFLOW,
+    RETRY_WORKFLOW,
+    ActionReport,
+    Skipped,
+)
 from horsies_ops.actions.session import OperatorSession
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
-
-WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW = (
-    "pause_workflow",
-    "resume_workflow",
-    "cancel_workflow",
-    "retry_workflow",
-)
-"""Action names in the audit log."""
 
 
 async def pause_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,10 +10,10 @@ from uuid import UUID
 from horsies.errors import ErrorCode, NotFound, UsageError
 from horsies.model.text import sanitize_text
 from horsies_ops.reads.filters import is_short_id
-from horsies_ops.reads.search import NEWEST_SEARCHED, ShortIdMatch
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
+    from horsies_ops.reads.search import ShortIdMatch
 
 
 async def resolve_task_id(ops: Ops, id_text: str) -> UUID:
@@ -21,16 +21,12 @@ async def resolve_task_id(ops: Ops, id_text: str) -> UUID:
 
     Raises NotFound if no task has it and UsageError if several have it.
     """
-    if not is_short_id(id_text):
-        return UUID(id_text)
-    return _single_match("task", id_text, await ops.tasks_by_short_id(id_text), list_command="horsies task list --full")
+    return await _resolve("task", id_text, ops.tasks_by_short_id, list_command="horsies task list --full")
 
 
 async def resolve_run_id(ops: Ops, id_text: str) -> UUID:
     """Do the same for workflow runs."""
-    if not is_short_id(id_text):
-        return UUID(id_text)
-    return _single_match("run", id_text, await ops.runs_by_short_id(id_text), list_command="horsies workflow list")
+    return await _resolve("run", id_text, ops.runs_by_short_id, list_command="horsies workflow list")
 
 
 async def resolve_worker_id(ops: Ops, id_text: str) -> UUID:
@@ -52,14 +48,26 @@ async def resolve_worker_id(ops: Ops, id_text: str) -> UUID:
     return _require_single("workers", id_text, found)
 
 
-def _single_match(noun: str, short_id: str, matches: Iterable[ShortIdMatch], *, list_command: str) -> UUID:
+async def _resolve(
+    noun: str,
+    id_text: str,
+    find: Callable[[str], Awaitable[Iterable[ShortIdMatch]]],
+    *,
+    list_command: str,
+) -> UUID:
+    # Imported here: it loads the driver, which --help does not need.
+    from horsies_ops.reads.search import NEWEST_SEARCHED
+
+    if not is_short_id(id_text):
+        return UUID(id_text)
+    matches = await find(id_text)
     found = {match.id: f"{match.status}  {sanitize_text(match.name, limit=80)}" for match in matches}
     if not found:
         raise NotFound(
-            f"no {noun} with short id {short_id} (searched unfinished and the newest {NEWEST_SEARCHED:,})",
+            f"no {noun} with short id {id_text} (searched unfinished and the newest {NEWEST_SEARCHED:,})",
             hint=f"use the full id: {list_command} shows it",
         )
-    return _require_single(f"{noun}s", short_id, found)
+    return _require_single(f"{noun}s", id_text, found)
 
 
 def _require_single(noun: str, short_id: str, found: Mapping[UUID, str]) -> UUID:

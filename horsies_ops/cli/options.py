@@ -6,10 +6,10 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
@@ -20,6 +20,10 @@ from horsies_ops.cli.output import print_message
 if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.config import LoadedSettings
+    from horsies.model.settings import AppConfig
+    from horsies_ops.ops import Ops
+
+T = TypeVar("T")
 
 SERVICES: Final = frozenset({"worker", "metrics"})
 """Commands that run until they are stopped and report through the log."""
@@ -50,7 +54,25 @@ COMMANDS: Final = {
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 
+# Options with the same meaning in several commands
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Show long values in full.")]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason recorded in the audit log.")]
+ActorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as", metavar="NAME", help="Name recorded in the audit log [default: $HORSIES_ACTOR, else user@host]"
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help="With --dry-run: exit with 3 if there is work to do.")
+]
+KillOption = Annotated[
+    bool, typer.Option("--kill", help="Also kill the processes of running tasks; asks for confirmation.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer passes the option's value alone
@@ -123,6 +145,14 @@ class GlobalOptions:
         configure_logging(self._log_level(loaded), loaded.log.format, statements=loaded.log.statements)
         return loaded
 
+    def read(self, work: Callable[[Ops], Awaitable[T]]) -> T:
+        """Run `work` on the configured database, read-only, and return its result."""
+        return run_on_database(self.load_settings().app, work, read_only=True)
+
+    def act(self, work: Callable[[Ops], Awaitable[T]], *, actor: str | None) -> T:
+        """Run `work`, which changes the configured database, and return its result."""
+        return run_on_database(self.load_settings().app, work, actor=actor)
+
     def _log_level(self, loaded: LoadedSettings) -> str:
         """Return the log level; one from a file applies to services only, other commands log warnings."""
         from horsies.config import Precedence
@@ -133,29 +163,58 @@ class GlobalOptions:
         return loaded.log.level if is_explicit or self.command in SERVICES else "WARNING"
 
 
+def run_on_database(
+    settings: AppConfig, work: Callable[[Ops], Awaitable[T]], *, read_only: bool = False, actor: str | None = None
+) -> T:
+    """Open the toolkit on a database, run `work` on it and return its result."""
+    # Imported here: the driver and the toolkit load slowly, and --help needs neither.
+    import asyncio
+
+    from horsies_ops.ops import open_ops
+
+    async def run() -> T:
+        async with open_ops(settings, read_only=read_only, actor=actor, via="cli") as ops:
+            return await work(ops)
+
+    return asyncio.run(run())
+
+
 def complete_hint(error: HorsiesError, options: GlobalOptions) -> None:
     """Add the connection options to the `horsies db migrate` hint of a missing or old schema."""
     if error.code is ErrorCode.SCHEMA_NOT_MIGRATED and error.help_text:
         error.help_text = options.add_connection_options(error.help_text)
 
 
-def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the global options to a command, which receives them as a `GlobalOptions` in its first parameter."""
-    option_fields = [field for field in fields(GlobalOptions) if field.name != "command"]
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    hints = get_type_hints(GlobalOptions, include_extras=True)
-    shared = [
-        inspect.Parameter(
+def option_parameters(options: type[Any], *, without: Collection[str] = ()) -> dict[str, inspect.Parameter]:
+    """Return the fields of a dataclass of options as parameters of a command."""
+    hints = get_type_hints(options, include_extras=True)
+    return {
+        field.name: inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for field in option_fields
-    ]
+        for field in fields(options)
+        if field.name not in without
+    }
+
+
+def hide_options(command: Callable[..., Any], names: Collection[str]) -> Callable[..., Any]:
+    """Remove options that make no sense for a command; they keep their defaults."""
+    signature = inspect.signature(command, eval_str=True)
+    shown = [parameter for name, parameter in signature.parameters.items() if name not in names]
+    command.__signature__ = signature.replace(parameters=shown)  # pyright: ignore[reportFunctionMemberAccess]
+    return command
+
+
+def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the global options to a command, which receives them as a `GlobalOptions` in its first parameter."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    shared = option_parameters(GlobalOptions, without={"command"})
     context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(command)
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
-        given = {field.name: values.pop(field.name) for field in option_fields}
+        given = {name: values.pop(name) for name in shared}
         # Given before the command's name, the options are in the context; given after it, in `values`.
         inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.merged_over(_context.obj)
@@ -166,7 +225,7 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     # Typer reads the parameters and their types from these two attributes.
-    every = [*own, *shared, context]
+    every = [*own, *shared.values(), context]
     wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return wrapped

@@ -12,12 +12,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar, cast
 from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.text import sanitize_text
-from horsies_ops.actions.report import ActionProgress
+
+if TYPE_CHECKING:
+    from horsies_ops.actions.report import ActionProgress
+    from horsies_ops.cli.options import GlobalOptions
+
+R = TypeVar("R")
 
 # C1 controls, and characters that hide text or change its direction.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -40,6 +45,46 @@ class Colour:
         if cls.is_disabled or os.environ.get("NO_COLOR"):
             return False
         return bool(os.environ.get("HORSIES_FORCE_COLOR")) or stream.isatty()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column(Generic[R]):
+    """A column of a list: its title, the text of a row, and whether it is right-aligned."""
+
+    title: str
+    text: Callable[[R], str]
+    right: bool = False
+
+
+def show_rows(
+    options: GlobalOptions,
+    noun: str,
+    rows: Sequence[R],
+    columns: Sequence[Column[R]],
+    *,
+    json: bool,
+    document: Callable[[R], object] | None = None,
+    empty: str | None = None,
+    **more: object,
+) -> None:
+    """Print rows as a table or, with `json`, as a document with the rows under `noun` and what is in `more`.
+
+    Without rows, `empty` is printed [default: "no" and the noun].
+    """
+    if json:
+        print_json({noun: [(document or row_document)(row) for row in rows], **more})
+    elif rows:
+        print_rows(rows, columns)
+    else:
+        options.print_message(empty or f"no {noun}")
+
+
+def print_rows(rows: Iterable[R], columns: Sequence[Column[R]]) -> None:
+    print_table(
+        [column.title for column in columns],
+        [[column.text(row) for column in columns] for row in rows],
+        right=[column.title for column in columns if column.right],
+    )
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
@@ -107,6 +152,32 @@ def to_json(value: Any) -> Any:
             return value
 
 
+def row_document(row: Any, **names: str | None) -> dict[str, Any]:
+    """Return a row as JSON fields: a duration gets the suffix `_s`, a `*_json` column its parsed value.
+
+    `names` renames fields; None leaves one out.
+    """
+    document: dict[str, Any] = {}
+    for field in dataclasses.fields(row):
+        name = names.get(field.name, field.name)
+        if name is None:
+            continue
+        if name.endswith("_json"):
+            name = name.removesuffix("_json")
+            document[name] = getattr(row, name)
+        else:
+            # The annotation, not the value, which may be None.
+            is_duration = str(field.type).startswith("timedelta")
+            document[f"{name}_s" if is_duration else name] = getattr(row, field.name)
+    return document
+
+
+def format_value(value: object) -> str:
+    """Format any value for text output: a text as it is, anything else as JSON."""
+    plain = to_json(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
 def _to_rfc3339(at: datetime) -> str:
     # asyncpg returns infinity and -infinity as datetime.max and datetime.min without a time zone.
     aware = at.replace(tzinfo=UTC) if at.utcoffset() is None else at
@@ -119,6 +190,12 @@ def _to_rfc3339(at: datetime) -> str:
 def print_message(line: str) -> None:
     """Print a line to stderr."""
     _write_message(sanitize_text(line))
+
+
+def print_warnings(options: GlobalOptions, warnings: Iterable[str]) -> None:
+    """Print warnings to stderr, unless --quiet is given."""
+    for warning in () if options.quiet else warnings:
+        print_warning(warning)
 
 
 def print_warning(line: str, *, hint: str | None = None) -> None:
@@ -182,6 +259,13 @@ def format_age(duration: timedelta | None) -> str:
     (suffix, unit), *smaller = _AGE_UNITS[largest : largest + 2]
     whole, rest = divmod(duration, unit)
     return f"{whole}{suffix}" + "".join(f"{rest // unit:02}{suffix}" for suffix, unit in smaller)
+
+
+def format_size(number: int) -> str:
+    """Format a number of bytes, such as `1.5 MiB`."""
+    import humanize
+
+    return humanize.naturalsize(number, binary=True)
 
 
 def format_instant(at: datetime) -> str:

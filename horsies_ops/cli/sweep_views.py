@@ -9,13 +9,28 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
-from horsies_ops.cli.output import format_age, format_instant, print_line, print_table, print_warning
+from horsies_ops.cli.output import (
+    Column,
+    format_age,
+    format_instant,
+    print_line,
+    print_rows,
+    print_warning,
+    row_document,
+)
 
 if TYPE_CHECKING:
     from horsies_ops.reads.stale import SilentTasks
 
-_COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "decision", "reason", "note")
 _MAX_NAME_WIDTH = 40
+_TASK_FIELDS = {
+    "task_id": "id",
+    "task_name": "name",
+    "queue_name": "queue",
+    "owner_id": "owner",
+    "effective_threshold": "threshold",
+}
+"""Fields of a task in the JSON document, where they differ from those of the row."""
 _PAST_TENSE = {
     DecisionKind.REQUEUE: "requeued",
     DecisionKind.RETRY: "retried",
@@ -26,33 +41,18 @@ _PAST_TENSE = {
 
 def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
     """Return the document of `sweep --json`."""
-    thresholds = report.thresholds
     return {
-        "status": report.status,
-        "dry_run": report.dry_run,
-        "thresholds": {
-            "claimed_s": thresholds.claimed,
-            "running_s": thresholds.running,
-            "recovery_delay_s": thresholds.recovery_delay,
-            "resilient_multiplier": thresholds.resilient_multiplier,
-            "source": thresholds.source,
-        },
-        "hooks_loaded": report.hooks_loaded,
-        "recovered_count": report.recovered_count,
-        "worker_ids": report.worker_ids,
-        "warnings": report.warnings,
-        "tasks": [_task_document(task) for task in report.tasks],
-        "workflows": report.workflows,
-        "not_yet_stale": None
-        if silent is None
-        else {"count": silent.count, "longest_s": silent.longest, "stale_at": silent.stale_at},
+        **row_document(report),
+        "thresholds": row_document(report.thresholds),
+        "tasks": [row_document(task, **_TASK_FIELDS) for task in report.tasks],
+        "not_yet_stale": None if silent is None else row_document(silent),
     }
 
 
 def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
     """Print one line per task and workflow, then the totals, silent tasks and warnings."""
     if report.tasks:
-        print_table(_COLUMNS, [_task_cells(task) for task in report.tasks], right=("silent", "limit"))
+        print_rows(report.tasks, _COLUMNS)
     for workflow in report.workflows:
         print_line(f"workflow {workflow.id}  heal  case {sanitize_text(workflow.case)}")
     print_line(_summary(report))
@@ -64,31 +64,12 @@ def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
         print_warning(warning)
 
 
-def _task_document(task: SweptTask) -> dict[str, Any]:
-    return {
-        "id": task.task_id,
-        "name": task.task_name,
-        "queue": task.queue_name,
-        "state": task.state,
-        "owner": task.owner_id,
-        "owner_state": task.owner_state,
-        "heartbeat_age_s": task.heartbeat_age,
-        "threshold_s": task.effective_threshold,
-        "resilient": task.resilient,
-        "decision": task.decision,
-        "reason": task.reason,
-        "code": task.code,
-        "retries_left": task.retries_left,
-        "run_at": task.run_at,
-        "held_until": task.held_until,
-        "hook": task.hook,
-        "applied": task.applied,
-        "refusal": task.refusal,
-    }
-
-
-def _task_cells(task: SweptTask) -> tuple[str, ...]:
+def _owner(task: SweptTask) -> str:
     owner = "-" if task.owner_id is None else short_form(task.owner_id)
+    return owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}"
+
+
+def _note(task: SweptTask) -> str:
     notes = (
         task.code,
         "resilient" if task.resilient else None,
@@ -97,17 +78,20 @@ def _task_cells(task: SweptTask) -> tuple[str, ...]:
         f"by {task.hook}" if task.hook else None,
         f"refused: {task.refusal}" if task.refusal else None,
     )
-    return (
-        str(task.task_id),
-        sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH),
-        task.state,
-        owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
-        format_age(task.heartbeat_age),
-        format_age(task.effective_threshold),
-        task.decision,
-        task.reason,
-        "  ".join(note for note in notes if note),
-    )
+    return "  ".join(note for note in notes if note)
+
+
+_COLUMNS: tuple[Column[SweptTask], ...] = (
+    Column("id", lambda task: str(task.task_id)),
+    Column("name", lambda task: sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH)),
+    Column("state", lambda task: task.state),
+    Column("owner", _owner),
+    Column("silent", lambda task: format_age(task.heartbeat_age), right=True),
+    Column("limit", lambda task: format_age(task.effective_threshold), right=True),
+    Column("decision", lambda task: task.decision),
+    Column("reason", lambda task: task.reason),
+    Column("note", _note),
+)
 
 
 def _summary(report: SweepReport) -> str:

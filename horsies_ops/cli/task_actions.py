@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
-from horsies.model.settings import AppConfig
 from horsies.model.text import sanitize_text
-from horsies_ops.actions.plan import Plan, Selector
-from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import (
     duration_option,
@@ -29,18 +26,36 @@ from horsies_ops.cli.option_types import (
     parse_full_or_short_id,
     parse_task_statuses,
 )
-from horsies_ops.cli.options import GlobalOptions, JsonOption, with_global_options
+from horsies_ops.cli.options import (
+    ActorOption,
+    DryRunOption,
+    ExitCodeOption,
+    GlobalOptions,
+    JsonOption,
+    KillOption,
+    ReasonOption,
+    YesOption,
+    hide_options,
+    option_parameters,
+    with_global_options,
+)
 from horsies_ops.cli.output import (
+    Column,
     print_error,
     print_json,
     print_line,
     print_message,
-    print_table,
+    print_rows,
     print_warning,
+    print_warnings,
     progress_bar,
 )
-from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
+
+if TYPE_CHECKING:
+    from horsies_ops.actions.plan import Plan, PlanGroup
+    from horsies_ops.actions.report import ActionReport
+    from horsies_ops.ops import Ops
 
 PAST_TENSE: Final = {
     Action.REQUEUE: "requeued",
@@ -51,47 +66,35 @@ PAST_TENSE: Final = {
 }
 MAX_TASKS_LISTED: Final = 20
 """How many tasks the text output lists; --json lists more."""
+GROUP_COLUMNS: tuple[Column[PlanGroup], ...] = (
+    Column("count", lambda group: f"{group.count:,}", right=True),
+    Column("status", lambda group: group.status),
+    Column("error", lambda group: sanitize_text(group.error_code or "", limit=40)),
+    Column("effect", lambda group: group.effect),
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvocationOptions:
-    """Options of one invocation that do not change the plan: actor, confirmation and output."""
-
-    actor: str | None
-    is_dry_run: bool
-    is_confirmed: bool
-    uses_exit_code: bool
-    is_json: bool
-    is_quiet: bool
-
-
-async def run_action(
-    settings: AppConfig,
+async def plan_and_apply(
+    ops: Ops,
     action: Action,
     selection: Sequence[str] | TaskFilter,
     options: ActionOptions,
-    invocation: InvocationOptions,
-) -> ExitCode:
-    """Plan an action, ask for confirmation if needed, apply it and print the report."""
-    async with open_ops(settings, actor=invocation.actor, via="cli") as ops:
-        if isinstance(selection, TaskFilter):
-            selector = Selector.matching(selection)
-        else:
-            selector = Selector.of_ids([await resolve_task_id(ops, id_text) for id_text in selection])
-        plan = await ops.plan(action, selector, options)
-        needs_confirmation = plan.selector.filter is not None or plan.options.may_touch_running
-        if plan.targets and needs_confirmation and not (invocation.is_dry_run or invocation.is_confirmed):
-            _confirm(plan)
-        if invocation.is_dry_run:
-            report = await ops.record_dry_run(plan)
-        else:
-            with progress_bar(plan.action, enabled=not (invocation.is_json or invocation.is_quiet)) as progress:
-                report = await ops.apply(plan, progress=progress)
-    if invocation.is_json:
-        print_json(action_document(plan, report))
-    else:
-        _print_report(plan, report, invocation)
-    return _exit_code(plan, report, invocation)
+    *,
+    dry_run: bool,
+    is_confirmed: bool,
+    shows_progress: bool,
+) -> tuple[Plan, ActionReport]:
+    """Plan an action, ask for confirmation if needed, and apply it; a dry run is only recorded."""
+    selected = selection
+    if not isinstance(selection, TaskFilter):
+        selected = [await resolve_task_id(ops, id_text) for id_text in selection]
+    plan = await ops.plan(action, selected, options)
+    if dry_run:
+        return plan, await ops.record_dry_run(plan)
+    if plan.targets and (plan.selector.filter is not None or options.may_touch_running) and not is_confirmed:
+        _confirm(plan)
+    with progress_bar(action, enabled=shows_progress) as progress:
+        return plan, await ops.apply(plan, progress=progress)
 
 
 def _confirm(plan: Plan) -> None:
@@ -120,7 +123,7 @@ def action_document(plan: Plan, report: ActionReport) -> dict[str, Any]:
         "would_affect": len(plan.targets),
         "affected": report.affected,
         "skipped_count": report.skipped_count,
-        "skipped": [{"id": skipped.id, "why": skipped.why} for skipped in report.skipped],
+        "skipped": [skipped._asdict() for skipped in report.skipped],
         "task_ids": report.task_ids,
         "new_ids": report.new_ids,
         "audit_id": report.audit_id,
@@ -129,34 +132,28 @@ def action_document(plan: Plan, report: ActionReport) -> dict[str, Any]:
     }
 
 
-def _print_report(plan: Plan, report: ActionReport, invocation: InvocationOptions) -> None:
+def _print_report(options: GlobalOptions, plan: Plan, report: ActionReport) -> None:
     if plan.groups:
-        rows = [
-            (f"{group.count:,}", group.status, sanitize_text(group.error_code or "", limit=40), group.effect)
-            for group in plan.groups
-        ]
-        print_table(("count", "status", "error", "effect"), rows, right=("count",))
+        print_rows(plan.groups, GROUP_COLUMNS)
     # Only a retry has new ids.
     for old, new in list(zip(report.task_ids, report.new_ids, strict=False))[:MAX_TASKS_LISTED]:
         print_line(f"{old} resent as {new}")
-    if invocation.is_dry_run:
+    if report.is_dry_run:
         print_line(f"would {plan.action} {len(plan.targets):,} of {plan.matched:,} tasks")
     else:
         counts = f"{PAST_TENSE[plan.action]} {report.affected:,}, skipped {report.skipped_count:,}"
         print_line(f"{counts}; audit {report.audit_id}")
-    if not invocation.is_quiet:
-        for warning in report.warnings:
-            print_warning(warning)
-        for skipped in report.skipped[:MAX_TASKS_LISTED]:
-            print_message(f"skipped {skipped.id}: {skipped.why}")
+    print_warnings(options, report.warnings)
+    for skipped in report.skipped[:MAX_TASKS_LISTED]:
+        options.print_message(f"skipped {skipped.id}: {skipped.why}")
 
 
-def _exit_code(plan: Plan, report: ActionReport, invocation: InvocationOptions) -> ExitCode:
+def _exit_code(plan: Plan, report: ActionReport, *, has_exit_code: bool) -> ExitCode:
     """Return 5 if no task has one of the ids, 6 if none could be changed, 3 for a dry run that found work."""
     if plan.selector.ids is not None and not plan.matched:
         return _print_failure(NotFound("no task with these ids", hint="horsies task list --full shows full ids"))
-    if invocation.is_dry_run:
-        return ExitCode.WORK_FOUND if invocation.uses_exit_code and plan.targets else ExitCode.DONE
+    if report.is_dry_run:
+        return ExitCode.WORK_FOUND if has_exit_code and plan.targets else ExitCode.DONE
     if plan.matched and not report.affected:
         message = f"no task is in a state in which it can be {PAST_TENSE[plan.action]}"
         return _print_failure(Refused(message, hint=_workflow_hint(plan, report)))
@@ -215,13 +212,7 @@ class FilterOptions:
 def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the filter options to a command, which receives them as a `FilterOptions` in its parameter `selection`."""
     signature = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(FilterOptions, include_extras=True)
-    options = {
-        field.name: inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(FilterOptions)
-    }
+    options = option_parameters(FilterOptions)
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **values: Any) -> Any:
@@ -293,37 +284,33 @@ def _command(action: Action) -> Callable[..., int]:
         include_running: Annotated[
             bool, typer.Option("--include-running", help="Include running tasks; asks for confirmation.")
         ] = False,
-        kill: Annotated[
-            bool, typer.Option("--kill", help="Kill the processes of running tasks; asks for confirmation.")
-        ] = False,
+        kill: KillOption = False,
         limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N tasks, newest first.")] = None,
-        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log and task.")] = None,
-        actor: Annotated[
-            str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
-        ] = None,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")] = False,
-        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 if a dry run found work.")] = False,
-        yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+        reason: ReasonOption = None,
+        actor: ActorOption = None,
+        dry_run: DryRunOption = False,
+        exit_code: ExitCodeOption = False,
+        yes: YesOption = False,
         json: JsonOption = False,
     ) -> int:
         action_options = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
-        invocation = InvocationOptions(
-            actor=actor,
-            is_dry_run=dry_run,
+        act = partial(
+            plan_and_apply,
+            action=action,
+            selection=_selected_tasks(ids, selection.filter),
+            options=action_options,
+            dry_run=dry_run,
             is_confirmed=yes,
-            uses_exit_code=exit_code,
-            is_json=json,
-            is_quiet=options.quiet,
+            shows_progress=not (json or options.quiet),
         )
-        selected = _selected_tasks(ids, selection.filter)
-        return asyncio.run(run_action(options.load_settings().app, action, selected, action_options, invocation))
+        plan, report = options.act(act, actor=actor)
+        if json:
+            print_json(action_document(plan, report))
+        else:
+            _print_report(options, plan, report)
+        return _exit_code(plan, report, has_exit_code=exit_code)
 
-    # Hide the options that make no sense for this action; they keep their defaults.
-    signature = inspect.signature(command)
-    hidden = UNSUPPORTED_OPTIONS[action]
-    kept = [parameter for name, parameter in signature.parameters.items() if name not in hidden]
-    command.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
-    return command
+    return hide_options(command, UNSUPPORTED_OPTIONS[action])
 
 
 def _selected_tasks(ids: list[str] | None, task_filter: TaskFilter) -> Sequence[str] | TaskFilter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Generator, Mapping
@@ -15,13 +14,11 @@ from horsies import Horsies
 from horsies.client.task import TaskFunction, TaskHandle
 from horsies.codec.canonical_json import parse_json
 from horsies.codec.results import encode_result
-from horsies.errors import BrokerErrorCode, ErrorCode, HorsiesError, UsageError
+from horsies.errors import BrokerErrorCode, ErrorCode, HorsiesError, NotFound, RegistryError, UsageError
 from horsies.model.result import Err
-from horsies.model.settings import AppConfig
 from horsies_ops.actions.send import unregistered_definition
-from horsies_ops.cli.options import GlobalOptions, load_and_export_settings, load_app
+from horsies_ops.cli.options import GlobalOptions, load_and_export_settings, load_app, run_on_database
 from horsies_ops.cli.output import print_warning
-from horsies_ops.ops import open_ops
 
 
 @contextmanager
@@ -30,7 +27,7 @@ def task_to_send(
 ) -> Generator[TaskFunction[..., Any]]:
     """Yield the app's task of this name or, without an app, a task that is not validated.
 
-    Raises HRS-300 for an unknown task and HRS-200 or HRS-103 for an unknown queue.
+    Raises NotFound for an unknown task and HRS-200 or HRS-103 for an unknown queue.
     """
     has_app = locator is not None or load_and_export_settings(options).locator is not None
     if not has_app:
@@ -42,12 +39,19 @@ def task_to_send(
             queue_name = app.validate_queue_name(None) if queue is None else queue
             yield TaskFunction(app, unregistered_definition(name, queue_name))
         elif queue is None:
-            yield app.tasks.find(name)
+            yield _find_task(app, name)
         else:
-            definition = app.tasks.find(name).definition
+            definition = _find_task(app, name).definition
             yield TaskFunction(app, replace(definition, queue_name=app.validate_queue_name(queue)))
     finally:
         app.close()
+
+
+def _find_task(app: Horsies, name: str) -> TaskFunction[..., Any]:
+    try:
+        return app.tasks.find(name)
+    except RegistryError as error:
+        raise NotFound(error.message, code=error.code, hint=error.help_text) from None
 
 
 def send_or_raise(
@@ -79,17 +83,13 @@ def _parameter_hint(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> 
     return f"its parameters: {', '.join(sorted(signature.keywords)) or 'none'}"
 
 
-async def has_live_worker(config: AppConfig) -> bool:
-    async with open_ops(config, read_only=True, via="cli") as ops:
-        return (await ops.maintenance_status()).has_live_worker
-
-
 def wait_for_document(
     options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta
 ) -> dict[str, Any]:
     """Wait for the result and return `{"ok": …}` or `{"err": …}`; a timeout is an err with WAIT_TIMEOUT."""
     options.print_message(f"sent {handle.task_id}, waiting for its result")
-    if not options.quiet and not asyncio.run(has_live_worker(task.app.config)):
+    maintenance = run_on_database(task.app.config, lambda ops: ops.maintenance_status(), read_only=True)
+    if not options.quiet and not maintenance.has_live_worker:
         print_warning("no live worker on this database", hint="start one: horsies worker")
     result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
     return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import humanize
 
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.output import print_facts, print_line, print_table, to_json
+from horsies_ops.cli.output import Column, format_value, print_facts, print_line, print_rows, row_document
 
 if TYPE_CHECKING:
     from horsies_ops.reads.search import Count
@@ -25,62 +24,11 @@ FULL_ID_COLUMNS = 120
 MAX_VALUE_LENGTH = 400
 """Longest value that `task show` prints without --full."""
 
-_SUMMARY = (
-    "id",
-    "name",
-    "queue",
-    "status",
-    "priority",
-    "retry_count",
-    "max_retries",
-    "crash_count",
-    "error_code",
-    "sent_at",
-    "enqueued_at",
-    "claimed_at",
-    "started_at",
-    "finished_at",
-    "good_until",
-    "next_retry_at",
-    "worker_id",
-    "worker_hostname",
-    "worker_pid",
-    "workflow_id",
-    "flags",
-)
-_DETAIL = (
-    "args",
-    "kwargs",
-    "result",
-    "failed_reason",
-    "claim_token",
-    "claim_expires_at",
-    "recovery_hold_until",
-    "overlap_possible",
-    "no_restart",
-    "idempotency_key",
-    "retry_of",
-)
-_ATTEMPT = (
-    "attempt",
-    "claim_token",
-    "outcome",
-    "will_retry",
-    "started_at",
-    "finished_at",
-    "error_code",
-    "error_message",
-    "failed_reason",
-    "worker_id",
-    "worker_hostname",
-    "worker_pid",
-)
-
 
 def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
     """Return the document of `task list --json`."""
     document = {
-        "tasks": [_summary(task) for task in page.tasks],
+        "tasks": [row_document(task) for task in page.tasks],
         "next": page.next,
         "searched_to": page.searched_to,
         "total": None,
@@ -94,14 +42,13 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
     """Return the document of `task show --json`."""
     task, heartbeat, decision = detail.task, detail.last_heartbeat, detail.recovery_decision
     return {
-        **_summary(task),
-        **_fields(task, _DETAIL),
+        **row_document(task, options_json=None),
         "retry_policy": task.options.get("retry_policy"),
         "timeout_ms": task.options.get("timeout_ms"),
-        "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
+        "last_beat": row_document(heartbeat, sender_id=None, claim_token=None) if heartbeat else None,
         "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
-        "attempts": [_fields(attempt, _ATTEMPT) for attempt in detail.attempts],
-        "events": [_fields(event, ("at", "kind", "evidence")) for event in detail.events],
+        "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
+        "events": [row_document(event) for event in detail.events],
     }
 
 
@@ -128,25 +75,19 @@ class Widths:
 
 def print_page(page: TaskPage, *, full: bool) -> None:
     """Print tasks as a table that fits the terminal, or uncut if `full`."""
-    columns = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
+    width = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
     longest_note = max((len(_note(task)) for task in page.tasks), default=0)
-    widths = Widths(has_full_ids=True) if full else Widths.for_terminal(columns, longest_note=longest_note)
-    print_table(
-        ("id", "status", "name", "queue", "age", "tries", "note"),
-        [
-            (
-                str(task.id) if widths.has_full_ids else short_form(task.id),
-                task.status,
-                sanitize_text(task.name, limit=widths.name),
-                sanitize_text(task.queue, limit=widths.queue),
-                sanitize_text(humanize.naturaldelta(task.age), limit=10),
-                str(task.attempt_count),
-                sanitize_text(_note(task), limit=widths.note),
-            )
-            for task in page.tasks
-        ],
-        right=("tries",),
+    widths = Widths(has_full_ids=True) if full else Widths.for_terminal(width, longest_note=longest_note)
+    columns: tuple[Column[TaskSummary], ...] = (
+        Column("id", lambda task: str(task.id) if widths.has_full_ids else short_form(task.id)),
+        Column("status", lambda task: task.status),
+        Column("name", lambda task: sanitize_text(task.name, limit=widths.name)),
+        Column("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
+        Column("age", lambda task: sanitize_text(humanize.naturaldelta(task.age), limit=10)),
+        Column("tries", lambda task: str(task.attempt_count), right=True),
+        Column("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
     )
+    print_rows(page.tasks, columns)
 
 
 def print_detail(detail: TaskDetail, *, full: bool) -> None:
@@ -168,13 +109,13 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
 
 
 def _print_values(values: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
-    texts: dict[str, str] = {}
-    for name, value in values.items():
-        if value is not None:
-            plain = to_json(value)
-            text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-            texts[indent + name] = sanitize_text(text, limit=limit)
-    print_facts(texts)
+    print_facts(
+        {
+            indent + name: sanitize_text(format_value(value), limit=limit)
+            for name, value in values.items()
+            if value is not None
+        }
+    )
 
 
 def _note(task: TaskSummary) -> str:
@@ -187,11 +128,3 @@ def _due_text(task: TaskSummary) -> str | None:
     # Round up: a task just sent with a delay of five minutes is due in five minutes, not in four.
     unit = timedelta(minutes=1) if task.due_in > timedelta(minutes=1) else timedelta(seconds=1)
     return f"due in {humanize.naturaldelta(-(-task.due_in // unit) * unit)}"
-
-
-def _summary(task: TaskSummary) -> dict[str, Any]:
-    return {**_fields(task, _SUMMARY), "age_s": task.age}
-
-
-def _fields(row: object, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names}

@@ -20,6 +20,7 @@ LISTED = {
     "queue",
     "status",
     "priority",
+    "attempt_count",
     "retry_count",
     "max_retries",
     "crash_count",
@@ -37,6 +38,8 @@ LISTED = {
     "workflow_id",
     "flags",
     "age_s",
+    "last_heartbeat_at",
+    "silence_s",
 }
 SHOWN = LISTED | {
     "args",

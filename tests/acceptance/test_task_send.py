@@ -132,7 +132,7 @@ def test_app_validates_the_arguments(tasks: Executable, tmp_path: Path) -> None:
     wrong = tasks("task", "send", "double", "--args", '["many"]', "--app", "main:app")
     unknown = tasks("task", "send", "treble", "--app", "main:app")
     assert (good.code, len(good.stdout.splitlines())) == (0, 1)
-    assert (wrong.code, unknown.code) == (1, 1)
+    assert (wrong.code, unknown.code) == (1, 5)
     assert "error[VALIDATION_FAILED]: double: argument 'number'" in wrong.stderr
     assert "error[HRS-300]" in unknown.stderr
     assert "registered tasks: double" in unknown.stderr

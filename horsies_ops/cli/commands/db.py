@@ -14,24 +14,31 @@ from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorC
 from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import Migration, known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
-from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.options import DryRunOption, GlobalOptions, JsonOption, group, run_on_database, with_global_options
 from horsies_ops.cli.output import (
+    Column,
     error_document,
+    format_size,
     print_error,
     print_facts,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     print_warning,
     to_json,
 )
-from horsies_ops.ops import open_ops
-from horsies_ops.reads.server import DatabaseStatus, MigrationStatus
+from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo
 
 if TYPE_CHECKING:
-    from horsies.model.settings import PostgresConfig
+    from horsies.model.settings import AppConfig, PostgresConfig
 
 app = group("db")
+
+TABLE_COLUMNS: tuple[Column[TableInfo], ...] = (
+    Column("table", lambda table: table.name),
+    Column("rows (estimate)", lambda table: f"{table.rows_estimate:,}", right=True),
+    Column("size", lambda table: format_size(table.bytes), right=True),
+)
 
 
 class EmbeddedServerStopped(DatabaseUnreachable):
@@ -43,7 +50,7 @@ class EmbeddedServerStopped(DatabaseUnreachable):
 def migrate(
     options: GlobalOptions,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List pending migrations; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
     """Apply pending migrations."""
@@ -62,7 +69,7 @@ def migrate(
 @with_global_options
 def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
     """Show the state of the database. Exit 1 if migrations are pending, 7 if it is unreachable."""
-    found, unreachable = _read_status(options.load_settings().app.broker)
+    found, unreachable = _read_status(options.load_settings().app)
     if json:
         print_json({**to_json(found), "error": error_document(unreachable) if unreachable else None})
     else:
@@ -121,18 +128,17 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Stop it even if other processes use it.")] = False,
 ) -> None:
     """Stop the embedded server."""
-    broker = options.load_settings().app.broker
-    server = _require_embedded(broker)
+    settings = options.load_settings().app
+    server = _require_embedded(settings.broker)
     if not force and server.status().running:
-        asyncio.run(_require_unused(broker, server))
+        _require_unused(settings, server)
     stopped = server.stop(force=force)
     options.print_message("stopped" if stopped.was_running else "it was not running")
 
 
-async def _require_unused(broker: PostgresConfig, server: EmbeddedServer) -> None:
+def _require_unused(settings: AppConfig, server: EmbeddedServer) -> None:
     """Raise Busy if the server has other sessions. Programs such as psql do not hold our file lock."""
-    async with open_ops(broker, read_only=True, via="cli") as ops:
-        found = await ops.database_status()
+    found = run_on_database(settings, lambda ops: ops.database_status(), read_only=True)
     others = found.connections.used - 1 if found.connections else 0  # without the session that counts
     if others:
         raise Busy(
@@ -157,8 +163,9 @@ async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
         return state.pending
 
 
-def _read_status(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable | None]:
+def _read_status(settings: AppConfig) -> tuple[DatabaseStatus, DatabaseUnreachable | None]:
     """Return the status, and the error if the database is unreachable. Never starts the embedded server."""
+    broker = settings.broker
     server = _embedded_server(broker)
     shown_url = server.url if server else broker.database_url.masked
     if server and not server.status().running:
@@ -168,14 +175,9 @@ def _read_status(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreac
         )
         return DatabaseStatus(url=shown_url, embedded=True, reachable=False), stopped
     try:
-        return asyncio.run(_query_status(broker)), None
+        return run_on_database(settings, lambda ops: ops.database_status(), read_only=True), None
     except DatabaseUnreachable as error:
         return DatabaseStatus(url=shown_url, embedded=server is not None, reachable=False), error
-
-
-async def _query_status(broker: PostgresConfig) -> DatabaseStatus:
-    async with open_ops(broker, read_only=True, via="cli") as ops:
-        return await ops.database_status()
 
 
 def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped: bool) -> None:
@@ -196,14 +198,7 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
     print_facts(facts)
     if status.tables:
         print_line("")
-        print_table(
-            ("table", "rows (estimate)", "size"),
-            [
-                (table.name, humanize.intcomma(table.rows_estimate), humanize.naturalsize(table.bytes, binary=True))
-                for table in status.tables
-            ],
-            right=("rows (estimate)", "size"),
-        )
+        print_rows(status.tables, TABLE_COLUMNS)
 
 
 def _migrations_text(migrations: MigrationStatus) -> str:

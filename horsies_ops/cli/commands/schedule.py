@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import format_age, print_json, print_table, to_json
-from horsies_ops.ops import open_ops
-from horsies_ops.reads.schedules import ScheduleRow
+from horsies_ops.cli.output import Column, format_age, format_value, show_rows
+
+if TYPE_CHECKING:
+    from horsies_ops.reads.schedules import ScheduleRow
 
 app = group("schedule")
 
@@ -23,34 +22,27 @@ def schedule() -> None:
 @with_global_options
 def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
     """List schedules from the settings and the database, and their next runs."""
-    schedules = asyncio.run(_read_schedules(options))
-    if json:
-        print_json({"schedules": [_document(schedule) for schedule in schedules]})
-    elif schedules:
-        columns = ("schedule", "task", "pattern", "next", "last", "result", "runs")
-        print_table(columns, [_cells(schedule) for schedule in schedules], right=("runs",))
-    else:
-        options.print_message("no schedules")
+    schedules = options.read(lambda ops: ops.list_schedules())
+    show_rows(options, "schedules", schedules, COLUMNS, json=json)
 
 
-async def _read_schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
-    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        return await ops.list_schedules()
-
-
-def _document(schedule: ScheduleRow) -> dict[str, Any]:
-    document = to_json(schedule)
-    return {**document, "due_in_s": document.pop("due_in")}
-
-
-def _cells(schedule: ScheduleRow) -> tuple[str, ...]:
+def _pattern(schedule: ScheduleRow) -> str:
     zone = "" if schedule.timezone in {None, "UTC"} else f" {schedule.timezone}"
-    return (
-        schedule.name,
-        schedule.task_name or "?",
-        f"{schedule.pattern or '?'}{zone}",
-        "disabled" if schedule.is_enabled is False else f"in {format_age(schedule.due_in)}" if schedule.due_in else "-",
-        "-" if schedule.last_run_at is None else to_json(schedule.last_run_at),
-        schedule.last_error_code or schedule.last_status or "-",
-        f"{schedule.run_count:,}",
-    )
+    return f"{schedule.pattern or '?'}{zone}"
+
+
+def _next_run(schedule: ScheduleRow) -> str:
+    if schedule.is_enabled is False:
+        return "disabled"
+    return f"in {format_age(schedule.due_in)}" if schedule.due_in else "-"
+
+
+COLUMNS: tuple[Column[ScheduleRow], ...] = (
+    Column("schedule", lambda schedule: schedule.name),
+    Column("task", lambda schedule: schedule.task_name or "?"),
+    Column("pattern", _pattern),
+    Column("next", _next_run),
+    Column("last", lambda schedule: format_value(schedule.last_run_at) if schedule.last_run_at else "-"),
+    Column("result", lambda schedule: schedule.last_error_code or schedule.last_status or "-"),
+    Column("runs", lambda schedule: f"{schedule.run_count:,}", right=True),
+)

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horsies.app import Horsies
-from horsies.config import LoadedSettings
 from horsies.errors import ExitCode, HorsiesError, UsageError
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.model.settings import AppConfig
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.ids import resolve_worker_id
 from horsies_ops.cli.option_types import duration_option, id_option
-from horsies_ops.cli.options import GlobalOptions, JsonOption, group, load_and_export_settings, with_global_options
+from horsies_ops.cli.options import (
+    ActorOption,
+    DryRunOption,
+    ExitCodeOption,
+    GlobalOptions,
+    JsonOption,
+    ReasonOption,
+    group,
+    load_and_export_settings,
+    run_on_database,
+    with_global_options,
+)
 from horsies_ops.cli.output import print_json, print_warning
 from horsies_ops.cli.sweep_views import print_sweep, sweep_document
-from horsies_ops.ops import open_ops
-from horsies_ops.reads.stale import SilentTasks
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.config import LoadedSettings
+    from horsies_ops.ops import Ops
+    from horsies_ops.reads.stale import SilentTasks
 
 app = group("sweep")
 
@@ -33,10 +44,8 @@ app = group("sweep")
 def sweep(
     options: GlobalOptions,
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List decisions and reasons; takes no locks, writes nothing.")
-    ] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 if a dry run found work.")] = False,
+    dry_run: DryRunOption = False,
+    exit_code: ExitCodeOption = False,
     threshold: Annotated[
         timedelta | None,
         duration_option("Treat tasks silent for longer than this as stale [default: the workers' setting]"),
@@ -55,10 +64,8 @@ def sweep(
     worker: Annotated[str | None, id_option("Only tasks of this worker.")] = None,
     locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose recovery hooks run.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Skip outage grace; allow short thresholds.")] = False,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log.")] = None,
-    actor: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
-    ] = None,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
     json: JsonOption = False,
 ) -> int:
     """Recover tasks of dead workers, or list them with --dry-run."""
@@ -75,7 +82,9 @@ def sweep(
         user_app = _load_app(locator, settings)
         # The app's own configuration counts: its code may set the database.
         config = user_app.config if user_app else settings.app
-        report, silent = asyncio.run(_sweep(config, sweep_options, user_app, worker=worker, actor=actor, reason=reason))
+        report, silent = run_on_database(
+            config, lambda ops: _sweep(ops, sweep_options, worker, app=user_app, reason=reason), actor=actor
+        )
     print_json(sweep_document(report, silent)) if json else print_sweep(report, silent)
     return _exit_code(report, has_exit_code=exit_code)
 
@@ -101,21 +110,12 @@ def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
 
 
 async def _sweep(
-    settings: AppConfig,
-    sweep_options: SweepOptions,
-    user_app: Horsies | None,
-    *,
-    worker: str | None,
-    actor: str | None,
-    reason: str | None,
+    ops: Ops, options: SweepOptions, worker: str | None, *, app: Horsies | None, reason: str | None
 ) -> tuple[SweepReport, SilentTasks | None]:
     """Return the report and, if nothing was stale, the tasks that are silent but not stale yet."""
-    async with open_ops(settings, actor=actor, via="cli") as ops:
-        worker_id = None if worker is None else await resolve_worker_id(ops, worker)
-        sweep_options = replace(sweep_options, worker_id=worker_id)
-        report = await ops.sweep(sweep_options, app=user_app, reason=reason)
-        silent = await ops.silent_tasks(sweep_options) if report.status is SweepStatus.NOTHING else None
-        return report, silent
+    options = replace(options, worker_id=None if worker is None else await resolve_worker_id(ops, worker))
+    report = await ops.sweep(options, app=app, reason=reason)
+    return report, await ops.silent_tasks(options) if report.status is SweepStatus.NOTHING else None
 
 
 def _exit_code(report: SweepReport, *, has_exit_code: bool) -> int:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from horsies.codec.canonical_json import canonical_json
 from horsies.errors import ExitCode, NotFound
-from horsies.model.settings import AppConfig
 from horsies.model.text import sanitize_text
 from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import duration_option, full_id_option, parse_full_or_short_id
-from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.options import FullOption, GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_instant, print_json, print_line, progress_line
 from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
-from horsies_ops.ops import open_ops
-from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.search import Count
-from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
+    from horsies_ops.reads.filters import TaskFilter
+    from horsies_ops.reads.search import Count
+    from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
 app = group("task")
 
 DEFAULT_WAIT: Any = "30s"  # a text, because typer parses defaults too and shows them in the help
-PageLoader = Callable[[UUID | None, int], Awaitable[TaskPage]]
-"""Reads the page after a task id, with at most this many tasks."""
 
 
 @app.command("list")
@@ -48,22 +46,16 @@ def list_(
     count: Annotated[
         bool, typer.Option("--count", help="Also count matching tasks; large counts are estimates.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Show full ids and names.")] = False,
+    full: FullOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document; `total` is null without --count.")
     ] = False,
 ) -> None:
     """List tasks, newest first."""
-    settings = options.load_settings().app
     with progress_line(enabled=search_all and not (json or options.quiet)) as show_progress:
-        page, total = asyncio.run(
-            _list(
-                settings,
-                selection.filter,
-                after=after,
-                limit=limit,
-                with_count=count,
-                show_progress=show_progress if search_all else None,
+        page, total = options.read(
+            lambda ops: _read_page(
+                ops, selection.filter, after, limit, count=count, progress=show_progress if search_all else None
             )
         )
     if json:
@@ -85,11 +77,11 @@ def show(
         ),
     ],
     *,
-    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show a task with its attempts and events. Exit 5 if it does not exist."""
-    detail = asyncio.run(_detail(options.load_settings().app, task_id))
+    detail = options.read(lambda ops: _read_detail(ops, task_id))
     if json:
         print_json(detail_document(detail))
     else:
@@ -125,6 +117,7 @@ def send(
 ) -> int:
     """Send a task; if an app is given or configured, it validates the arguments."""
     # Imported here: it loads the client library, which no other subcommand needs.
+    from horsies.codec.canonical_json import canonical_json
     from horsies_ops.cli import task_send
 
     positional, keywords = task_send.json_array(args), task_send.json_object(kwargs)
@@ -146,39 +139,35 @@ add_actions(app)
 # Listing and showing tasks
 
 
-async def _list(
-    settings: AppConfig,
+async def _read_page(
+    ops: Ops,
     task_filter: TaskFilter,
-    *,
     after: UUID | None,
     limit: int,
-    with_count: bool,
-    show_progress: Callable[[str], None] | None,
+    *,
+    count: bool,
+    progress: Callable[[str], None] | None,
 ) -> tuple[TaskPage, Count | None]:
-    """Read one page and, if wanted, the count. With `show_progress`, search until the page is full."""
-    async with open_ops(settings, read_only=True) as ops:
-
-        async def load_page(after: UUID | None, limit: int) -> TaskPage:
-            return await ops.list_tasks(task_filter, after=after, limit=limit)
-
-        if show_progress is None:
-            page = await load_page(after, limit)
-        else:
-            page = await search_pages(load_page, after=after, limit=limit, show_progress=show_progress)
-        return page, await ops.count_tasks(task_filter) if with_count else None
+    """Read one page and, with `count`, the number of matches. With `progress`, search until the page is full."""
+    load_page = partial(ops.list_tasks, task_filter)
+    if progress is None:
+        page = await load_page(after=after, limit=limit)
+    else:
+        page = await search_pages(load_page, after=after, limit=limit, progress=progress)
+    return page, await ops.count_tasks(task_filter) if count else None
 
 
 async def search_pages(
-    load_page: PageLoader, *, after: UUID | None, limit: int, show_progress: Callable[[str], None]
+    load_page: Callable[..., Awaitable[TaskPage]], *, after: UUID | None, limit: int, progress: Callable[[str], None]
 ) -> TaskPage:
     """Read pages until `limit` tasks are found or all tasks were searched."""
     found: tuple[TaskSummary, ...] = ()
     while True:
-        page = await load_page(after, limit - len(found))
+        page = await load_page(after=after, limit=limit - len(found))
         found += page.tasks
         if page.searched_to is None:
             return replace(page, tasks=found)
-        show_progress(f"searched back to {format_instant(page.searched_to)}, found {len(found):,}")
+        progress(f"searched back to {format_instant(page.searched_to)}, found {len(found):,}")
         after = page.next
 
 
@@ -196,10 +185,8 @@ def _print_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
         options.print_message("no tasks")
 
 
-async def _detail(settings: AppConfig, id_text: str) -> TaskDetail:
-    async with open_ops(settings, read_only=True) as ops:
-        task_id = await resolve_task_id(ops, id_text)
-        detail = await ops.task(task_id)
-    if detail is None:
+async def _read_detail(ops: Ops, id_text: str) -> TaskDetail:
+    task_id = await resolve_task_id(ops, id_text)
+    if (detail := await ops.task(task_id)) is None:
         raise NotFound(f"no task {task_id}", hint="horsies task list --full shows full ids")
     return detail

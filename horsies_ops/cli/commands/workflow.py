@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from json import dumps
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -15,13 +14,36 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused,
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
-from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.ids import resolve_run_id
 from horsies_ops.cli.option_types import RunIdArgument, flatten, full_id_option, list_option, split_values
-from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import format_age, print_error, print_facts, print_json, print_line, print_table, to_json
-from horsies_ops.ops import Ops, open_ops
-from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowFilter, WorkflowPage, WorkflowRow
+from horsies_ops.cli.options import (
+    ActorOption,
+    FullOption,
+    GlobalOptions,
+    JsonOption,
+    KillOption,
+    ReasonOption,
+    YesOption,
+    group,
+    hide_options,
+    with_global_options,
+)
+from horsies_ops.cli.output import (
+    Column,
+    format_age,
+    format_value,
+    print_error,
+    print_facts,
+    print_json,
+    print_line,
+    row_document,
+    show_rows,
+)
+
+if TYPE_CHECKING:
+    from horsies_ops.actions.report import ActionReport
+    from horsies_ops.ops import Ops
+    from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowRow
 
 app = group("workflow")
 
@@ -30,44 +52,14 @@ MAX_TREE_DEPTH: Final = 20
 
 MAX_NAME_LENGTH: Final = 60
 
-ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log.")]
-ActorOption = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
-]
-RunChange = Callable[[Ops, UUID], Awaitable[ActionReport]]
-
-_RUN_FIELDS = (
-    "id",
-    "name",
-    "status",
-    "definition_key",
-    "on_error",
-    "generation",
-    "parent_id",
-    "root_id",
-    "depth",
-    "created_at",
-    "started_at",
-    "paused_at",
-    "completed_at",
-)
-_NODE_FIELDS = (
-    "index",
-    "node_id",
-    "name",
-    "status",
-    "join",
-    "min_success",
-    "allow_failed_deps",
-    "dependencies",
-    "task_id",
-    "sub_workflow_id",
-    "queue",
-    "priority",
-    "started_at",
-    "completed_at",
-    "error_code",
-    "error_message",
+COLUMNS: tuple[Column[WorkflowRow], ...] = (
+    Column("id", lambda run: str(run.id)),
+    Column("status", lambda run: run.status),
+    Column("name", lambda run: sanitize_text(run.name, limit=40)),
+    Column("done", lambda run: f"{run.done}/{run.total}", right=True),
+    Column("failed", lambda run: str(run.failed), right=True),
+    Column("age", lambda run: format_age(run.age), right=True),
+    Column("error", lambda run: sanitize_text(run.error_code or "", limit=40)),
 )
 
 
@@ -92,14 +84,13 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List workflow runs, newest first."""
+    from horsies_ops.reads.workflows import WorkflowFilter
+
     run_filter = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
-    page = asyncio.run(_read_page(options, run_filter, after, limit))
-    if json:
-        print_json({"workflows": [_row_document(run) for run in page.workflows], "next": page.next})
-    elif page.workflows:
-        _print_page(options, page)
-    else:
-        options.print_message("no workflows")
+    page = options.read(lambda ops: ops.list_workflows(run_filter, after=after, limit=limit))
+    show_rows(options, "workflows", page.workflows, COLUMNS, json=json, next=page.next)
+    if page.next is not None and not json:
+        options.print_message(f"more: --after {page.next}")
 
 
 @app.command()
@@ -108,150 +99,119 @@ def show(
     options: GlobalOptions,
     run: RunIdArgument,
     *,
-    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show a run and its nodes as a tree. Exit 5 if it does not exist."""
-    detail = asyncio.run(_read_detail(options, run))
+    detail = options.read(lambda ops: _read_detail(ops, run))
     if json:
         print_json(_detail_document(detail))
         return
     counts = ", ".join(f"{number} {status}" for status, number in sorted(detail.counts.items()))
-    facts = {**_run_fields(detail.run), "nodes": counts, "result": detail.run.result, "error": detail.run.error}
+    facts = {**row_document(detail.run, output_index=None), "nodes": counts}
     limit = None if full else 400
     print_facts(
-        {name: sanitize_text(_format_value(value), limit=limit) for name, value in facts.items() if value is not None}
+        {name: sanitize_text(format_value(value), limit=limit) for name, value in facts.items() if value is not None}
     )
     print_line("")
     for line in tree_lines(detail):
         print_line(line)
 
 
-@app.command()
-@with_global_options
-def pause(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Start no more nodes of a run; running ones finish. Exit 5: no such run; 6: it is not running."""
-    return _run_action(
-        options, run, actor, "paused", lambda ops, run_id: ops.pause_workflow(run_id, reason=reason), json=json
-    )
-
-
-@app.command()
-@with_global_options
-def resume(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Resume a paused run. Exit 5: no such run; 6: it is not paused."""
-    return _run_action(
-        options, run, actor, "resumed", lambda ops, run_id: ops.resume_workflow(run_id, reason=reason), json=json
-    )
-
-
-@app.command()
-@with_global_options
-def cancel(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    kill: Annotated[
-        bool, typer.Option("--kill", help="Kill the processes of its running tasks; asks for confirmation.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Cancel a run and its sub-workflows. Exit 5: no such run; 6: it has finished."""
-    if kill and not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "--kill needs confirmation, but stdin is not a terminal",
-                code=ErrorCode.CLI_INVALID_ARGS,
-                hint="use --yes to confirm",
-            )
-        typer.confirm(f"cancel run {run} and kill its running tasks?", abort=True, err=True)
-    return _run_action(
-        options,
-        run,
-        actor,
-        "cancelled",
-        lambda ops, run_id: ops.cancel_workflow(run_id, kill=kill, reason=reason),
-        json=json,
-    )
-
-
-@app.command()
-@with_global_options
-def retry(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Rerun the failed and skipped nodes of a finished run. Exit 5: no such run; 6: nothing to rerun."""
-    return _run_action(
-        options, run, actor, "retried", lambda ops, run_id: ops.retry_workflow(run_id, reason=reason), json=json
-    )
-
-
 # Actions
 
 
-def _run_action(
-    options: GlobalOptions,
-    run: str,
-    actor: str | None,
-    past_tense: str,
-    change: RunChange,
-    *,
-    json: bool,
-) -> int:
-    report, refused = asyncio.run(_change_run(options, run, actor, change))
-    if json:
-        print_json(
-            {
-                "action": report.action,
-                "changed": report.affected > 0,
-                "nodes": report.retried_nodes,
-                "why": report.skipped[0].why if report.skipped else None,
-                "hint": None if refused is None else refused.help_text,
-                "audit_id": report.audit_id,
-            }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAction:
+    """One of the commands that change a run."""
+
+    summary: str
+    past_tense: str
+    can_kill: bool = False
+
+
+ACTIONS: Final = {
+    "pause": RunAction(
+        summary="Start no more nodes of a run; running ones finish. Exit 5: no such run; 6: it is not running.",
+        past_tense="paused",
+    ),
+    "resume": RunAction(summary="Resume a paused run. Exit 5: no such run; 6: it is not paused.", past_tense="resumed"),
+    "cancel": RunAction(
+        summary="Cancel a run and its sub-workflows. Exit 5: no such run; 6: it has finished.",
+        past_tense="cancelled",
+        can_kill=True,
+    ),
+    "retry": RunAction(
+        summary="Rerun the failed and skipped nodes of a finished run. Exit 5: no such run; 6: nothing to rerun.",
+        past_tense="retried",
+    ),
+}
+
+
+def _command(verb: str, action: RunAction) -> Callable[..., int]:
+    def command(
+        options: GlobalOptions,
+        run: RunIdArgument,
+        *,
+        kill: KillOption = False,
+        yes: YesOption = False,
+        reason: ReasonOption = None,
+        actor: ActorOption = None,
+        json: JsonOption = False,
+    ) -> int:
+        if kill and not yes:
+            _confirm_kill(run)
+        arguments = {"reason": reason} | ({"kill": kill} if action.can_kill else {})
+        report, refused = options.act(lambda ops: _change_run(ops, verb, run, arguments), actor=actor)
+        if json:
+            print_json(_report_document(report, refused))
+        if refused is not None:
+            print_error(refused)
+            return refused.exit_code
+        if not json:
+            nodes = f", {report.retried_nodes:,} nodes" if report.retried_nodes else ""
+            print_line(f"{action.past_tense}{nodes}")
+        return ExitCode.DONE
+
+    return hide_options(command, () if action.can_kill else ("kill", "yes"))
+
+
+for _verb, _action in ACTIONS.items():
+    app.command(_verb, help=_action.summary)(with_global_options(_command(_verb, _action)))
+
+
+def _confirm_kill(run: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "--kill needs confirmation, but stdin is not a terminal",
+            code=ErrorCode.CLI_INVALID_ARGS,
+            hint="use --yes to confirm",
         )
-    if refused is not None:
-        print_error(refused)
-        return refused.exit_code
-    if not json:
-        print_line(f"{past_tense}, {report.retried_nodes:,} nodes" if report.retried_nodes else past_tense)
-    return ExitCode.DONE
+    typer.confirm(f"cancel run {run} and kill its running tasks?", abort=True, err=True)
 
 
 async def _change_run(
-    options: GlobalOptions, run: str, actor: str | None, change: RunChange
+    ops: Ops, verb: str, run: str, arguments: Mapping[str, Any]
 ) -> tuple[ActionReport, HorsiesError | None]:
     """Return the report and, if nothing was changed, the error that explains why."""
-    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
-        report = await change(ops, await resolve_run_id(ops, run))
-        if report.affected:
-            return report, None
-        (skipped,) = report.skipped
-        # Read after the refusal: the run may have changed since, and the error must describe its current state.
-        detail = await ops.workflow(skipped.id)
-        return report, refusal_error(report.action, skipped.id, None if detail is None else detail.run)
+    report: ActionReport = await getattr(ops, f"{verb}_workflow")(await resolve_run_id(ops, run), **arguments)
+    if report.affected:
+        return report, None
+    (skipped,) = report.skipped
+    # Read after the refusal: the run may have changed since, and the error must describe its current state.
+    detail = await ops.workflow(skipped.id)
+    return report, refusal_error(report.action, skipped.id, None if detail is None else detail.run)
+
+
+def _report_document(report: ActionReport, refused: HorsiesError | None) -> dict[str, Any]:
+    return {
+        "action": report.action,
+        "changed": report.affected > 0,
+        "nodes": report.retried_nodes,
+        "why": report.skipped[0].why if report.skipped else None,
+        "hint": None if refused is None else refused.help_text,
+        "audit_id": report.audit_id,
+    }
 
 
 def refusal_error(action: str, run_id: UUID, run: WorkflowBase | None) -> HorsiesError:
@@ -295,67 +255,23 @@ def _show_hint(run: WorkflowBase) -> str:
     return f"horsies workflow show {run.id} shows its state"
 
 
-# Lists and documents
+# Details of a run
 
 
-async def _read_page(
-    options: GlobalOptions, run_filter: WorkflowFilter, after: UUID | None, limit: int
-) -> WorkflowPage:
-    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        return await ops.list_workflows(run_filter, after=after, limit=limit)
-
-
-async def _read_detail(options: GlobalOptions, id_text: str) -> WorkflowDetail:
-    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        run_id = await resolve_run_id(ops, id_text)
-        detail = await ops.workflow(run_id)
-    if detail is None:
+async def _read_detail(ops: Ops, id_text: str) -> WorkflowDetail:
+    run_id = await resolve_run_id(ops, id_text)
+    if (detail := await ops.workflow(run_id)) is None:
         raise NotFound(f"no run {run_id}", hint="horsies workflow list shows all runs")
     return detail
 
 
-def _run_fields(run: WorkflowBase) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _RUN_FIELDS}
-
-
-def _row_document(run: WorkflowRow) -> dict[str, Any]:
-    counts = {name: getattr(run, name) for name in ("total", "done", "failed", "skipped", "running", "error_code")}
-    return {**_run_fields(run), **counts, "age_s": run.age}
-
-
 def _detail_document(detail: WorkflowDetail) -> dict[str, Any]:
     return {
-        **_run_fields(detail.run),
-        "result": detail.run.result,
-        "error": detail.run.error,
+        **row_document(detail.run),
         "counts": detail.counts,
-        "output_index": detail.run.output_index,
-        "nodes": [{name: getattr(node, name) for name in _NODE_FIELDS} for node in detail.nodes],
+        "nodes": [row_document(node) for node in detail.nodes],
         "edges": [{"from": dependency, "to": node.index} for node in detail.nodes for dependency in node.dependencies],
     }
-
-
-def _print_page(options: GlobalOptions, page: WorkflowPage) -> None:
-    rows = [
-        (
-            str(run.id),
-            run.status,
-            sanitize_text(run.name, limit=40),
-            f"{run.done}/{run.total}",
-            str(run.failed),
-            format_age(run.age),
-            sanitize_text(run.error_code or "", limit=40),
-        )
-        for run in page.workflows
-    ]
-    print_table(("id", "status", "name", "done", "failed", "age", "error"), rows, right=("done", "failed", "age"))
-    if page.next is not None:
-        options.print_message(f"more: --after {page.next}")
-
-
-def _format_value(value: object) -> str:
-    plain = to_json(value)
-    return plain if isinstance(plain, str) else dumps(plain, ensure_ascii=False)
 
 
 # The tree of `workflow show`

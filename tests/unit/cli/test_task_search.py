@@ -20,7 +20,7 @@ async def _listing(after: UUID | None, limit: int) -> TaskPage:
 
 async def test_search_continues_after_timed_out_page_and_shows_progress() -> None:
     messages: list[str] = []
-    page = await search_pages(_listing, after=None, limit=50, show_progress=messages.append)
+    page = await search_pages(_listing, after=None, limit=50, progress=messages.append)
     assert (page.next, page.searched_to) == (None, None)
     assert messages == ["searched back to 2026-03-01 12:00:00Z, found 0"]
 
