@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Fetched(Message):
-    """A live query returned a result: an immutable value."""
+    """A live query returned a result; `draw` passes it to the query's `on_result`."""
 
-    def __init__(self, name: str, value: object) -> None:
+    def __init__(self, name: str, draw: Callable[[], object]) -> None:
         super().__init__()
         self.name = name
-        self.value = value
+        self.draw = draw
 
     def can_replace(self, message: Message) -> bool:
         # A newer result replaces one that is still in the message queue.

@@ -15,7 +15,8 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 from textual.message import Message
 
@@ -34,13 +35,18 @@ _LOGGED_TOPICS: Final = frozenset({Topic.TASK_NEW, Topic.STATUS_CHANGE, Topic.WO
 """Heartbeats are too frequent; finished tasks are also status changes; events are read from their table."""
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveQuery:
-    """A query of a screen and the topics whose changes invalidate its result."""
+class LiveQuery(Generic[T]):
+    """A query of a screen, what draws its result, and the topics whose changes invalidate it."""
 
     name: str
-    fetch: Callable[[DataSource], Awaitable[object]]
-    invalidated_by: frozenset[Topic]
+    fetch: Callable[[DataSource], Awaitable[T]]
+    on_result: Callable[[T], object]
+    """Called by the visible screen. Results are immutable."""
+    invalidated_by: frozenset[Topic] = frozenset()
     poll_s: float = 15.0
     """Fetched again after this time even without a change."""
     min_interval_s: float = 0.0
@@ -58,7 +64,7 @@ class LiveQueries:
         self.change_log = ChangeLog()
         self._source: DataSource | None = None
         self._loops: list[_QueryLoop] = []
-        self._queries: tuple[LiveQuery, ...] = ()
+        self._queries: tuple[LiveQuery[Any], ...] = ()
         self._post: Callable[[Message], object] = lambda _: None
 
     def connect(self, source: DataSource | None) -> None:
@@ -66,7 +72,7 @@ class LiveQueries:
         self._source = source
         self._restart()
 
-    def set_queries(self, queries: Sequence[LiveQuery], post: Callable[[Message], object]) -> None:
+    def set_queries(self, queries: Sequence[LiveQuery[Any]], post: Callable[[Message], object]) -> None:
         """Replace the queries by those of the screen that is now visible; results go to `post`."""
         self._queries, self._post = tuple(queries), post
         self._restart()
@@ -117,7 +123,7 @@ class _QueryLoop:
     """Fetches one live query whenever it is due; at most one fetch runs at a time."""
 
     def __init__(
-        self, owner: LiveQueries, query: LiveQuery, source: DataSource, post: Callable[[Message], object]
+        self, owner: LiveQueries, query: LiveQuery[Any], source: DataSource, post: Callable[[Message], object]
     ) -> None:
         self.query = query
         self._owner = owner
@@ -176,7 +182,8 @@ class _QueryLoop:
     async def _fetch(self) -> None:
         self._is_fetching = True
         try:
-            message: Message = Fetched(self.query.name, await self.query.fetch(self._source))
+            result = await self.query.fetch(self._source)
+            message: Message = Fetched(self.query.name, partial(self.query.on_result, result))
             self._failures = 0
         except Exception as error:  # noqa: BLE001  # a failing query must not end its loop
             message = FetchFailed(self.query.name, _as_horsies_error(error))

@@ -7,8 +7,8 @@ To add a screen:
 2. Return its queries from `live_queries`: a name, a coroutine function taking the source, the topics that invalidate
    the result, and a `min_interval_s` for expensive ones. They run while the screen is visible. A new read is added to
    `DataSource` and to the simulated system in `demo/`.
-3. Draw each result in `show_result(name, value)`. Results are immutable; pass rows to a `RowList`, which repaints only
-   what changed. Set the status line with `set_status`. All text from the database goes through `safe`, `fit` or
+3. Draw the result of each query in its `on_result`. Results are immutable; pass rows to a `RowList`, which repaints
+   only what changed. Set the status line with `set_status`. All text from the database goes through `safe`, `fit` or
    `sanitize`.
 4. Write one method per action of the scope (`action_view_sort` for `view.sort`). `action_op` handles all that change
    the database: a `ProposalRunner` previews them and applies what the operator confirms. Their keys are disabled in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
-
-OVERVIEW = "overview"
 
 
 class MainScreen(Screen[None]):
@@ -83,12 +81,8 @@ class MainScreen(Screen[None]):
         """Yield the widgets between the tabs and the status line."""
         raise NotImplementedError
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         """Return the queries to run while this screen is visible."""
-        raise NotImplementedError
-
-    def show_result(self, name: str, value: object) -> None:
-        """Draw the result of the live query `name`."""
         raise NotImplementedError
 
     def step_back(self) -> bool:
@@ -123,8 +117,9 @@ class MainScreen(Screen[None]):
         """Replace the running live queries by those of this screen."""
         # Every screen needs the overview: its tabs show the number of stale tasks.
         overview = LiveQuery(
-            name=OVERVIEW,
+            name="overview",
             fetch=lambda source: source.overview(),
+            on_result=self.show_overview,
             invalidated_by=TASK_TOPICS,
             min_interval_s=self.overview_min_interval_s,
         )
@@ -148,10 +143,11 @@ class MainScreen(Screen[None]):
     def on_fetched(self, message: Fetched) -> None:
         if not self.is_drawn:
             return
-        if message.name == OVERVIEW:
-            self.query_one(ScreenTabs).stale = cast("Overview", message.value).stale
         self.query_one(AppHeader).as_of = self.context.clock.now()
-        self.show_result(message.name, message.value)
+        message.draw()
+
+    def show_overview(self, overview: Overview) -> None:
+        self.query_one(ScreenTabs).stale = overview.stale
 
     def on_fetch_failed(self, message: FetchFailed) -> None:
         self.context.session.report_error(message.error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from textual.app import ComposeResult
@@ -29,7 +29,7 @@ from horsies_tui.format import fit, format_age, format_count, format_elapsed, fo
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
-from horsies_tui.screens.base import OVERVIEW, TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import log_line
 from horsies_tui.theme import Glyphs, bar, sparkline
 from horsies_tui.widgets.page import Pane
@@ -46,9 +46,6 @@ SLOT_BAR_WIDTH: Final = 16
 MAX_QUEUES: Final = 7
 MAX_ACTIONS: Final = 8
 QUEUE_PANE_MIN_WIDTH: Final = 120
-
-ALERT_QUERIES: Final = ("stale", "workers", "errors")
-"""Live queries whose results are fields of `AlertInputs` with the same names."""
 
 
 # Summary panes
@@ -146,7 +143,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         super().__init__(context)
         self.list: RowList[Alert] = RowList(ALERT_COLUMNS, key=lambda alert: alert.key, context=context)
         self._alert_inputs = AlertInputs()
-        self._missing_results = {OVERVIEW, *ALERT_QUERIES}
+        self._missing_results = {"overview", "stale", "workers", "errors"}
         """Queries that the alerts need and that have not returned yet."""
         self._overview: Overview | None = None
         self._throughput: Throughput | None = None
@@ -160,34 +157,49 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         yield self.list
         yield Pane(" Recent operator actions ", name="operator-actions")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
             LiveQuery(
-                name="stale", fetch=lambda source: source.stale_candidates(), invalidated_by=topics, min_interval_s=5.0
+                name="stale",
+                fetch=lambda source: source.stale_candidates(),
+                on_result=lambda report: self._show_alerts("stale", replace(self._alert_inputs, stale=report)),
+                invalidated_by=topics,
+                min_interval_s=5.0,
             ),
-            LiveQuery(name="workers", fetch=load_workers, invalidated_by=topics, poll_s=5.0, min_interval_s=2.0),
+            LiveQuery(
+                name="workers",
+                fetch=load_workers,
+                on_result=lambda workers: self._show_alerts("workers", replace(self._alert_inputs, workers=workers)),
+                invalidated_by=topics,
+                poll_s=5.0,
+                min_interval_s=2.0,
+            ),
             LiveQuery(
                 name="errors",
                 fetch=lambda source: source.error_summary(HOUR),
+                on_result=lambda errors: self._show_alerts("errors", replace(self._alert_inputs, errors=errors)),
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=10.0,
             ),
             LiveQuery(
                 name="throughput",
                 fetch=lambda source: source.throughput(THROUGHPUT_WINDOW, BUCKET_COUNT),
+                on_result=self._show_throughput,
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=3.0,
             ),
             LiveQuery(
                 name="queue throughput",
                 fetch=self._fetch_queue_throughput,
+                on_result=self._show_queue_throughput,
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=5.0,
             ),
             LiveQuery(
                 name="audit",
                 fetch=lambda source: source.audit(limit=MAX_ACTIONS),
+                on_result=self._show_actions,
                 invalidated_by=topics,
                 min_interval_s=2.0,
             ),
@@ -199,27 +211,32 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             return ()
         return await source.queue_throughput(THROUGHPUT_WINDOW, BUCKET_COUNT)
 
-    def show_result(self, name: str, value: object) -> None:
-        match name:
-            case "overview":
-                self._overview = overview = cast("Overview", value)
-                self._alert_inputs = replace(self._alert_inputs, queues=overview.queues)
-            case "throughput":
-                self._throughput = cast("Throughput", value)
-            case "queue throughput":
-                self._queue_throughput = cast("tuple[QueueBucket, ...]", value)
-            case "audit":
-                actions = [log_line(row) for row in reversed(cast("tuple[AuditRow, ...]", value))]
-                self.show_pane("operator-actions", actions or ["no actions yet"])
-            case _ if name in ALERT_QUERIES:
-                field: dict[str, Any] = {name: value}
-                self._alert_inputs = replace(self._alert_inputs, **field)
-            case _:
-                return
-        self._missing_results.discard(name)
+    def show_overview(self, overview: Overview) -> None:
+        super().show_overview(overview)
+        self._overview = overview
+        self._show_alerts("overview", replace(self._alert_inputs, queues=overview.queues))
+
+    def _show_throughput(self, throughput: Throughput) -> None:
+        self._throughput = throughput
+        self._draw()
+
+    def _show_queue_throughput(self, buckets: tuple[QueueBucket, ...]) -> None:
+        self._queue_throughput = buckets
+        self._draw()
+
+    def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
+        self.show_pane("operator-actions", [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+
+    def _show_alerts(self, query: str, inputs: AlertInputs) -> None:
+        """Draw the alerts with the result of another query."""
+        self._alert_inputs = inputs
+        self._missing_results.discard(query)
         # Shown with partial results, the list would put the cursor on the first alert to arrive, not the top one.
         if not self._missing_results:
             self.list.show(find_alerts(self._alert_inputs))
+        self._draw()
+
+    def _draw(self) -> None:
         self.tick()
         self._update_status()
 

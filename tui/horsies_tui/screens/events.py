@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from textual import work
@@ -160,7 +160,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
     def is_following(self) -> bool:
         return self._frozen_at is None
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.EVENT, Topic.WORKFLOW}
         context = self.context
         return (
@@ -169,17 +169,16 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
                 fetch=lambda source: load_event_stream(
                     source, context.queries.change_log, context.clock, self.stream.known_tasks
                 ),
+                on_result=self._show_stream,
                 invalidated_by=topics,
                 min_interval_s=0.5,
                 poll_s=5.0,
             ),
         )
 
-    def show_result(self, name: str, value: object) -> None:
-        del name
-        if isinstance(value, EventStream):
-            self.stream = value
-            self._show()
+    def _show_stream(self, stream: EventStream) -> None:
+        self.stream = stream
+        self._show()
 
     def _show(self) -> None:
         now = self.context.clock.now()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import humanize
 from textual import work
@@ -263,17 +263,19 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
         yield Pane(" Storage ", name="storage")
         yield Pane(" Operator log ", name="operator-log")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
                 name="sweep",
                 fetch=lambda source: source.stale_candidates(),
+                on_result=lambda report: self._show_items(replace(self.data, sweep=report)),
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=5.0,
             ),
             LiveQuery(
                 name="maintenance status",
                 fetch=lambda source: source.maintenance_status(),
+                on_result=lambda status: self._show_items(replace(self.data, maintenance_status=status)),
                 invalidated_by=frozenset({Topic.EVENT}),
                 min_interval_s=5.0,
             ),
@@ -281,35 +283,32 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
             LiveQuery(
                 name="cleanup",
                 fetch=lambda source: source.cleanup_candidates(),
-                invalidated_by=_NO_TOPICS,
+                on_result=self._show_cleanup,
                 poll_s=60.0,
             ),
-            LiveQuery(name="storage", fetch=lambda source: source.storage(), invalidated_by=_NO_TOPICS, poll_s=30.0),
+            LiveQuery(name="storage", fetch=lambda source: source.storage(), on_result=self._show_storage, poll_s=30.0),
             LiveQuery(
                 name="log",
                 fetch=lambda source: source.audit(limit=LOG_ROWS),
+                on_result=self._show_log,
                 invalidated_by=TASK_TOPICS | {Topic.EVENT},
                 min_interval_s=2.0,
             ),
         )
 
-    def show_result(self, name: str, value: object) -> None:
-        now = self.context.clock.now()
-        match value:
-            case SweepReport():
-                self.data = replace(self.data, sweep=value)
-            case CleanupSummary():
-                self.data, self._counted_at = replace(self.data, cleanup=value), now
-            case MaintenanceStatus():
-                self.data = replace(self.data, maintenance_status=value)
-            case Storage():
-                self.show_pane("storage", storage_lines(value, now))
-            case tuple() if name == "log":
-                lines = [log_line(row) for row in reversed(cast("tuple[AuditRow, ...]", value))]
-                self.show_pane("operator-log", lines or ["no actions yet"])
-            case _:
-                return
-        self.list.show(maintenance_items(self.data, now))
+    def _show_cleanup(self, summary: CleanupSummary) -> None:
+        self._counted_at = self.context.clock.now()
+        self._show_items(replace(self.data, cleanup=summary))
+
+    def _show_storage(self, storage: Storage) -> None:
+        self.show_pane("storage", storage_lines(storage, self.context.clock.now()))
+
+    def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
+        self.show_pane("operator-log", [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+
+    def _show_items(self, data: MaintenanceData) -> None:
+        self.data = data
+        self.list.show(maintenance_items(self.data, self.context.clock.now()))
         counted = "" if self._counted_at is None else f"retention counted at {format_time(self._counted_at)}"
         status, sweep = self.data.maintenance_status, self.data.sweep
         # `config` is that of a live worker.

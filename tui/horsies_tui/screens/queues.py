@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from textual.app import ComposeResult
 
@@ -201,11 +201,24 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
         yield self.list
         yield Pane(name="queue-detail", classes="detail")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.EVENT}
         return (
-            LiveQuery(name="queues", fetch=self._fetch, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=3.0),
+            LiveQuery(
+                name="queues",
+                fetch=self._fetch,
+                on_result=self._show_queues,
+                invalidated_by=topics,
+                poll_s=5.0,
+                min_interval_s=1.0,
+            ),
+            LiveQuery(
+                name="detail",
+                fetch=self._fetch_detail,
+                on_result=self._show_queue_detail,
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=3.0,
+            ),
         )
 
     async def _fetch(self, source: DataSource) -> tuple[QueueLine, ...]:
@@ -217,12 +230,13 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
         line = self.list.current
         return None if line is None else await load_queue_detail(source, line.row.name)
 
-    def show_result(self, name: str, value: object) -> None:
-        if name == "queues":
-            self.show_rows(cast("tuple[QueueLine, ...]", value))
-            self._update_status()
-        elif isinstance(value, QueueDetail):
-            self._detail = value
+    def _show_queues(self, lines: tuple[QueueLine, ...]) -> None:
+        self.show_rows(lines)
+        self._update_status()
+        self.show_detail()
+
+    def _show_queue_detail(self, detail: QueueDetail | None) -> None:
+        self._detail = detail or self._detail
         self.show_detail()
 
     def show_detail(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, cast
+from typing import Any, Final
 
 from textual.app import ComposeResult
 from textual.widgets import Static
@@ -108,15 +108,22 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
     def on_mount(self) -> None:
         self.list.focus()
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
                 name="schedules",
                 fetch=lambda source: source.list_schedules(),
+                on_result=self._show_schedules,
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=2.0,
             ),
-            LiveQuery(name="recent", fetch=self._fetch_recent, invalidated_by=TASK_TOPICS, min_interval_s=2.0),
+            LiveQuery(
+                name="recent",
+                fetch=self._fetch_recent,
+                on_result=self._show_recent,
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=2.0,
+            ),
         )
 
     async def _fetch_recent(self, source: DataSource) -> TaskPage:
@@ -126,14 +133,14 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
             return TaskPage(tasks=(), next=None)
         return await source.list_tasks(TaskFilter(names=(current.task_name,)), limit=RECENT_LIMIT)
 
-    def show_result(self, name: str, value: object) -> None:
-        if isinstance(value, TaskPage):
-            self._recent = status_glyphs(value.tasks, self.context.glyphs)
-            self._show_detail()
-        elif name == "schedules" and isinstance(value, tuple):
-            # `due_in` changes with every read; the column computes it, so equal rows are not repainted.
-            self._schedules = tuple(replace(row, due_in=timedelta(0)) for row in cast("tuple[ScheduleRow, ...]", value))
-            self._show()
+    def _show_recent(self, page: TaskPage) -> None:
+        self._recent = status_glyphs(page.tasks, self.context.glyphs)
+        self._show_detail()
+
+    def _show_schedules(self, rows: tuple[ScheduleRow, ...]) -> None:
+        # `due_in` changes with every read; the column computes it, so equal rows are not repainted.
+        self._schedules = tuple(replace(row, due_in=timedelta(0)) for row in rows)
+        self._show()
 
     def _show(self) -> None:
         # `is_enabled` is None for a schedule that is not in the local settings: it stays visible.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from textual import work
@@ -108,33 +108,34 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
         yield self.list
         yield Pane(name="evidence")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
             # Polled as well: a task going stale sends no notification.
             LiveQuery(
                 name="stale",
                 fetch=lambda source: load_stale_candidates(source, self.options),
+                on_result=self._show,
                 invalidated_by=topics,
                 min_interval_s=1.0,
                 poll_s=5.0,
             ),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=1.0),
+            LiveQuery(
+                name="detail",
+                fetch=self._fetch_detail,
+                on_result=self._show_detail,
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=1.0,
+            ),
         )
 
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
         return None if current is None else await source.task(current.id)
 
-    def show_result(self, name: str, value: object) -> None:
-        match value:
-            case StaleCandidates():
-                self._show(value)
-            case TaskDetail() | None if name == "detail":
-                self._detail = value
-                self._show_evidence()
-            case _:
-                return
+    def _show_detail(self, detail: TaskDetail | None) -> None:
+        self._detail = detail
+        self._show_evidence()
 
     def _show(self, candidates: StaleCandidates) -> None:
         self.candidates = candidates

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 from textual.app import ComposeResult
@@ -191,24 +191,39 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
         yield self.list
         yield Pane(name="worker-detail", classes="detail")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            LiveQuery(name="workers", fetch=load_workers, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=topics, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery(
+                name="workers",
+                fetch=load_workers,
+                on_result=self._show_workers,
+                invalidated_by=topics,
+                poll_s=5.0,
+                min_interval_s=1.0,
+            ),
+            LiveQuery(
+                name="detail",
+                fetch=self._fetch_detail,
+                on_result=self._show_worker_detail,
+                invalidated_by=topics,
+                poll_s=5.0,
+                min_interval_s=1.0,
+            ),
         )
 
     async def _fetch_detail(self, source: DataSource) -> WorkerDetail | None:
         worker = self.list.current
         return None if worker is None else await load_worker_detail(source, worker.worker_id, self.window)
 
-    def show_result(self, name: str, value: object) -> None:
-        if name == "workers":
-            self.show_rows(cast("tuple[WorkerRow, ...]", value))
-            self._move_to_pending()
-            self._update_status()
-        elif isinstance(value, WorkerDetail):
-            self._detail = value
+    def _show_workers(self, workers: tuple[WorkerRow, ...]) -> None:
+        self.show_rows(workers)
+        self._move_to_pending()
+        self._update_status()
+        self.show_detail()
+
+    def _show_worker_detail(self, detail: WorkerDetail | None) -> None:
+        self._detail = detail or self._detail
         self.show_detail()
 
     def visible_rows(self, rows: Sequence[WorkerRow]) -> Sequence[WorkerRow]:

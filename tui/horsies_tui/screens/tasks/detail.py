@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import humanize
@@ -255,10 +256,10 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
             yield Section("Arguments", name="task-arguments")
             yield Section("Result", name="task-result")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         # Polled as well: a task going stale sends no notification.
-        return (LiveQuery(name="task", fetch=self._fetch, invalidated_by=topics, poll_s=5.0),)
+        return (LiveQuery(name="task", fetch=self._fetch, on_result=self._show, invalidated_by=topics, poll_s=5.0),)
 
     async def _fetch(self, source: DataSource) -> RenderedTask:
         # Copied: `[` and `]` may change it during the read.
@@ -274,12 +275,11 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
             task_id=task.id, detail=detail, arguments=truncated_json(task_arguments(task), settings), result=result
         )
 
-    def show_result(self, name: str, value: object) -> None:
-        del name
+    def _show(self, rendered: RenderedTask) -> None:
         # A read of the previous task may end after `[` or `]`.
-        if isinstance(value, RenderedTask) and value.task_id == self.task_id:
-            self._rendered = value
-            self._draw(value)
+        if rendered.task_id == self.task_id:
+            self._rendered = rendered
+            self._draw(rendered)
 
     @property
     def detail(self) -> TaskDetail | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from horsies_ops.cli.output import json_line
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter, format_filter, parse_filter
 from horsies_ops.reads.search import Count, Facets
-from horsies_ops.reads.tasks import TaskDetail, TaskSummary
+from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskSummary
 from horsies_ops.source import DataSource
 from horsies_tui.data import pages
 from horsies_tui.data.context import AppContext
@@ -88,12 +88,17 @@ class TaskListScreen(MainScreen):
         """The order for the status line, unless it is the default."""
         return "" if self.order == NEWEST_FIRST else f"{self.order}, loaded rows only"
 
-    async def fetch_payloads(self, source: DataSource) -> None:
+    async def fetch_payloads(self, source: DataSource) -> Mapping[UUID, PayloadPreview]:
         """Load the argument previews of rows on and near the screen, if their column is visible."""
-        if ARGUMENTS_TITLE in self.list.titles:
-            # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
-            missing = self._argument_previews.missing(self.list.rows_around(LOOKAHEAD_PAGES))
-            self._argument_previews.add(await source.payload_previews(missing))
+        if ARGUMENTS_TITLE not in self.list.titles:
+            return {}
+        # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
+        return await source.payload_previews(self._argument_previews.missing(self.list.rows_around(LOOKAHEAD_PAGES)))
+
+    def add_payloads(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
+        self._argument_previews.add(payloads)
+        # The rows are the same; this repaints the cells whose preview has arrived.
+        self.list.show(self.list.rows)
 
     def request_argument_previews(self) -> None:
         """Refresh the payload query if visible rows lack a preview."""
@@ -204,27 +209,29 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
     def filter(self) -> TaskFilter:
         return self.filter_bar.filter
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS}
         # Facet counts are kept current only while the sidebar shows them.
         facet_topics = TASK_TOPICS if self.has_class("-widest") else frozenset[Topic]()
         return (
-            LiveQuery(name="tasks", fetch=self._fetch_page, invalidated_by=topics),
+            LiveQuery(name="tasks", fetch=self._fetch_page, on_result=self._show, invalidated_by=topics),
             LiveQuery(
                 name="count",
                 fetch=lambda source: source.count_tasks(self.filter),
+                on_result=self._show_count,
                 invalidated_by=TASK_TOPICS,
                 min_interval_s=1.0,
             ),
-            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=topics),
+            LiveQuery(name="detail", fetch=self._fetch_detail, on_result=self._show_preview, invalidated_by=topics),
             LiveQuery(
                 name="facets",
                 fetch=lambda source: source.facets(self._filter_without_facets()),
+                on_result=self._show_facets,
                 invalidated_by=facet_topics,
                 poll_s=60.0,
                 min_interval_s=10.0,
             ),
-            LiveQuery(name=PAYLOADS_QUERY, fetch=self.fetch_payloads, invalidated_by=frozenset(), poll_s=60.0),
+            LiveQuery(name=PAYLOADS_QUERY, fetch=self.fetch_payloads, on_result=self.add_payloads, poll_s=60.0),
         )
 
     async def _fetch_page(self, source: DataSource) -> TaskWindow:
@@ -252,25 +259,14 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         current = self.list.current
         return None if current is None else await source.task(current.id)
 
-    def show_result(self, name: str, value: object) -> None:
-        match value:
-            # A read with the previous filter may end after the filter changed.
-            case TaskWindow() if value.filter == self.filter:
-                self._show(value)
-            case Count():
-                self.filter_bar.set_status(f"{format_count(value.number, is_capped=value.is_capped)} match ")
-            case Facets():
-                self._show_facets(value)
-            case None if name == PAYLOADS_QUERY:
-                # The rows are the same; this repaints the cells whose preview has arrived.
-                self.list.show(self.list.rows)
-            case TaskDetail() | None if name == "detail":
-                self._show_preview(value)
-            case _:
-                return
+    def _show_count(self, count: Count) -> None:
+        self.filter_bar.set_status(f"{format_count(count.number, is_capped=count.is_capped)} match ")
         self._update_status()
 
     def _show(self, window: TaskWindow) -> None:
+        # A read with the previous filter may end after the filter changed.
+        if window.filter != self.filter:
+            return
         self.window = window
         if deleted := self.list.selection.marks & window.deleted_ids:
             self.list.selection.unmark(tuple(deleted))
@@ -279,6 +275,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         # In an empty list the user cannot scroll to an end, so the search for newer rows continues by itself.
         if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
             self._request_page(PageRequest.NEWER)
+        self._update_status()
 
     def _show_facets(self, facets: Facets) -> None:
         self._facets = facets

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from textual.app import ComposeResult
@@ -71,15 +72,22 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
                 yield self.node_list
         yield Pane(name="node-detail", classes="section")
 
-    def live_queries(self) -> Sequence[LiveQuery]:
+    def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
                 name="runs",
                 fetch=lambda source: source.list_workflows(self.filter_bar.filter, limit=self._run_limit),
+                on_result=self._show_runs,
                 invalidated_by=RUN_TOPICS,
                 min_interval_s=1.0,
             ),
-            LiveQuery(name="run", fetch=self._fetch_run, invalidated_by=RUN_TOPICS, min_interval_s=0.5),
+            LiveQuery(
+                name="run",
+                fetch=self._fetch_run,
+                on_result=self._show_loaded_run,
+                invalidated_by=RUN_TOPICS,
+                min_interval_s=0.5,
+            ),
         )
 
     async def _fetch_run(self, source: DataSource) -> LoadedRun:
@@ -102,18 +110,17 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             return self._pinned_run_id
         return self.run_list.current.id if self.run_list.current is not None else None
 
-    def show_result(self, name: str, value: object) -> None:
-        del name
-        if isinstance(value, WorkflowPage):
-            self._has_more = value.next is not None
-            # The age column computes ages itself; without this, every read would repaint all rows.
-            self.run_list.show([replace(run, age=timedelta(0)) for run in value.workflows])
-            self.filter_bar.set_status(f"{plural(len(value.workflows), 'run')}{' and more' if self._has_more else ''} ")
-            self._update_status()
-        elif isinstance(value, LoadedRun) and value.run_id == self.run_id:
-            self._show_run_result(value)
+    def _show_runs(self, page: WorkflowPage) -> None:
+        self._has_more = page.next is not None
+        # The age column computes ages itself; without this, every read would repaint all rows.
+        self.run_list.show([replace(run, age=timedelta(0)) for run in page.workflows])
+        self.filter_bar.set_status(f"{plural(len(page.workflows), 'run')}{' and more' if self._has_more else ''} ")
+        self._update_status()
 
-    def _show_run_result(self, loaded: LoadedRun) -> None:
+    def _show_loaded_run(self, loaded: LoadedRun) -> None:
+        # A read of the previous run may end after the cursor moved to another.
+        if loaded.run_id != self.run_id:
+            return
         is_another_run = loaded.run_id != self._loaded_run.run_id
         if is_another_run:
             # Folded nodes and the cursor position belong to the previous run.
