@@ -271,6 +271,14 @@ class DatabaseUnreachable(BrokerError):
         super().__init__(message, code=BrokerErrorCode.DB_PING_FAILED, retryable=retryable, hint=hint)
 
 
+def is_transient(error: BaseException) -> bool:
+    """Whether the same operation may succeed later: the database is unavailable, or the error is marked as retryable.
+
+    DatabaseUnreachable includes a refused login: work is kept until access is restored.
+    """
+    return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
+
+
 class UsageError(HorsiesError):
     """The command line is invalid."""
 

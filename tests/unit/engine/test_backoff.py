@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.service import Backoff, backoff_delay_ms, is_transient
-from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable
+from horsies.engine.service import Backoff, backoff_delay_ms
+from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable, is_transient
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
 

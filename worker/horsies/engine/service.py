@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, format_one_line
+from horsies.errors import HorsiesError, format_one_line, is_transient
 
 if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
@@ -149,12 +149,6 @@ def backoff_delay_ms(config: WorkerResilienceConfig, attempt: int, *, jitter: fl
     factor = 1.0 - JITTER + 2 * JITTER * jitter
     doubled = config.db_retry_initial_ms * 2 ** min(attempt, _MAX_DOUBLINGS)
     return min(float(config.db_retry_max_ms), doubled * factor)
-
-
-def is_transient(error: Exception) -> bool:
-    """Whether retrying may help: the database is unavailable, or the error is marked as retryable."""
-    # DatabaseUnreachable includes a refused login: results are kept until access is restored.
-    return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
 
 
 class Backoff:

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from horsies.errors import is_transient
 from horsies.model.workflow.plan import WorkflowDefinitions
-from horsies.workflows.advance import is_transient
 from horsies.workflows.outbox import RECHECK_S, OutboxProcessor
 
 if TYPE_CHECKING:

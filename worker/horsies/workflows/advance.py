@@ -18,7 +18,6 @@ from uuid_utils.compat import uuid7
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
-from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import (
     BuiltInTaskCode,
@@ -196,11 +195,6 @@ class StepBatch:
         elif step.outcome.code is not None:
             error = error_for_code(step.outcome.code)
         self.updates.add(node.id, step.outcome.status, error=error)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the failure may go away by itself, such as a lost connection; not if stored data caused it."""
-    return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
 
 
 # Converting rows to the state that `next_steps` takes

@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from horsies.codec.results import error_document
+from horsies.errors import is_transient
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowDefinitions
@@ -20,7 +21,7 @@ from horsies.model.workflow.progress import next_steps
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore
 from horsies.store.workflows import RunNodeRow, RunRow, StuckRun, WorkflowStore, is_lock_timeout
-from horsies.workflows.advance import group_by_run, is_transient, run_state
+from horsies.workflows.advance import group_by_run, run_state
 from horsies.workflows.control import advance_tree
 from horsies.workflows.outbox import OutboxProcessor, defer_run
 

@@ -10,10 +10,11 @@ import logging
 from typing import Final
 from uuid import UUID
 
+from horsies.errors import is_transient
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.store.database import Database
 from horsies.store.workflows import WorkflowStore
-from horsies.workflows.advance import ADVANCE_BATCH, advance_due, is_transient
+from horsies.workflows.advance import ADVANCE_BATCH, advance_due
 from horsies.workflows.control import advance_tree
 from horsies.workflows.start import BUILD_TIMEOUT_S, MAX_TRIES, PlanBuilder, SubWorkflowStarter, record_quarantine
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from horsies.errors import is_transient
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.model.workflow.plan import (
@@ -29,7 +30,6 @@ from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore
 from horsies.store.workflows import PendingSubWorkflow, PlannedNode, WorkflowStore
 from horsies.sync import DaemonThreadExecutor
-from horsies.workflows.advance import is_transient
 from horsies.workflows.control import advance_tree
 
 BUILD_TIMEOUT_S: Final = 10.0

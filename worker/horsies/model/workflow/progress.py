@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from horsies.model.task import TaskStatus
@@ -254,11 +254,13 @@ class FinishRun:
 Step: TypeAlias = FinishNode | ReturnToReady | Skip | Enqueue | StartSubWorkflow | SetRunError | PauseRun | FinishRun
 
 
-@dataclass(frozen=True, slots=True)
-class NeverReady:
-    """The node can never start because of the dependency `cause`."""
+class Readiness(Enum):
+    """Whether a PENDING node may start."""
 
-    cause: int
+    NOW = auto()
+    LATER = auto()
+    NEVER = auto()
+    """Too many of its dependencies failed or were skipped."""
 
 
 def next_steps(run: RunState) -> Iterator[Step]:
@@ -286,18 +288,24 @@ def next_steps(run: RunState) -> Iterator[Step]:
         yield SetRunError(failed)
 
 
-def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> bool | NeverReady:
-    """Whether a PENDING node may start now; `NeverReady` if it can never start."""
+def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> Readiness:
+    """Whether a PENDING node may start, given the statuses of all nodes."""
     dependency_statuses = [statuses[index] for index in node.dependencies]
     completed = dependency_statuses.count(COMPLETED)
     unfinished = sum(not status.is_terminal for status in dependency_statuses)
     required = _required_successes(node)
     # Only a quorum is given up early; the other joins wait for all dependencies before a node is skipped.
     if completed + unfinished < required and (node.join is JoinType.QUORUM or not unfinished):
-        return NeverReady(next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED}))
+        return Readiness.NEVER
     if node.join is JoinType.ALL and unfinished:
-        return False
-    return completed >= required and all(statuses[index].is_terminal for index in node.context_dependencies)
+        return Readiness.LATER
+    has_context = all(statuses[index].is_terminal for index in node.context_dependencies)
+    return Readiness.NOW if completed >= required and has_context else Readiness.LATER
+
+
+def unsuccessful_dependency(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> int:
+    """The first dependency that failed or was skipped: the reason why the node is never ready."""
+    return next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED})
 
 
 def _required_successes(node: NodeState) -> int:
@@ -341,13 +349,16 @@ def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterato
     while waiting:
         index = waiting.popleft()
         node = run.nodes[index]
-        ready = statuses[index] is READY or (statuses[index] is PENDING and readiness(node, statuses))
-        if isinstance(ready, NeverReady):
-            statuses[index] = SKIPPED
-            # They may have been checked before this skip; it may decide that they start or are skipped, too.
-            waiting.extend(dependents[index])
-            yield Skip(index, ready.cause)
-        elif ready:
-            # Any status between READY and finished keeps the node from starting again if it is in `waiting` twice.
-            statuses[index] = WorkflowTaskStatus.ENQUEUED
-            yield StartSubWorkflow(index) if node.is_subworkflow else Enqueue(index)
+        if statuses[index] not in {PENDING, READY}:
+            continue  # it was in `waiting` twice
+        match Readiness.NOW if statuses[index] is READY else readiness(node, statuses):
+            case Readiness.NOW:
+                statuses[index] = WorkflowTaskStatus.ENQUEUED
+                yield StartSubWorkflow(index) if node.is_subworkflow else Enqueue(index)
+            case Readiness.LATER:
+                pass
+            case Readiness.NEVER:
+                statuses[index] = SKIPPED
+                # They may have been checked before this skip; it may decide that they start or are skipped, too.
+                waiting.extend(dependents[index])
+                yield Skip(index, unsuccessful_dependency(node, statuses))
