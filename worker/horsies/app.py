@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
 from horsies.client.broker import PostgresBroker, RecoveryDependencies, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
-from horsies.client.results import BrokerTaskReader, TaskReader, run_blocking
+from horsies.client.results import BrokerTaskReader, TaskReader, blocking
 from horsies.client.task import AsyncTaskFunction, SendSuppression, TaskFunction
 from horsies.client.workers import WorkerMonitor
 from horsies.client.workflow.definition import AppDefinitions
@@ -67,7 +67,6 @@ class Horsies:
     def __init__(self, config: AppConfig | None = None) -> None:
         self.settings: LoadedSettings = load_settings(app_config=config)
         self.logger = logger
-        self.role: Role = "producer"
         self.child_hooks = ChildHooks()
         self.recovery_hooks = RecoveryHooks()
         self.definitions = AppDefinitions(self, self._result_codec_for)
@@ -75,17 +74,19 @@ class Horsies:
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self.send_suppression = SendSuppression()
-        self._broker = PostgresBroker(self.config.broker, role=self.role)
-        self._broker.recovery_dependencies = RecoveryDependencies(
-            local_config=self.config.recovery,
-            hooks=lambda: HookCaller(self.recovery_hooks),
-            definitions=self.definitions,
+        self._broker = PostgresBroker(
+            self.config.broker,
+            result_codec_for=self._result_codec_for,
+            recovery_dependencies=RecoveryDependencies(
+                local_config=self.config.recovery,
+                hooks=lambda: HookCaller(self.recovery_hooks),
+                definitions=self.definitions,
+            ),
         )
-        self._broker.result_codec_for = self._result_codec_for
-        self._results = BrokerTaskReader(self.get_broker, self._result_codec_for)
+        self._results = BrokerTaskReader(self._broker)
         # `task_reader` and `delivery` are public, because `horsies.testing` replaces them to run tasks inline.
         self.task_reader: TaskReader = self._results
-        self._monitoring = WorkerMonitor(self.get_broker)
+        self._monitoring = WorkerMonitor(self._broker)
         self.delivery: Delivery = BrokerDelivery(
             self._broker, self._results, resends=self.config.resend_on_transient_err
         )
@@ -231,9 +232,12 @@ class Horsies:
     def are_sends_suppressed(self) -> bool:
         return self.send_suppression.is_on()
 
-    def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
+    @property
+    def role(self) -> Role:
+        return self._broker.role
+
+    def set_role(self, role: Role) -> None:
         """Set the role of this process, which decides its pool size; call before the first use of the broker."""
-        self.role = role
         self._broker.role = role
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
@@ -261,28 +265,10 @@ class Horsies:
     async def get_result_async(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
         return await self.task_reader.result(task_id, timeout_ms)
 
-    def get_raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return run_blocking(self.get_raw_result_async(task_id))
-
     async def get_raw_result_async(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return await self.task_reader.raw_result(task_id)
 
-    def get_task_info(
-        self,
-        task_id: str | UUID,
-        *,
-        include_result: bool = False,
-        include_failed_reason: bool = False,
-        include_attempts: bool = False,
-    ) -> BrokerResult[TaskInfo | None]:
-        return run_blocking(
-            self.get_task_info_async(
-                task_id,
-                include_result=include_result,
-                include_failed_reason=include_failed_reason,
-                include_attempts=include_attempts,
-            )
-        )
+    get_raw_result = blocking(get_raw_result_async)
 
     async def get_task_info_async(
         self,
@@ -299,53 +285,42 @@ class Horsies:
             include_attempts=include_attempts,
         )
 
-    def ping_database(self) -> BrokerResult[DatabasePing]:
-        return run_blocking(self.ping_database_async())
+    get_task_info = blocking(get_task_info_async)
 
     async def ping_database_async(self) -> BrokerResult[DatabasePing]:
         return await self._results.ping()
 
-    def ping_workers(
-        self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
-    ) -> BrokerResult[list[WorkerPong]]:
-        """Ping workers and return the answers; returns early after the target's answer or `min_responses` answers."""
-        return run_blocking(
-            self.ping_workers_async(
-                target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
-            )
-        )
+    ping_database = blocking(ping_database_async)
 
     async def ping_workers_async(
         self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
     ) -> BrokerResult[list[WorkerPong]]:
+        """Ping workers and return the answers; returns early after the target's answer or `min_responses` answers."""
         return await self._monitoring.ping(
             target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
         )
 
-    def list_worker_states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
-        """Return the newest snapshot of each worker."""
-        return run_blocking(self.list_worker_states_async())
+    ping_workers = blocking(ping_workers_async)
 
     async def list_worker_states_async(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """Return the newest snapshot of each worker."""
         return await self._monitoring.states()
 
-    def get_worker_state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
-        """Return the newest snapshot of one worker; None if it has none."""
-        return run_blocking(self.get_worker_state_async(worker_id))
+    list_worker_states = blocking(list_worker_states_async)
 
     async def get_worker_state_async(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        """Return the newest snapshot of one worker; None if it has none."""
         return await self._monitoring.state(worker_id)
 
-    def get_worker_state_history(
-        self, worker_id: str, *, limit: int | None = None
-    ) -> BrokerResult[list[WorkerStateSnapshot]]:
-        """Return the snapshots of one worker, newest first."""
-        return run_blocking(self.get_worker_state_history_async(worker_id, limit=limit))
+    get_worker_state = blocking(get_worker_state_async)
 
     async def get_worker_state_history_async(
         self, worker_id: str, *, limit: int | None = None
     ) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """Return the snapshots of one worker, newest first."""
         return await self._monitoring.history(worker_id, limit)
+
+    get_worker_state_history = blocking(get_worker_state_history_async)
 
     def close(self) -> None:
         """Close this process's connections; may be called twice. A later call reconnects."""

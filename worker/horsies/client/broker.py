@@ -39,12 +39,19 @@ logger = logging.getLogger("horsies.broker")
 class PostgresBroker:
     """A process's access to the database. Creating one opens no connection; one per process is enough."""
 
-    def __init__(self, settings: PostgresConfig, *, role: Role = "producer") -> None:
+    def __init__(
+        self,
+        settings: PostgresConfig,
+        *,
+        role: Role = "producer",
+        result_codec_for: Callable[[str], ValueCodec | None] = lambda _: None,
+        recovery_dependencies: RecoveryDependencies | None = None,
+    ) -> None:
         self.settings = settings
         self.role: Role = role
-        self.result_codec_for: Callable[[str], ValueCodec | None] = lambda _: None
+        self.result_codec_for = result_codec_for
         """Returns the codec for the ok value of a task, by task name; None if this process does not know the task."""
-        self.recovery_dependencies = RecoveryDependencies()
+        self.recovery_dependencies = recovery_dependencies or RecoveryDependencies()
         self._sessions = PerLoop(BrokerSession.close, BrokerSession.abandon)
         self._reset()
         call_after_fork(self._reset)

@@ -6,7 +6,8 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
 from horsies.client.waiter import WaitTimeout
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
 
 T = TypeVar("T")
+S = TypeVar("S")
+P = ParamSpec("P")
 
 
 class TaskReader(Protocol):
@@ -48,11 +51,8 @@ class TaskReader(Protocol):
 class BrokerTaskReader:
     """Reads results and rows of tasks from the database of a broker."""
 
-    def __init__(
-        self, broker: Callable[[], PostgresBroker], result_codec_for: Callable[[str], ValueCodec | None]
-    ) -> None:
+    def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
-        self._result_codec_for = result_codec_for
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
         """Wait until the task is terminal; timeouts and database errors are err results."""
@@ -62,7 +62,7 @@ class BrokerTaskReader:
         except ValueError as error:  # a malformed id cannot belong to a task
             return error_result(RetrievalCode.TASK_NOT_FOUND, str(error))
         try:
-            session = await self._broker().session()
+            session = await self._broker.session()
             row = await session.task_waiters.wait(parsed_id, timeout_s)
         except WaitTimeout as timeout:
             return wait_timeout_result(str(task_id), timeout.status, seen_s_ago=timeout.seen_s_ago)
@@ -70,7 +70,7 @@ class BrokerTaskReader:
             return unread_timeout_result(str(task_id))
         except HorsiesError as error:
             return broker_error_result(error)
-        return stored_task_result(str(task_id), row, self._result_codec_for(row.task_name) if row else None)
+        return stored_task_result(str(task_id), row, self._broker.result_codec_for(row.task_name) if row else None)
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         """The stored document, not decoded; None if there is no task or no document."""
@@ -82,7 +82,7 @@ class BrokerTaskReader:
     ) -> BrokerResult[TaskInfo | None]:
         async def read() -> TaskInfo | None:
             parsed_id = _parse_task_id(task_id)
-            return await (await self._broker().session()).tasks.info(
+            return await (await self._broker.session()).tasks.info(
                 parsed_id,
                 include_result=include_result,
                 include_failed_reason=include_failed_reason,
@@ -97,12 +97,12 @@ class BrokerTaskReader:
 
     async def _document(self, task_id: str | UUID) -> str | None:
         parsed_id = _parse_task_id(task_id)
-        session = await self._broker().session()
+        session = await self._broker.session()
         rows = await session.tasks.results([parsed_id])
         return rows[0].document if rows else None
 
     async def _ping(self) -> DatabasePing:
-        session = await self._broker().session()
+        session = await self._broker.session()
         started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
         await session.database.execute(SCHEMA.server_version)
         return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
@@ -128,6 +128,20 @@ def run_blocking(operation: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResul
         return Err(BrokerOperationError(code=BrokerErrorCode.ASYNC_CONTEXT, message=text, exception=error))
     except BridgeUnavailable as error:
         return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=error.message, exception=error))
+
+
+def blocking(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, BrokerResult[T]]],
+) -> Callable[Concatenate[S, P], BrokerResult[T]]:
+    """The blocking equivalent of an `x_async` method, for callers without an event loop."""
+
+    @wraps(method)
+    def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> BrokerResult[T]:
+        return run_blocking(method(self, *args, **kwargs))
+
+    run.__name__ = method.__name__.removesuffix("_async")
+    run.__qualname__ = method.__qualname__.removesuffix("_async")
+    return run
 
 
 def parse_timeout(timeout_ms: float | None) -> float | None:

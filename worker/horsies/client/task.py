@@ -21,7 +21,7 @@ from horsies.client.payload import (
     retry_method_name,
     with_delay,
 )
-from horsies.client.results import TaskReader, error_result, is_final, run_blocking
+from horsies.client.results import TaskReader, blocking, error_result, is_final
 from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings
 from horsies.codec.canonical_json import PayloadError
 from horsies.codec.results import AnyResult
@@ -300,21 +300,10 @@ class TaskHandle(Generic[T]):
             self.known = result
         return self._typed(self.known)
 
-    def info(
-        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
-    ) -> BrokerResult[TaskInfo | None]:
-        """The current state of the task; None if it does not exist."""
-        return run_blocking(
-            self.info_async(
-                include_result=include_result,
-                include_failed_reason=include_failed_reason,
-                include_attempts=include_attempts,
-            )
-        )
-
     async def info_async(
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
     ) -> BrokerResult[TaskInfo | None]:
+        """The current state of the task; None if it does not exist."""
         if self.reader is None:
             return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=NO_BROKER))
         return await self.reader.info(
@@ -323,6 +312,8 @@ class TaskHandle(Generic[T]):
             include_failed_reason=include_failed_reason,
             include_attempts=include_attempts,
         )
+
+    info = blocking(info_async)
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.task_id!r})"

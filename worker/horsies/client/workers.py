@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from uuid import UUID, uuid4
 
 from horsies.client.broker import PostgresBroker
@@ -20,7 +19,7 @@ from horsies.store.workers import WorkerStore
 class WorkerMonitor:
     """Pings the workers of a broker and reads their snapshots."""
 
-    def __init__(self, broker: Callable[[], PostgresBroker]) -> None:
+    def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
 
     async def ping(
@@ -46,7 +45,7 @@ class WorkerMonitor:
         if min_responses is not None and min_responses < 1:
             raise ValueError("min_responses must be at least 1")
         ping = WorkerPing(target=None if target is None else parse_id(target), min_responses=min_responses)
-        session = await self._broker().session()
+        session = await self._broker.session()
         async with open_ping(session.direct, reply_channel=ping.reply_channel, message=ping.message) as replies:
             await ping.collect(replies, timeout_s)
         return list(ping.pongs.values())
@@ -64,7 +63,7 @@ class WorkerMonitor:
         return await (await self._store()).state_history(UUID(parse_id(worker_id)), limit)
 
     async def _store(self) -> WorkerStore:
-        return WorkerStore((await self._broker().session()).database)
+        return WorkerStore((await self._broker.session()).database)
 
 
 class WorkerPing:
