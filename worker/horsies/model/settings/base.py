@@ -155,7 +155,7 @@ def _describe_type(annotation: Any) -> str:
 _TYPE_NAMES: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number",
+    float: "a number of seconds",  # see `Seconds`
     str: "text",
     Sequence: "a list",
     Mapping: "a table",

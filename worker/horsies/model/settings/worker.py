@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, StrictBool, StrictInt
 
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.settings.base import Fault, Seconds, Settings
+from horsies.model.settings.base import Fault, RuleText, Seconds, Settings
 from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.task import DEFAULT_QUEUE
 
@@ -30,7 +30,7 @@ class WorkerSettings(Settings):
         default_factory=usable_cpus, ge=1, examples=[4], description="child processes; default: the number of CPUs"
     )
     # An empty list is an error: a script with an unset variable would otherwise serve all queues.
-    queues: list[str] | None = Field(
+    queues: Annotated[list[str] | None, RuleText("a list of queue names, not empty")] = Field(
         default=None, min_length=1, examples=[["mail", "reports"]], description="queues to serve; default: all"
     )
     max_claim_batch: StrictInt = Field(
