@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from horsies.codec.canonical_json import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadError, canonical_json, find_json_fault
-from horsies.model.text import describe_validation_error, format_path
+from horsies.model.text import format_violations
 
 # NaN stays NaN, so that it is rejected; by default pydantic would encode it as null.
 _ADAPTER_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
@@ -188,14 +188,8 @@ def summarize_validation_error(error: ValidationError, known_names: Iterable[str
 
     A path shows indexes and `known_names` only; keys of a dict are user data and shown as `*`.
     """
-    shown = frozenset(known_names)
-    # A dict, because every member of a union reports an error, often the same one.
-    messages: dict[str, None] = {}
-    for details in error.errors(include_url=False, include_input=False):
-        path = format_path(tuple(part if isinstance(part, int) or part in shown else "*" for part in details["loc"]))
-        reason = describe_validation_error(details)
-        messages[f"{path}: {reason}" if path else reason] = None
-    summary = "; ".join(list(messages)[:MAX_ERRORS_SHOWN])
+    messages = format_violations(error, is_shown=frozenset(known_names).__contains__)
+    summary = "; ".join(messages[:MAX_ERRORS_SHOWN])
     return summary if len(messages) <= MAX_ERRORS_SHOWN else f"{summary}; and {len(messages) - MAX_ERRORS_SHOWN} more"
 
 

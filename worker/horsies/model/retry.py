@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
 from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, has_expired
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode, is_upper_snake
-from horsies.model.text import describe_validation_error, format_path
+from horsies.model.text import describe_validation_error, format_violations
 
 MAX_JITTER = 0.25
 MAX_RETRIES = 20
@@ -127,9 +127,8 @@ class RetryPolicy(BaseModel):
 
 
 def _invalid_policy(invalid: ValidationError) -> TaskDefinitionError:
-    findings = invalid.errors(include_url=False, include_input=False)
     return TaskDefinitionError(
-        "RetryPolicy: " + "; ".join(f"{format_path(finding['loc'])}: {_message(finding)}" for finding in findings),
+        f"RetryPolicy: {'; '.join(format_violations(invalid, describe=_message))}",
         code=ErrorCode.TASK_INVALID_OPTIONS,
         location=SourceLocation.of_caller(),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:  # `horsies --help` does not load pydantic
-    from pydantic_core import ErrorDetails
+    from pydantic_core import ErrorDetails, ValidationError
 
 # C0 and C1 controls, DEL, and lone surrogates, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -148,3 +148,18 @@ def describe_validation_error(finding: ErrorDetails) -> str:
         return f"is not accepted ({finding['type']})"
     # A user's own error type may share a name with one of pydantic's and lack its context values.
     return template.format_map(defaultdict(lambda: "…", finding.get("ctx", {})))
+
+
+def format_violations(
+    invalid: ValidationError,
+    *,
+    describe: Callable[[ErrorDetails], str] = describe_validation_error,
+    is_shown: Callable[[str], bool] = lambda _: True,
+) -> list[str]:
+    """Return `path: description` for each violated rule; a key for which `is_shown` is False appears as `*`."""
+    # A dict, because every member of a union reports an error, often the same one.
+    lines: dict[str, None] = {}
+    for finding in invalid.errors(include_url=False, include_input=False):
+        path = format_path(tuple(part if isinstance(part, int) or is_shown(part) else "*" for part in finding["loc"]))
+        lines[f"{path}: {describe(finding)}" if path else describe(finding)] = None
+    return list(lines)
