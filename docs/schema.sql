@@ -52,6 +52,75 @@ CREATE FUNCTION public.horsies_lock_key(purpose text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT hashtextextended(current_schema() || '/' || purpose, 0) $$;
 
+CREATE TABLE public.horsies_tasks (
+    id uuid NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    crash_count integer DEFAULT 0 NOT NULL,
+    priority smallint DEFAULT 100 NOT NULL,
+    claimed boolean DEFAULT false NOT NULL,
+    is_workflow_task boolean DEFAULT false NOT NULL,
+    overlap_possible boolean DEFAULT false NOT NULL,
+    kill_requested boolean DEFAULT false NOT NULL,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    task_name text NOT NULL,
+    queue_name text DEFAULT 'default'::text NOT NULL,
+    enqueue_sha text NOT NULL,
+    args jsonb DEFAULT '[]'::jsonb NOT NULL,
+    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    flags jsonb DEFAULT '{}'::jsonb NOT NULL,
+    claimed_at timestamp with time zone,
+    claim_expires_at timestamp with time zone,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    failed_at timestamp with time zone,
+    terminal_at timestamp with time zone,
+    next_retry_at timestamp with time zone,
+    good_until timestamp with time zone,
+    recovery_hold_until timestamp with time zone,
+    claimed_by_worker_id uuid,
+    workflow_id uuid,
+    retry_of uuid,
+    worker_pid integer,
+    workflow_task_index integer,
+    worker_hostname text,
+    worker_process_name text,
+    result jsonb,
+    error_code text,
+    failed_reason text,
+    context jsonb,
+    no_restart text,
+    idempotency_key text,
+    command_sha text,
+    CONSTRAINT horsies_tasks_state CHECK ((((ROW(status, terminal_at, priority, claimed, no_restart))::public.horsies_sound_task_state).status IS NOT NULL))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
+
+CREATE FUNCTION public.horsies_lock_stale(seen_id uuid, seen_status text, seen_token bigint, seen_beat_at timestamp with time zone, seen_no_restart text) RETURNS SETOF public.horsies_tasks
+    LANGUAGE plpgsql ROWS 1
+    AS $$
+BEGIN
+    PERFORM FROM horsies_tasks AS t WHERE t.id = seen_id FOR NO KEY UPDATE;
+    RETURN QUERY
+    SELECT t.*
+      FROM horsies_tasks AS t
+     WHERE t.id = seen_id AND t.status = seen_status AND t.claim_token = seen_token
+       AND t.no_restart IS NOT DISTINCT FROM seen_no_restart
+       AND (t.recovery_hold_until IS NULL OR t.recovery_hold_until <= now())
+       AND NOT EXISTS (SELECT
+                         FROM horsies_heartbeats AS b
+                        WHERE b.task_id = t.id AND b.claim_token = t.claim_token AND b.sent_at > seen_beat_at
+                          AND b.role = CASE seen_status WHEN 'CLAIMED' THEN 'claimer' ELSE 'runner' END);
+END
+$$;
+
 CREATE TABLE public.horsies_workflow_tasks (
     id uuid NOT NULL,
     workflow_id uuid NOT NULL,
@@ -159,93 +228,6 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION public.horsies_recover(seen_id uuid, seen_status text, seen_token bigint, seen_beat_at timestamp with time zone, seen_no_restart text, verdict jsonb) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    task horsies_tasks;
-    move record;
-    told integer;
-BEGIN
-    SELECT * INTO move
-      FROM jsonb_to_record(verdict) AS said(
-           status text, due_at timestamptz, retry_count integer, error_code text, document jsonb, failed_reason text,
-           crash_message text, overlap_possible boolean, hold_until timestamptz, events jsonb);
-
-    PERFORM FROM horsies_tasks AS t WHERE t.id = seen_id FOR NO KEY UPDATE;
-    SELECT t.* INTO task
-      FROM horsies_tasks AS t
-     WHERE t.id = seen_id AND t.status = seen_status AND t.claim_token = seen_token
-       AND t.no_restart IS NOT DISTINCT FROM seen_no_restart
-       AND (t.recovery_hold_until IS NULL OR t.recovery_hold_until <= now())
-       AND NOT EXISTS (SELECT
-                         FROM horsies_heartbeats AS b
-                        WHERE b.task_id = t.id AND b.claim_token = t.claim_token AND b.sent_at > seen_beat_at
-                          AND b.role = CASE seen_status WHEN 'CLAIMED' THEN 'claimer' ELSE 'runner' END);
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-
-    IF move.status IS NULL THEN
-        UPDATE horsies_tasks SET recovery_hold_until = move.hold_until, updated_at = now() WHERE id = seen_id;
-        RETURN true;
-    END IF;
-
-    IF seen_status = 'RUNNING' THEN
-        INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
-                                           error_code, error_message, failed_reason, worker_id, worker_hostname,
-                                           worker_pid, worker_process_name)
-        VALUES (task.id, task.attempts + 1, task.claim_token, 'FAILED', move.status = 'PENDING',
-                coalesce(task.started_at, task.claimed_at, task.updated_at), now(), 'WORKER_CRASHED',
-                move.crash_message, move.failed_reason, task.claimed_by_worker_id, task.worker_hostname,
-                task.worker_pid, task.worker_process_name);
-        UPDATE horsies_tasks
-           SET attempts = attempts + 1, crash_count = crash_count + 1,
-               overlap_possible = overlap_possible OR move.overlap_possible
-         WHERE id = seen_id;
-    END IF;
-
-    IF move.status = 'PENDING' THEN
-        UPDATE horsies_tasks
-           SET status = 'PENDING', retry_count = move.retry_count, enqueued_at = move.due_at,
-               next_retry_at = CASE WHEN seen_status = 'RUNNING' THEN move.due_at END,
-               failed_reason = move.failed_reason, recovery_hold_until = NULL,
-               claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
-               started_at = NULL, worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL,
-               kill_requested = false, updated_at = now()
-         WHERE id = seen_id;
-        IF move.due_at <= clock_timestamp() THEN
-            PERFORM pg_notify('horsies_task_new', task.queue_name);
-        END IF;
-    ELSE
-        UPDATE horsies_tasks
-           SET status = move.status, result = move.document, error_code = move.error_code,
-               failed_reason = coalesce(move.failed_reason, failed_reason), terminal_at = now(),
-               failed_at = CASE WHEN move.status = 'FAILED' THEN now() END,
-               claimed = false, claim_expires_at = NULL, updated_at = now()
-         WHERE id = seen_id;
-        INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-        SELECT task.id, task.workflow_id, task.workflow_task_index WHERE task.is_workflow_task
-        ON CONFLICT DO NOTHING;
-        PERFORM pg_notify('horsies_task_done', task.id::text);
-    END IF;
-
-    WITH event AS (
-        INSERT INTO horsies_events (kind, task_id, workflow_id, worker_id, claim_token, queue_name, evidence)
-        SELECT said.kind, task.id, task.workflow_id, task.claimed_by_worker_id, task.claim_token, task.queue_name,
-               said.evidence
-          FROM jsonb_to_recordset(move.events) AS said(kind text, evidence jsonb)
-        RETURNING *
-    )
-    SELECT count(*) INTO told
-      FROM event
-     CROSS JOIN LATERAL pg_notify('horsies_events', json_build_object(
-           'kind', event.kind, 'queue', event.queue_name, 'from', seen_status, 'to', move.status, 'count', 1,
-           'ids', json_build_array(event.task_id))::text);
-    RETURN true;
-END
-$$;
-
 CREATE TABLE public.horsies_workflows (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -311,57 +293,6 @@ ALTER TABLE public.horsies_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE public.horsies_tasks (
-    id uuid NOT NULL,
-    sent_at timestamp with time zone NOT NULL,
-    enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    retry_count integer DEFAULT 0 NOT NULL,
-    max_retries integer DEFAULT 0 NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    crash_count integer DEFAULT 0 NOT NULL,
-    priority smallint DEFAULT 100 NOT NULL,
-    claimed boolean DEFAULT false NOT NULL,
-    is_workflow_task boolean DEFAULT false NOT NULL,
-    overlap_possible boolean DEFAULT false NOT NULL,
-    kill_requested boolean DEFAULT false NOT NULL,
-    status text DEFAULT 'PENDING'::text NOT NULL,
-    task_name text NOT NULL,
-    queue_name text DEFAULT 'default'::text NOT NULL,
-    enqueue_sha text NOT NULL,
-    args jsonb DEFAULT '[]'::jsonb NOT NULL,
-    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
-    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
-    flags jsonb DEFAULT '{}'::jsonb NOT NULL,
-    claimed_at timestamp with time zone,
-    claim_expires_at timestamp with time zone,
-    started_at timestamp with time zone,
-    completed_at timestamp with time zone,
-    failed_at timestamp with time zone,
-    terminal_at timestamp with time zone,
-    next_retry_at timestamp with time zone,
-    good_until timestamp with time zone,
-    recovery_hold_until timestamp with time zone,
-    claimed_by_worker_id uuid,
-    workflow_id uuid,
-    retry_of uuid,
-    worker_pid integer,
-    workflow_task_index integer,
-    worker_hostname text,
-    worker_process_name text,
-    result jsonb,
-    error_code text,
-    failed_reason text,
-    context jsonb,
-    no_restart text,
-    idempotency_key text,
-    command_sha text,
-    CONSTRAINT horsies_tasks_state CHECK ((((ROW(status, terminal_at, priority, claimed, no_restart))::public.horsies_sound_task_state).status IS NOT NULL))
-)
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
 
 CREATE VIEW public.horsies_ended_tasks AS
  SELECT id,

@@ -8,9 +8,12 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
+from horsies.model.recovery.fleet import SweepOptions
+from horsies.recovery.sweep import sweep
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_state
+from tests.support.rows import OPERATOR_OBSERVER
 
 MIGRATE_ONCE = """
 import asyncio, sys
@@ -24,6 +27,24 @@ async def main():
 
 asyncio.run(main())
 """
+
+FILL_TABLES = """
+INSERT INTO horsies_workers (id, hostname, pid, version, processes, state, started_at, last_heartbeat_at)
+VALUES (gen_random_uuid(), 'here', 7, '1.0', 1, 'lost', now() - interval '1 day', now() - interval '1 day');
+INSERT INTO horsies_tasks (id, task_name, queue_name, priority, sent_at, enqueued_at, enqueue_sha, status, terminal_at,
+                           claimed_at, started_at, claimed_by_worker_id, claim_token)
+SELECT gen_random_uuid(), 'noop', 'default', 100, now(), now(), repeat('0', 64), status,
+       CASE WHEN status NOT IN ('PENDING', 'RUNNING') THEN now() END,
+       CASE WHEN status = 'RUNNING' THEN now() - interval '1 day' END,
+       CASE WHEN status = 'RUNNING' THEN now() - interval '1 day' END,
+       CASE WHEN status = 'RUNNING' THEN (SELECT id FROM horsies_workers) END, 1
+  FROM unnest(ARRAY['PENDING', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']) AS status;
+INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at)
+SELECT id, 1, 1, 'COMPLETED', now(), now() FROM horsies_tasks WHERE status = 'COMPLETED';
+INSERT INTO horsies_heartbeats (task_id, claim_token, role, sent_at, sender_id, hostname, pid)
+SELECT id, 1, 'runner', started_at, claimed_by_worker_id, 'here', 7 FROM horsies_tasks WHERE status = 'RUNNING';
+"""
+FILLED_TABLES = ("horsies_workers", "horsies_tasks", "horsies_task_attempts", "horsies_heartbeats")
 
 
 async def test_empty_database_gets_all_migrations_in_order(empty_database: Database) -> None:
@@ -64,6 +85,26 @@ async def test_failing_migration_is_rolled_back(empty_database: Database, monkey
     with pytest.raises(BrokerError, match="no_such"):
         await migrate(empty_database)
     assert (await schema_state(empty_database)).applied == ()
+
+
+async def test_filled_database_of_an_older_schema_is_upgraded(
+    empty_database: Database, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every, old = known_migrations(), tuple(m for m in known_migrations() if m.version <= 10)
+    monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: old)
+    assert await migrate(empty_database) == old
+    await _execute(empty_database_url, FILL_TABLES)
+    before = [await _fetch(empty_database_url, f"SELECT * FROM {table} ORDER BY 1, 2") for table in FILLED_TABLES]
+
+    monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: every)
+    assert await migrate(empty_database) == every[len(old) :]
+
+    after = [await _fetch(empty_database_url, f"SELECT * FROM {table} ORDER BY 1, 2") for table in FILLED_TABLES]
+    assert after == before
+    assert all(len(rows) > 0 for rows in after)
+    # The task that was running is recovered in the new schema.
+    report = await sweep(empty_database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
+    assert [(task.state, task.decision, task.applied) for task in report.tasks] == [("RUNNING", "fail", True)]
 
 
 async def test_newer_database_is_rejected_with_a_hint(database: Database, database_url: str) -> None:

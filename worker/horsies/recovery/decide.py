@@ -190,7 +190,7 @@ def _task_owner(row: StaleRow) -> TaskOwner | None:
 
 
 def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Sequence[str] = ()) -> RecoveryUpdate:
-    """Build the update for a task that `needs_write`; `earlier_crashes` are listed in the error of a poison task."""
+    """Build the update for a decision that `changes_state`; the error of a poison task lists `earlier_crashes`."""
     # The SQL statement stores the crash message only if the task was RUNNING.
     decision, crash_message = stale.decision, _crash_message(stale)
     events = tuple(_events(stale, sweeper, (*earlier_crashes, crash_message)))
@@ -224,10 +224,8 @@ def build_update(stale: StaleTask, *, sweeper: UUID | None, earlier_crashes: Seq
                 document=expiry_document(stale.row.id, stale.row.good_until or stale.row.now, stale.row.owner_id),
                 events=events,
             )
-        case Hold(until=until):
-            return RecoveryUpdate(hold_until=until)
-        case Leave():
-            raise ValueError("build_update called for a task that is left alone")
+        case Hold() | Leave():
+            raise ValueError("build_update called for a decision that changes no state")
         case _:
             assert_never(decision)
 

@@ -21,6 +21,7 @@ from horsies.errors import HorsiesError
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.decision import (
     DecisionKind,
+    Hold,
     RecoveredWorkers,
     RecoveryContext,
     TaskOwner,
@@ -289,10 +290,11 @@ class SweepPass:
         if not task.needs_write or self._options.dry_run:
             return task.to_swept_task(applied=False)
         try:
-            update = build_update(task, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(task))
-            is_applied = await self._store.apply_decision(
-                task.row, update, record=self._audit.task_recorder if task.changes_state else None
-            )
+            if isinstance(task.decision, Hold):
+                is_applied = await self._store.hold(task.row, task.decision.until)
+            else:
+                update = build_update(task, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(task))
+                is_applied = await self._store.apply_decision(task.row, update, record=self._audit.task_recorder)
         except StatementFailed as error:
             if error.retryable:
                 raise  # the database, not this row, is the problem

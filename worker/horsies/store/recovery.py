@@ -111,25 +111,18 @@ class RecoveryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryUpdate:
-    """How a decision changes a task. Without a `status` the task is only put on hold."""
+    """How a decision changes a task: PENDING again and due at `due_at`, or ended with `document` as its result."""
 
-    status: TaskStatus | None = None
+    status: TaskStatus
     due_at: datetime | None = None
     retry_count: int | None = None
     error_code: str | None = None
     document: str | None = None
-    """JSON result of a task that ends."""
     failed_reason: str | None = None
     crash_message: str | None = None
     """Error message of the attempt of a RUNNING task."""
     overlap_possible: bool = False
-    hold_until: datetime | None = None
     events: Sequence[RecoveryEvent] = field(default=())
-
-    def to_json(self) -> str:
-        # Decoded first, or it would be stored as a JSON string instead of an object.
-        document = None if self.document is None else json.loads(self.document)
-        return json.dumps({**asdict(self), "document": document}, default=datetime.isoformat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +139,8 @@ class RecoveryQueries:
     server_clock: Query[ServerClockRow]
     live_workers: Query[FleetMember]
     stale: Query[StaleRow]
-    apply_decision: Query[bool]
+    apply_decision: Query[UUID]
+    hold: Query[UUID]
     mark_lost: Query[UUID]
     overdue: Query[OverdueRow]
     expire: Query[UUID]
@@ -192,18 +186,33 @@ class RecoveryStore:
 
         `record` is called in the same transaction if the decision was applied.
         """
-        arguments = (row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart, update.to_json())
+        arguments = (
+            *_as_read(row),
+            update.status,
+            update.due_at,
+            update.retry_count,
+            update.error_code,
+            update.document,
+            update.failed_reason,
+            update.crash_message,
+            update.overlap_possible,
+            json.dumps([asdict(event) for event in update.events]),
+        )
 
-        async def apply_and_record(transaction: Transaction) -> bool:
-            is_applied = await transaction.fetch_single(RECOVERY.apply_decision, *arguments)
-            if is_applied and record is not None:
-                await record(transaction, [row.id])
-            return is_applied
+        async def apply_and_record(transaction: Transaction, record: RecordCallback) -> bool:
+            applied = await transaction.fetch(RECOVERY.apply_decision, *arguments)
+            if applied:
+                await record(transaction, applied)
+            return bool(applied)
 
         if record is not None:
-            return await self.database.run(apply_and_record)
+            return await self.database.run(lambda transaction: apply_and_record(transaction, record))
         # Without `record` a single statement is enough; it saves the round trips of BEGIN and COMMIT.
-        return await self.database.fetch_single(RECOVERY.apply_decision, *arguments)
+        return bool(await self.database.fetch(RECOVERY.apply_decision, *arguments))
+
+    async def hold(self, row: StaleRow, until: datetime) -> bool:
+        """Put a task on hold; False if it has changed or sent a heartbeat since it was read."""
+        return bool(await self.database.fetch(RECOVERY.hold, *_as_read(row), until))
 
     async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
         """Declare workers lost; returns those that sent no heartbeat since they were read."""
@@ -247,3 +256,8 @@ class RecoveryStore:
         lock_database = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
         async with lock_database.lock_transaction() as transaction:
             return await work() if await transaction.fetch_single(RECOVERY.try_leader_lock) else None
+
+
+def _as_read(row: StaleRow) -> tuple[object, ...]:
+    """Arguments of horsies_lock_stale: what must not have changed since the row was read."""
+    return row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart

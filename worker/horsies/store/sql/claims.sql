@@ -240,65 +240,37 @@ WITH input AS (
            AS input(id, claim_token, worker_id, outcome, document, error_code, error_message, failed_reason,
                     retry_delay_s, is_crash, final_code, pid)
 ), locked AS MATERIALIZED (
-    SELECT input.*, t.attempts + 1 AS attempt, t.no_restart, t.started_at, t.worker_hostname,
-           coalesce(input.pid, t.worker_pid) AS worker_pid,
+    SELECT input.id, input.claim_token, input.worker_id, input.outcome, input.document, input.error_code,
+           input.error_message, input.failed_reason, input.is_crash, input.final_code, t.attempts + 1 AS attempt,
+           t.no_restart, t.started_at, t.worker_hostname, coalesce(input.pid, t.worker_pid) AS worker_pid,
            coalesce('worker-' || input.pid, t.worker_process_name) AS worker_process_name,
-           t.is_workflow_task, t.workflow_id, t.workflow_task_index,
-           now() + make_interval(secs => input.retry_delay_s) AS due_at,
-           t.retry_count < t.max_retries AS has_retries, t.good_until
+           t.is_workflow_task, t.workflow_id, t.workflow_task_index, due.at AS due_at, t.retry_count + 1 AS retry_count,
+           -- FAILED comes before CANCELLED: a task that would not be retried anyway keeps its own error.
+           CASE WHEN due.at IS NULL OR t.retry_count >= t.max_retries OR due.at >= t.good_until THEN 'FAILED'
+                WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
+                ELSE 'PENDING' END AS status
       FROM input
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
+     CROSS JOIN LATERAL (SELECT now() + make_interval(secs => input.retry_delay_s)) AS due(at)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), decided AS (
-    -- FAILED comes before CANCELLED: a task that would not be retried anyway keeps its own error.
-    SELECT *, CASE WHEN due_at IS NULL OR NOT has_retries OR due_at >= good_until THEN 'FAILED'
-                   WHEN no_restart IS NOT NULL THEN 'CANCELLED'
-                   ELSE 'PENDING' END AS status
+    SELECT id, claim_token, worker_id, outcome, error_code, error_message, failed_reason, is_crash, attempt, started_at,
+           worker_hostname, worker_pid, worker_process_name, is_workflow_task, workflow_id, workflow_task_index, due_at,
+           retry_count, status, true AS has_run, false AS may_overlap,
+           CASE status WHEN 'CANCELLED' THEN 'TASK_CANCELLED' ELSE coalesce(final_code, error_code) END AS final_code,
+           CASE status WHEN 'CANCELLED' THEN $13::text::jsonb -> no_restart ELSE document::jsonb END AS result
       FROM locked
-), attempt AS (
-    {{ insert_attempts(decided) }}
-), ended AS (
-    UPDATE horsies_tasks AS t
-       SET status = decided.status, terminal_at = now(), attempts = decided.attempt,
-           crash_count = t.crash_count + decided.is_crash::integer,
-           failed_at = CASE WHEN decided.status = 'FAILED' THEN now() END,
-           failed_reason = coalesce(decided.failed_reason, t.failed_reason),
-           error_code = CASE WHEN decided.status = 'CANCELLED' THEN 'TASK_CANCELLED'
-                             ELSE coalesce(decided.final_code, decided.error_code) END,
-           result = CASE WHEN decided.status = 'CANCELLED' THEN $13::text::jsonb -> decided.no_restart
-                         ELSE decided.document::jsonb END,
-           worker_pid = decided.worker_pid, worker_process_name = decided.worker_process_name, updated_at = now()
-      FROM decided
-     WHERE t.id = decided.id AND decided.status <> 'PENDING'
-    RETURNING t.id, t.claim_token, t.status
-), retried AS (
-    UPDATE horsies_tasks AS t
-       SET status = 'PENDING', retry_count = t.retry_count + 1, attempts = decided.attempt,
-           crash_count = t.crash_count + decided.is_crash::integer,
-           -- enqueued_at too: it is in the claim index, so a claim does not read the row before it is due.
-           enqueued_at = decided.due_at, next_retry_at = decided.due_at,
-           failed_reason = coalesce(decided.failed_reason, t.failed_reason),
-           claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL, worker_hostname = NULL, worker_pid = NULL,
-           worker_process_name = NULL, kill_requested = false, updated_at = now()
-      FROM decided
-     WHERE t.id = decided.id AND decided.status = 'PENDING'
-    RETURNING t.id, t.claim_token, t.status, t.queue_name, t.enqueued_at
-), outbox AS (
-    {{ insert_outbox(decided WHERE is_workflow_task AND status <> 'PENDING') }}
-), notified AS MATERIALIZED (
+), {{ move_tasks(decided) }}, notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM ({{ task_done_messages(ended) }}
-             UNION ALL
-            -- No notification for a delayed retry: workers look up when the next task is due.
-            SELECT DISTINCT 'horsies_task_new', queue_name FROM retried WHERE enqueued_at <= now()
+      FROM (SELECT channel, payload FROM messages
              UNION ALL
             SELECT 'horsies_events', event FROM unnest($14::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token, status
-  FROM (SELECT id, claim_token, status FROM ended UNION ALL SELECT id, claim_token, status FROM retried) AS finished
+  FROM (SELECT id, claim_token, status FROM ended UNION ALL SELECT id, claim_token, status FROM requeued) AS finished
  WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: complete

@@ -24,8 +24,42 @@ SELECT t.id, t.task_name, t.status, t.queue_name, t.priority, t.claim_token, t.r
  ORDER BY t.id;
 
 -- name: apply_decision
--- Apply a recovery decision to one task, unless its row or its last heartbeat has changed since it was read.
-SELECT horsies_recover($1, $2, $3, $4, $5, $6::text::jsonb) AS is_applied;
+-- Move one task as recovery decided, and store the events. Returns no row if the task or its last heartbeat has changed
+-- since it was read. Only a task that was RUNNING has an attempt, and has crashed.
+WITH decided AS MATERIALIZED (
+    SELECT t.id, t.claim_token, t.queue_name, $6 AS status, $7::timestamptz AS due_at, $8::integer AS retry_count,
+           $9 AS final_code, $10::text::jsonb AS result, $11 AS failed_reason, 'FAILED' AS outcome,
+           'WORKER_CRASHED' AS error_code, $12 AS error_message, $13::boolean AS may_overlap,
+           t.status = 'RUNNING' AS has_run, t.status = 'RUNNING' AS is_crash, t.attempts + 1 AS attempt,
+           coalesce(t.started_at, t.claimed_at, t.updated_at) AS started_at, t.claimed_by_worker_id AS worker_id,
+           t.worker_hostname, t.worker_pid, t.worker_process_name, t.is_workflow_task, t.workflow_id,
+           t.workflow_task_index
+      FROM horsies_lock_stale($1, $2, $3, $4, $5) AS t
+), {{ move_tasks(decided) }}, event AS (
+    INSERT INTO horsies_events (kind, task_id, workflow_id, worker_id, claim_token, queue_name, evidence)
+    SELECT input.kind, decided.id, decided.workflow_id, decided.worker_id, decided.claim_token, decided.queue_name,
+           input.evidence
+      FROM decided
+     CROSS JOIN jsonb_to_recordset($14::text::jsonb) AS input(kind text, evidence jsonb)
+    RETURNING kind, queue_name, task_id
+), notified AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM (SELECT channel, payload FROM messages
+             UNION ALL
+            SELECT 'horsies_events', json_build_object('kind', kind, 'queue', queue_name, 'from', $2, 'to', $6,
+                                                       'count', 1, 'ids', json_build_array(task_id))::text
+              FROM event) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
+)
+SELECT id FROM decided WHERE (SELECT messages FROM notified) >= 0;
+
+-- name: hold
+-- Leave one stale task alone until $6; no row if it has changed or sent a heartbeat since it was read.
+UPDATE horsies_tasks AS t
+   SET recovery_hold_until = $6, updated_at = now()
+  FROM horsies_lock_stale($1, $2, $3, $4, $5) AS stale
+ WHERE t.id = stale.id
+RETURNING t.id;
 
 -- name: mark_lost
 -- Declare workers lost that have sent no heartbeat since they were read.
