@@ -157,7 +157,7 @@ def _walk_of_recovery(app: Horsies, url: str, trace: Path) -> Walk:
             retried_at.append(_fetch(url, COMMITTED, task_id, "PENDING"))
     calls = [call for call in read_calls(trace / "survivor") if call.pid == survivor.pid]
     runs = [_last_pass_of_reaper(calls, at_ns) for at_ns in retried_at]
-    return _walk("dead worker -> its task retried by another", 22, runs, {survivor.pid: "worker"})
+    return _walk("dead worker -> its task retried by another", 12, runs, {survivor.pid: "worker"})
 
 
 def _last_pass_of_reaper(calls: Sequence[Call], end_ns: int) -> list[Call]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.engine.service import PeriodicJob
+from horsies.engine.reaper import PeriodicJob
 from horsies.errors import DatabaseUnreachable
 
 

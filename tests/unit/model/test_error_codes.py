@@ -5,11 +5,11 @@ import pytest
 from horsies.model.task_result import (
     BUILTIN_CODE_REGISTRY,
     NEVER_RETRIED,
+    UPPER_SNAKE,
     ContractCode,
     OperationalErrorCode,
     OutcomeCode,
     RetrievalCode,
-    is_upper_snake,
     parse_code,
 )
 
@@ -38,12 +38,12 @@ def test_never_retried_codes() -> None:
 
 @pytest.mark.parametrize("text", ["A", "CARD_DECLINED", "HTTP_503", "E2E"])
 def test_upper_snake_text_is_a_code(text: str) -> None:
-    assert is_upper_snake(text)
+    assert UPPER_SNAKE.fullmatch(text)
 
 
 @pytest.mark.parametrize("text", ["", "ValueError", "card_declined", "_A", "A_", "A__B", "5XX", "A B", "A\n", "É"])
 def test_other_text_is_not_a_code(text: str) -> None:
-    assert not is_upper_snake(text)
+    assert not UPPER_SNAKE.fullmatch(text)
 
 
 def test_parse_code_returns_members_for_built_in_codes() -> None:

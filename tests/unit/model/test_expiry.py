@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from horsies.model.task import check_good_until, expired_error, has_expired
+from horsies.model.retry import has_expired
+from horsies.model.task import check_good_until, expired_error
 from horsies.model.task_result import OutcomeCode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

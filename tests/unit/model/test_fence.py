@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.fence import Fence, HeartbeatSeries, child_heartbeat_interval_s, may_assign, silent_child_limit_s
+from horsies.model.fence import Fence, child_heartbeat_interval_s, may_assign, silent_child_limit_s
+from horsies.model.recovery.fleet import HeartbeatSeries
 from horsies.model.settings.recovery import RecoveryConfig
 
 DEFAULT = RecoveryConfig()

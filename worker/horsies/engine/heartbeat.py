@@ -20,13 +20,8 @@ from horsies.engine.in_flight import InFlightTask, Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model.crash import KillReason
-from horsies.model.fence import (
-    MAX_GAP_INTERVALS,
-    Fence,
-    HeartbeatSeries,
-    child_heartbeat_interval_s,
-    effective_worker_heartbeat_ms,
-)
+from horsies.model.fence import Fence, child_heartbeat_interval_s, effective_worker_heartbeat_ms
+from horsies.model.recovery.fleet import HeartbeatSeries, longest_gap
 from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
 from horsies.model.task import TaskStatus
 from horsies.store.workers import HeartbeatReply, HeartbeatRole, LeaseRenewal, WorkerRegistration
@@ -357,5 +352,5 @@ class Health:
             yield f"cannot recover {len(self.refused_tasks)} stale tasks, first {task_id}: {error}"
 
     def _is_heartbeat_overdue(self) -> bool:
-        max_gap_s = MAX_GAP_INTERVALS * self.recovery.effective_worker_heartbeat_ms / 1000
+        max_gap_s = longest_gap(self.recovery).total_seconds()
         return self._heartbeat_sent_at is None or time.monotonic() - self._heartbeat_sent_at > max_gap_s

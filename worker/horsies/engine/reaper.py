@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.engine import events
-from horsies.engine.service import PeriodicJob
-from horsies.model.fence import HeartbeatSeries
-from horsies.model.recovery.fleet import PassCandidate, SweepOptions, WorkerObserver, should_run_pass
+from horsies.errors import format_one_line, is_transient
+from horsies.model.recovery.fleet import HeartbeatSeries, PassCandidate, SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import clean, clean_heartbeats
@@ -23,6 +23,11 @@ from horsies.workflows.control import expire_paused
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
+
+SLOW_AFTER_FAILURES: Final = 3
+SLOW_EVERY_TICKS: Final = 10
+
+logger = logging.getLogger("horsies.recovery")
 
 
 def build_reaper(parts: Parts) -> Reaper:
@@ -65,6 +70,7 @@ class Reaper:
         self._store = RecoveryStore(parts.claims.database)
         self._interval_s = parts.app_config.recovery.check_interval_ms / 1000
         self._healing = healing
+        self._hooks = parts.hooks if parts.hooks.has_hooks else None
         self._pass_job = self._periodic_job("reaper pass")
         self._step_jobs = {step: self._periodic_job(step) for step in SweepStep}
         self._jobs = [(self._periodic_job(name), work) for name, work in jobs.items()]
@@ -111,7 +117,7 @@ class Reaper:
             parts.claims.database,
             SweepOptions(),
             observer=observer,
-            hooks=parts.hooks,
+            hooks=self._hooks,
             healing=self._healing,
             steps=due_steps,
             budget_s=self._interval_s,
@@ -165,3 +171,53 @@ class OncePerInterval:
         if time.monotonic() - self._done_at >= self._interval_s:
             await self._work()
             self._done_at = time.monotonic()
+
+
+class PeriodicJob:
+    """A job that runs on every tick, but only on every tenth after three permanent failures in a row.
+
+    `on_change` gets the job name with the error when the job is slowed down, and with None after it succeeds again.
+    """
+
+    def __init__(self, name: str, *, on_change: Callable[[str, str | None], None]) -> None:
+        self.name = name
+        self._on_change = on_change
+        self._failures = 0
+        self._skipped_ticks = 0
+
+    async def run_if_due(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run `work` if it is due at this tick; an error is recorded, not raised."""
+        if not self.take_tick():
+            return
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001  # a failed job must not stop the other jobs or the worker
+            self.record_failure(error)
+        else:
+            self.record_success()
+
+    def take_tick(self) -> bool:
+        """Whether the job is due at this tick; call it once per tick."""
+        if self._is_slow and self._skipped_ticks < SLOW_EVERY_TICKS - 1:
+            self._skipped_ticks += 1
+            return False
+        self._skipped_ticks = 0
+        return True
+
+    def record_failure(self, error: Exception) -> None:
+        if is_transient(error):
+            logger.warning("%s: %s", self.name, format_one_line(error))
+            return
+        logger.error("%s failed", self.name, exc_info=error)
+        self._failures += 1
+        if self._failures == SLOW_AFTER_FAILURES:
+            self._on_change(self.name, format_one_line(error) or type(error).__name__)
+
+    def record_success(self) -> None:
+        if self._is_slow:
+            self._on_change(self.name, None)
+        self._failures = 0
+
+    @property
+    def _is_slow(self) -> bool:
+        return self._failures >= SLOW_AFTER_FAILURES

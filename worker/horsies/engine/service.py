@@ -1,4 +1,4 @@
-"""Building blocks of the worker's services: running and stopping them, backoff, and periodic jobs."""
+"""Building blocks of the worker's services: running and stopping them, and backoff."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horsies.errors import HorsiesError, format_one_line, is_transient
+from horsies.errors import HorsiesError, is_transient
 
 if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 NO_ANSWER: Final = "the database did not answer in time"
 
 logger = logging.getLogger("horsies.service")
-recovery_logger = logging.getLogger("horsies.recovery")
 
 
 class Service(Protocol):
@@ -186,59 +185,3 @@ class Backoff:
         if self._failures == self._config.db_retry_max_attempts:
             raise error
         await self._sleep(backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000)
-
-
-# Periodic jobs
-
-SLOW_AFTER_FAILURES: Final = 3
-SLOW_EVERY_TICKS: Final = 10
-
-
-class PeriodicJob:
-    """A job that runs on every tick, but only on every tenth after three permanent failures in a row.
-
-    `on_change` gets the job name with the error when the job is slowed down, and with None after it succeeds again.
-    """
-
-    def __init__(self, name: str, *, on_change: Callable[[str, str | None], None]) -> None:
-        self.name = name
-        self._on_change = on_change
-        self._failures = 0
-        self._skipped_ticks = 0
-
-    async def run_if_due(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Run `work` if it is due at this tick; an error is recorded, not raised."""
-        if not self.take_tick():
-            return
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001  # a failed job must not stop the other jobs or the worker
-            self.record_failure(error)
-        else:
-            self.record_success()
-
-    def take_tick(self) -> bool:
-        """Whether the job is due at this tick; call it once per tick."""
-        if self._is_slow and self._skipped_ticks < SLOW_EVERY_TICKS - 1:
-            self._skipped_ticks += 1
-            return False
-        self._skipped_ticks = 0
-        return True
-
-    def record_failure(self, error: Exception) -> None:
-        if is_transient(error):
-            recovery_logger.warning("%s: %s", self.name, format_one_line(error))
-            return
-        recovery_logger.error("%s failed", self.name, exc_info=error)
-        self._failures += 1
-        if self._failures == SLOW_AFTER_FAILURES:
-            self._on_change(self.name, format_one_line(error) or type(error).__name__)
-
-    def record_success(self) -> None:
-        if self._is_slow:
-            self._on_change(self.name, None)
-        self._failures = 0
-
-    @property
-    def _is_slow(self) -> bool:
-        return self._failures >= SLOW_AFTER_FAILURES

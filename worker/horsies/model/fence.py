@@ -1,20 +1,14 @@
-"""The fence of a disconnected worker, heartbeat intervals and heartbeat series.
-
-The fence uses the worker's monotonic clock, in seconds; heartbeat series use the database clock.
-"""
+"""The fence of a disconnected worker, and heartbeat intervals; times are those of its monotonic clock, in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from horsies.model.settings.recovery import RecoveryConfig
 
 
-MAX_GAP_INTERVALS: Final = 1.5
-"""A gap between two worker heartbeats of more than this many intervals, that is a missed one, breaks the series."""
 FENCE_HEARTBEAT_FRACTION: Final = 0.75
 """An idle worker sends a heartbeat after this fraction of the fence limit at the latest."""
 
@@ -76,29 +70,3 @@ def child_heartbeat_interval_s(recovery: RecoveryConfig) -> float:
 def _fence_limit_ms(recovery: RecoveryConfig) -> int:
     # The last heartbeat of a claim may be a whole interval older than the last successful statement.
     return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatSeries:
-    """An unbroken series of worker heartbeats, in database time; only silence after `since` makes others stale."""
-
-    since: datetime
-    last_heartbeat_at: datetime
-
-    @classmethod
-    def starting_at(cls, heartbeat_at: datetime) -> Self:
-        return cls(since=heartbeat_at, last_heartbeat_at=heartbeat_at)
-
-    def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
-        """Whether a heartbeat at `now` (database time) would still belong to this series."""
-        longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * recovery.effective_worker_heartbeat_ms)
-        return self.last_heartbeat_at <= now <= self.last_heartbeat_at + longest_gap
-
-    def after_heartbeat(self, heartbeat_at: datetime, recovery: RecoveryConfig) -> Self:
-        """Extend the series by one heartbeat, or start a new one after a gap or a jump of the database clock."""
-        since = self.since if self.is_unbroken(heartbeat_at, recovery) else heartbeat_at
-        return replace(self, since=since, last_heartbeat_at=heartbeat_at)
-
-    def outage_grace_until(self, recovery: RecoveryConfig) -> datetime:
-        """When this worker has been connected for a full running threshold and may mark tasks stale."""
-        return self.since + timedelta(milliseconds=recovery.running_stale_threshold_ms)

@@ -27,8 +27,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
-from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, has_expired
-from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode, is_upper_snake
+from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT
+from horsies.model.task_result import NEVER_RETRIED, UPPER_SNAKE, OperationalErrorCode, OutcomeCode
 from horsies.model.text import describe_validation_error, format_violations
 
 MAX_JITTER = 0.25
@@ -38,7 +38,7 @@ _CODE_RULE = "must be in UPPER_SNAKE (use exception_mapper to map exception clas
 
 
 def _check_retryable(code: str) -> str:
-    if not is_upper_snake(code):
+    if not UPPER_SNAKE.fullmatch(code):
         raise ValueError(_CODE_RULE)
     if code in NEVER_RETRIED:
         raise ValueError(f"{code} is never retried")
@@ -251,6 +251,11 @@ def _instant_error(run_at: object) -> str | None:
 
 
 # The decision
+
+
+def has_expired(good_until: datetime | None, at: datetime) -> bool:
+    """Whether a task may no longer start at this instant; `good_until` itself is already too late."""
+    return good_until is not None and good_until <= at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

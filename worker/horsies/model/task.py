@@ -269,11 +269,6 @@ def check_good_until(good_until: datetime) -> None:
         raise ValueError(f"good_until must be between {EARLIEST_INSTANT.date()} and {LATEST_INSTANT.date()}")
 
 
-def has_expired(good_until: datetime | None, at: datetime) -> bool:
-    """Whether a task may no longer start at this instant; `good_until` itself is already too late."""
-    return good_until is not None and good_until <= at
-
-
 def expired_error(*, task_id: str, good_until: datetime, worker_id: str | None = None) -> TaskError:
     """The error stored for an expired task; `worker_id` is given if a worker had claimed it."""
     return TaskError(

@@ -90,12 +90,8 @@ NEVER_RETRIED: frozenset[BuiltInTaskCode] = frozenset(
 )
 """Codes that a retry policy may not list: a retry could not succeed, or the task was ended on purpose."""
 
-_UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
-
-
-def is_upper_snake(text: str) -> bool:
-    """Whether text has the form of an error code: `CARD_DECLINED`, `HTTP_503`."""
-    return _UPPER_SNAKE.fullmatch(text) is not None
+UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+"""The form of an error code: `CARD_DECLINED`, `HTTP_503`."""
 
 
 def parse_code(text: str) -> BuiltInTaskCode | str:
@@ -120,7 +116,7 @@ def _validate_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str 
         return parse_code(text)
     if text in BUILTIN_CODE_REGISTRY:
         raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
-    if not is_upper_snake(text):
+    if not UPPER_SNAKE.fullmatch(text):
         raise ValueError("a custom error_code must be in UPPER_SNAKE")
     return text
 
@@ -319,7 +315,7 @@ def reserved_code_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
 
 
 def _is_code(code: object) -> bool:
-    return isinstance(code, str) and is_upper_snake(code)
+    return isinstance(code, str) and UPPER_SNAKE.fullmatch(code) is not None
 
 
 def _mapper_error(message: str) -> ConfigurationError:

@@ -156,6 +156,10 @@ class HookCaller:
         self._on_failure = on_failure
 
     @property
+    def has_hooks(self) -> bool:
+        return bool(self._recovery or self._interrupted or self._workers_recovered)
+
+    @property
     def has_interrupted_hooks(self) -> bool:
         return len(self._interrupted) > 0
 

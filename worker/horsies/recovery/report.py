@@ -1,24 +1,18 @@
-"""The report of a sweep and its audit entry."""
+"""The report of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.recovery.decision import DecisionKind
-from horsies.model.recovery.fleet import Thresholds
+from horsies.model.recovery.fleet import EffectivePolicy, Thresholds
 from horsies.model.task import TaskStatus
-from horsies.store.operators import AuditProgress
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database, Transaction
-    from horsies.store.recovery import RecordCallback
-
 
 OUTAGE_GRACE: Final = "outage_grace"
 GOOD_UNTIL: Final = "GOOD_UNTIL"
@@ -138,56 +132,68 @@ class SweepReport:
         return tuple(task for task in self.tasks if task.refusal is not None)
 
 
-# Audit of manual sweeps
+@dataclass(slots=True, kw_only=True)
+class SweepReportBuilder:
+    """Collects the results of a sweep."""
 
-
-class SweepAudit(Protocol):
-    """The audit entry of a sweep, updated with every change so that it is correct even if the sweep is interrupted."""
-
-    async def begin(self) -> None:
-        """Create the entry; called with the leader lock held, before any change."""
-        ...
-
-    async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
-        """Add changes made in this transaction."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AuditTrail:
-    """Writes the audit entry of a sweep; does nothing if `record` is None."""
-
-    database: Database
-    record: SweepAudit | None
-
-    async def begin(self) -> None:
-        if self.record is not None:
-            await self.record.begin()
+    effective_policy: EffectivePolicy
+    dry_run: bool
+    hooks_loaded: bool
+    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
+    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
+    lost_workers: list[UUID] = field(default_factory=list[UUID])
+    warnings: list[str] = field(default_factory=list[str])
+    failures: list[StepFailure] = field(default_factory=list[StepFailure])
+    locked_runs: list[UUID] = field(default_factory=list[UUID])
+    was_stopped: bool = False
 
     @property
-    def task_recorder(self) -> RecordCallback | None:
-        """Callback for the transactions that change tasks."""
-        record = self.record
-        if record is None:
-            return None
+    def counts(self) -> dict[str, object]:
+        """Counts for the `sweep_finished` event."""
+        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
+        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
 
-        # In the transaction of the change, so that the audit entry never disagrees with the rows.
-        async def record_tasks(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
-            await record.add(
-                transaction, AuditProgress(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids)
+    def build(self) -> SweepReport:
+        recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
+        owners = {task.owner_id for task in recovered if task.owner_id is not None}
+        status = self._status
+        warnings = [*self.effective_policy.warnings, *self.warnings]
+        # With status OUTAGE_GRACE every task is held back, so the status says it already.
+        if (held_back := self._exempt_count) and status is not SweepStatus.OUTAGE_GRACE:
+            warnings.append(
+                f"stale tasks held back by outage grace: {held_back} (no worker connected for a full threshold)"
             )
+        warnings += [
+            f"run {run_id} is locked by another transaction, left to the next sweep" for run_id in self.locked_runs
+        ]
+        return SweepReport(
+            status=status,
+            dry_run=self.dry_run,
+            thresholds=self.effective_policy.thresholds,
+            hooks_loaded=self.hooks_loaded,
+            recovered_count=0 if self.dry_run else len(recovered),
+            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
+            tasks=tuple(self.tasks),
+            workflows=tuple(self.workflows),
+            warnings=tuple(warnings),
+            failures=tuple(self.failures),
+            locked_runs=tuple(self.locked_runs),
+            was_stopped=self.was_stopped,
+        )
 
-        return record_tasks
+    @property
+    def _changed(self) -> list[SweptTask]:
+        """Tasks whose status was changed or, in a dry run, would be."""
+        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
 
-    async def record_skipped(self, count: int) -> None:
-        """Record tasks or runs that changed in the meantime, were locked, or whose update was rejected."""
-        # In a transaction of its own: the update it reports has changed nothing.
-        await self._add(count, AuditProgress(matched=count, skipped=count))
+    @property
+    def _exempt_count(self) -> int:
+        return sum(task.is_exempt for task in self.tasks)
 
-    async def record_healed(self, count: int) -> None:
-        await self._add(count, AuditProgress(matched=count, affected=count))
-
-    async def _add(self, count: int, progress: AuditProgress) -> None:
-        record = self.record
-        if count and record is not None:
-            await self.database.run(lambda transaction: record.add(transaction, progress))
+    @property
+    def _status(self) -> SweepStatus:
+        if self._changed or self.workflows or self.lost_workers:
+            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
+        if self.tasks and self._exempt_count == len(self.tasks):
+            return SweepStatus.OUTAGE_GRACE
+        return SweepStatus.NOTHING

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, Self, TypeAlias, assert_never
+from typing import Final, Protocol, Self, TypeAlias, assert_never
 from uuid import UUID
 
 from horsies.errors import HorsiesError
@@ -28,7 +27,6 @@ from horsies.model.recovery.decision import (
     asks_hooks,
 )
 from horsies.model.recovery.fleet import (
-    EffectivePolicy,
     Fleet,
     FleetMember,
     Observer,
@@ -43,19 +41,26 @@ from horsies.recovery.hooks import HOOK_CONCURRENCY, HookCaller
 from horsies.recovery.report import (
     EVERY_STEP,
     GOOD_UNTIL,
-    AuditTrail,
     StepFailure,
-    SweepAudit,
     SweepReport,
+    SweepReportBuilder,
     SweepStatus,
     SweepStep,
     SweptTask,
     SweptWorkflow,
 )
 from horsies.store.connection import StatementFailed
-from horsies.store.database import Database
-from horsies.store.operators import EventStore
-from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueRow, RecoveryStore, StaleScan
+from horsies.store.database import Database, Transaction
+from horsies.store.operators import AuditProgress, EventStore
+from horsies.store.recovery import (
+    EXPIRY_BATCH,
+    PAGE_SIZE,
+    LostWorker,
+    OverdueRow,
+    RecordCallback,
+    RecoveryStore,
+    StaleScan,
+)
 from horsies.store.tasks import TaskStore
 from horsies.store.workflows import StuckRun, WorkflowStore
 from horsies.workflows.healing import HealingResult, heal_stuck, preview_healing
@@ -418,73 +423,6 @@ def _id_text(worker_id: UUID | None) -> str | None:
     return None if worker_id is None else str(worker_id)
 
 
-@dataclass(slots=True, kw_only=True)
-class SweepReportBuilder:
-    """Collects the results of a sweep."""
-
-    effective_policy: EffectivePolicy
-    dry_run: bool
-    hooks_loaded: bool
-    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
-    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
-    lost_workers: list[UUID] = field(default_factory=list[UUID])
-    warnings: list[str] = field(default_factory=list[str])
-    failures: list[StepFailure] = field(default_factory=list[StepFailure])
-    locked_runs: list[UUID] = field(default_factory=list[UUID])
-    was_stopped: bool = False
-
-    @property
-    def counts(self) -> dict[str, object]:
-        """Counts for the `sweep_finished` event."""
-        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
-        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
-
-    def build(self) -> SweepReport:
-        recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
-        owners = {task.owner_id for task in recovered if task.owner_id is not None}
-        status = self._status
-        warnings = [*self.effective_policy.warnings, *self.warnings]
-        # With status OUTAGE_GRACE every task is held back, so the status says it already.
-        if (held_back := self._exempt_count) and status is not SweepStatus.OUTAGE_GRACE:
-            warnings.append(
-                f"stale tasks held back by outage grace: {held_back} (no worker connected for a full threshold)"
-            )
-        warnings += [
-            f"run {run_id} is locked by another transaction, left to the next sweep" for run_id in self.locked_runs
-        ]
-        return SweepReport(
-            status=status,
-            dry_run=self.dry_run,
-            thresholds=self.effective_policy.thresholds,
-            hooks_loaded=self.hooks_loaded,
-            recovered_count=0 if self.dry_run else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
-            tasks=tuple(self.tasks),
-            workflows=tuple(self.workflows),
-            warnings=tuple(warnings),
-            failures=tuple(self.failures),
-            locked_runs=tuple(self.locked_runs),
-            was_stopped=self.was_stopped,
-        )
-
-    @property
-    def _changed(self) -> list[SweptTask]:
-        """Tasks whose status was changed or, in a dry run, would be."""
-        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
-
-    @property
-    def _exempt_count(self) -> int:
-        return sum(task.is_exempt for task in self.tasks)
-
-    @property
-    def _status(self) -> SweepStatus:
-        if self._changed or self.workflows or self.lost_workers:
-            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
-        if self.tasks and self._exempt_count == len(self.tasks):
-            return SweepStatus.OUTAGE_GRACE
-        return SweepStatus.NOTHING
-
-
 # Healing of workflows
 
 Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[HealingResult]]"
@@ -533,3 +471,58 @@ def swept_workflows(healed: Sequence[StuckRun]) -> list[SweptWorkflow]:
         for run in healed
         if (run_id := run.workflow_id or run.task_id)
     ]
+
+
+# Audit of manual sweeps
+
+
+class SweepAudit(Protocol):
+    """The audit entry of a sweep, updated with every change so that it is correct even if the sweep is interrupted."""
+
+    async def begin(self) -> None:
+        """Create the entry; called with the leader lock held, before any change."""
+        ...
+
+    async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
+        """Add changes made in this transaction."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTrail:
+    """Writes the audit entry of a sweep; does nothing if `record` is None."""
+
+    database: Database
+    record: SweepAudit | None
+
+    async def begin(self) -> None:
+        if self.record is not None:
+            await self.record.begin()
+
+    @property
+    def task_recorder(self) -> RecordCallback | None:
+        """Callback for the transactions that change tasks."""
+        record = self.record
+        if record is None:
+            return None
+
+        # In the transaction of the change, so that the audit entry never disagrees with the rows.
+        async def record_tasks(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
+            await record.add(
+                transaction, AuditProgress(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids)
+            )
+
+        return record_tasks
+
+    async def record_skipped(self, count: int) -> None:
+        """Record tasks or runs that changed in the meantime, were locked, or whose update was rejected."""
+        # In a transaction of its own: the update it reports has changed nothing.
+        await self._add(count, AuditProgress(matched=count, skipped=count))
+
+    async def record_healed(self, count: int) -> None:
+        await self._add(count, AuditProgress(matched=count, affected=count))
+
+    async def _add(self, count: int, progress: AuditProgress) -> None:
+        record = self.record
+        if count and record is not None:
+            await self.database.run(lambda transaction: record.add(transaction, progress))

@@ -21,7 +21,7 @@ from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.pool.protocol import Assignment, EncodedOutcome
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, Err, Ok
-from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, stored_policy
+from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, has_expired, stored_policy
 from horsies.model.send import (
     BulkPayload,
     ConflictingTask,
@@ -36,7 +36,6 @@ from horsies.model.task import (
     TaskInfo,
     TaskStatus,
     expired_error,
-    has_expired,
     parse_id,
 )
 from horsies.registry import TaskDefinition

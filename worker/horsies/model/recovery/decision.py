@@ -24,9 +24,10 @@ from horsies.model.retry import (
     Retry,
     RetryPolicy,
     decide_retry,
+    has_expired,
 )
 from horsies.model.settings.recovery import RecoveryConfig
-from horsies.model.task import TaskInfo, TaskStatus, has_expired
+from horsies.model.task import TaskInfo, TaskStatus
 
 if TYPE_CHECKING:
     from horsies.model.recovery.fleet import WorkerThresholds

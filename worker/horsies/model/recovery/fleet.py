@@ -1,4 +1,4 @@
-"""Published worker settings, live workers, the policy of a sweep, and the choice of the worker for the next pass.
+"""Heartbeat series and settings of workers, the policy of a sweep, and the choice of the worker for the next pass.
 
 A worker's reaper uses its own settings; a manual sweep uses those of the fleet.
 """
@@ -13,9 +13,44 @@ from typing import Any, Final, Self, TypeAlias, assert_never, cast, get_args
 from uuid import UUID
 
 from horsies.errors import UsageError
-from horsies.model.fence import MAX_GAP_INTERVALS
 from horsies.model.recovery.decision import ListeningWindow, RecoveryPolicy
 from horsies.model.settings.recovery import RecoveryConfig
+
+# Series of worker heartbeats
+
+MAX_GAP_INTERVALS: Final = 1.5
+"""A gap between two worker heartbeats of more than this many intervals, that is a missed one, breaks the series."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSeries:
+    """An unbroken series of worker heartbeats, in database time; only silence after `since` makes others stale."""
+
+    since: datetime
+    last_heartbeat_at: datetime
+
+    @classmethod
+    def starting_at(cls, heartbeat_at: datetime) -> Self:
+        return cls(since=heartbeat_at, last_heartbeat_at=heartbeat_at)
+
+    def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
+        """Whether a heartbeat at `now` (database time) would still belong to this series."""
+        return self.last_heartbeat_at <= now <= self.last_heartbeat_at + longest_gap(recovery)
+
+    def after_heartbeat(self, heartbeat_at: datetime, recovery: RecoveryConfig) -> Self:
+        """Extend the series by one heartbeat, or start a new one after a gap or a jump of the database clock."""
+        since = self.since if self.is_unbroken(heartbeat_at, recovery) else heartbeat_at
+        return replace(self, since=since, last_heartbeat_at=heartbeat_at)
+
+    def outage_grace_until(self, recovery: RecoveryConfig) -> datetime:
+        """When this worker has been connected for a full running threshold and may mark tasks stale."""
+        return self.since + timedelta(milliseconds=recovery.running_stale_threshold_ms)
+
+
+def longest_gap(recovery: RecoveryConfig) -> timedelta:
+    """The longest time between two heartbeats of an unbroken series."""
+    return timedelta(milliseconds=MAX_GAP_INTERVALS * recovery.effective_worker_heartbeat_ms)
+
 
 # Published settings and health of workers
 
@@ -84,8 +119,7 @@ class FleetMember:
 
     def listening_since(self, now: datetime) -> datetime | None:
         """Return the start of its heartbeat series; None if it is broken or a heartbeat is overdue."""
-        longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * self.config.effective_worker_heartbeat_ms)
-        if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap:
+        if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap(self.config):
             return None
         return self.health_instant("listening_since")
 

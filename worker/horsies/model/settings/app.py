@@ -15,7 +15,7 @@ from horsies.model.settings.broker import PostgresConfig
 from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 from horsies.model.settings.schedule import ScheduleConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
-from horsies.model.task_result import is_upper_snake
+from horsies.model.task_result import UPPER_SNAKE
 
 
 class QueueMode(StrEnum):
@@ -68,7 +68,7 @@ _VALUE = ErrorCode.CLI_INVALID_ARGS
 
 
 def _upper_snake(code: str) -> str:
-    if not is_upper_snake(code):
+    if not UPPER_SNAKE.fullmatch(code):
         raise ValueError(code)  # users see the field's RuleText instead
     return code
 
