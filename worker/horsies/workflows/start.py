@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -127,7 +128,7 @@ class SubWorkflowStarter:
         try:
             async with self._database_lock:
                 recursion_error = await self._recursion_error(pending)
-            plan = recursion_error or await self._build(pending)
+            plan = recursion_error or await self._plan_builder.build(pending)
             async with self._database_lock:
                 await self._store_plan(pending, plan)
         except Exception as error:
@@ -150,18 +151,12 @@ class SubWorkflowStarter:
             return BuildFailed(f"nested more than {MAX_SUB_WORKFLOW_DEPTH} levels deep: {path}")
         return None
 
-    async def _build(self, pending: PendingSubWorkflow) -> WorkflowPlan | BuildFailed | None:
-        try:
-            return await self._plan_builder.build(pending)
-        except BuildFailed as failed:
-            return failed
-
     async def _store_plan(self, pending: PendingSubWorkflow, plan: WorkflowPlan | BuildFailed | None) -> None:
         """Store the run; fail the node if the build failed; defer it if this worker does not know the definition."""
         if plan is None:
             await self._defer_unknown(pending)
         elif isinstance(plan, BuildFailed):
-            await self._fail_node(pending, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(plan), plan.__cause__)
+            await self._fail_node(pending, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, plan.message, plan.cause)
         else:
             try:
                 await self._store_run(pending, plan)
@@ -212,8 +207,12 @@ class _AlreadyStarted(Exception):
     """Another worker has started this sub-workflow."""
 
 
-class BuildFailed(Exception):
-    """A sub-workflow has no plan; the message is stored as the error of its node."""
+@dataclass(frozen=True, slots=True)
+class BuildFailed:
+    """Why a sub-workflow has no plan; stored as the error of its node."""
+
+    message: str
+    cause: BaseException | None = None
 
 
 class PlanBuilder:
@@ -227,22 +226,22 @@ class PlanBuilder:
         self._timeout_s = timeout_s
         self._threads = DaemonThreadExecutor()
 
-    async def build(self, pending: PendingSubWorkflow) -> WorkflowPlan | None:
-        """The plan; None if the definition is unknown. Raises BuildFailed for any other failure."""
+    async def build(self, pending: PendingSubWorkflow) -> WorkflowPlan | BuildFailed | None:
+        """The plan, or why there is none; None if the definition is unknown."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._threads.submit(self._build, pending))
         except TimeoutError:
-            raise BuildFailed(f"building it took longer than {self._timeout_s:g} s") from None
+            return BuildFailed(f"building it took longer than {self._timeout_s:g} s")
 
-    def _build(self, pending: PendingSubWorkflow) -> WorkflowPlan | None:
+    def _build(self, pending: PendingSubWorkflow) -> WorkflowPlan | BuildFailed | None:
         try:
             return self._definitions.build(
                 pending.definition_key, json.loads(pending.kwargs), json.loads(pending.context)
             )
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             # SystemExit or CancelledError raised by user code must not stop the worker's event loop.
-            raise BuildFailed(describe_error(error)) from error
+            return BuildFailed(describe_error(error), error)
 
 
 async def record_quarantine(database: Database, workflow_id: UUID, reason: str) -> None:
