@@ -28,7 +28,7 @@ class QueueMode(StrEnum):
 class CustomQueueConfig(Settings):
     """A named queue; priority 1 is served first, `max_concurrency` limits its tasks in flight in all workers."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_QUEUE_MODE
+    fault_code = ErrorCode.CONFIG_INVALID_QUEUE_MODE
 
     name: Annotated[StrictStr, RuleText("a name of 1 to 100 letters, digits, dots, dashes or underscores")] = Field(
         pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"
@@ -45,7 +45,7 @@ class CustomQueueConfig(Settings):
 class PayloadPolicy(Settings):
     """Sizes of encoded arguments, in bytes, from which a send logs a warning or is rejected; None disables a limit."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+    fault_code = ErrorCode.CLI_INVALID_ARGS
 
     warn_bytes: StrictInt | None = Field(
         default=1_048_576,
@@ -205,7 +205,7 @@ def _check_locator(text: str) -> str:
 class ProjectConfig(Settings):
     """The locator of the app (`package.module:app`) and the modules that define its tasks."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.WORKER_INVALID_LOCATOR
+    fault_code = ErrorCode.WORKER_INVALID_LOCATOR
 
     locator: Annotated[str, AfterValidator(_check_locator)] | None = Field(
         default=None,
@@ -225,7 +225,7 @@ def _upper(level: Any) -> Any:
 class LogConfig(Settings):
     """Log level, format (text or JSON), and whether SQL statements are logged."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+    fault_code = ErrorCode.CLI_INVALID_ARGS
 
     level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = Field(
         default="INFO",
@@ -253,7 +253,7 @@ Regexes = Annotated[list[str], AfterValidator(_validate_regexes), RuleText("a li
 class TuiConfig(Settings):
     """Theme, refresh rate, key bindings and saved filters of the TUI, and the argument names whose values it masks."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+    fault_code = ErrorCode.CLI_INVALID_ARGS
 
     read_only: StrictBool = Field(default=False, description="disable all actions")
     theme: str = Field(default="horsies-dark", min_length=1, description="colour theme; press t in the TUI to choose")

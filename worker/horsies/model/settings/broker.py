@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import unquote
 
 from pydantic import Field, GetCoreSchemaHandler, StrictBool, StrictInt, StrictStr
@@ -168,7 +168,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)
 
     class _ServerConfig(Settings):
-        fault_code: ClassVar[ErrorCode | None] = ErrorCode.BROKER_INVALID_URL
+        fault_code = ErrorCode.BROKER_INVALID_URL
 
         database_url: Annotated[DatabaseUrl, _URL] = Field(
             default=DatabaseUrl.parse("embedded"),

@@ -12,7 +12,7 @@ from horsies.model.settings.base import Fault, Settings
 class RecoveryConfig(Settings):
     """Heartbeat intervals, thresholds after which claims, tasks and workers are stale, and retention windows."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RECOVERY
+    fault_code = ErrorCode.CONFIG_INVALID_RECOVERY
 
     auto_requeue_stale_claimed: StrictBool = Field(
         default=True, description="requeue claimed tasks whose worker stopped sending heartbeats"
@@ -116,7 +116,7 @@ _WINDOWS = ("heartbeat_retention_hours", "worker_state_retention_hours", "termin
 class RetentionConfig(Settings):
     """Interval and size of retention passes, and the windows of events, audit entries and paused workflows."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RETENTION
+    fault_code = ErrorCode.CONFIG_INVALID_RETENTION
     misplaced_keys: ClassVar[Mapping[str, str]] = {window: f"recovery.{window}" for window in _WINDOWS}
 
     interval_s: StrictInt = Field(default=3_600, ge=60, le=86_400, description="seconds between clean-up passes")

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, time
-from typing import Annotated, Any, ClassVar, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -123,7 +123,7 @@ TimeZone = Annotated[str, AfterValidator(_validate_timezone), RuleText("an IANA 
 class TaskSchedule(Settings):
     """A recurring send of one task; `name` is the key of its stored state."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
+    fault_code = ErrorCode.CONFIG_INVALID_SCHEDULE
 
     name: Name = Field(examples=["nightly-report"], description="unique name; progress is stored under it")
     task_name: Name = Field(examples=["reports.nightly"], description="task to send")
@@ -145,7 +145,7 @@ class TaskSchedule(Settings):
 class ScheduleConfig(Settings):
     """All schedules, and how often they are checked."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_SCHEDULE
+    fault_code = ErrorCode.CONFIG_INVALID_SCHEDULE
 
     enabled: StrictBool = Field(default=True, description="set to false to stop all schedules")
     check_interval_seconds: StrictInt = Field(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, StrictBool, StrictInt
 
@@ -24,7 +24,7 @@ def usable_cpus() -> int:
 class WorkerSettings(Settings):
     """The `[worker]` section: processes, queues, limits and shutdown."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_WORKER
+    fault_code = ErrorCode.CONFIG_INVALID_WORKER
 
     processes: StrictInt = Field(
         default_factory=usable_cpus, ge=1, examples=[4], description="child processes; default: the number of CPUs"
@@ -112,7 +112,7 @@ def _check_queues(queues: Iterable[str], configured: list[str]) -> None:
 class WorkerResilienceConfig(Settings):
     """Delays between connection attempts while the database is unavailable, and the interval of polling for tasks."""
 
-    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RESILIENCE
+    fault_code = ErrorCode.CONFIG_INVALID_RESILIENCE
 
     db_retry_initial_ms: StrictInt = Field(
         default=500, ge=100, le=60_000, description="first delay before reconnecting to the database, in milliseconds"
