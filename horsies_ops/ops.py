@@ -156,8 +156,8 @@ async def open_ops(
     read pool and the write pool, each. `spec_overrides` are fields of `ConnectionSpec`, such as `application_name`.
     """
     app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
-    async with resolved_database(app.broker, read_only=read_only) as specs:
-        spec = replace(specs.main, **spec_overrides)
+    async with resolved_database(app.broker, read_only=read_only) as resolved:
+        spec = replace(resolved, **spec_overrides)
         read_spec = replace(
             spec,
             read_only=True,
@@ -170,6 +170,6 @@ async def open_ops(
             yield Ops(
                 reader=reader,
                 session=OperatorSession.for_actor(actor, via=via, database=writer),
-                direct_spec=replace(specs.direct, **spec_overrides),
+                direct_spec=spec.direct,
                 settings=app,
             )

@@ -191,7 +191,7 @@ class CrashingDatabase(Database):
 
 class _CrashingTransaction(Transaction):
     def __init__(self, transaction: Transaction, database: CrashingDatabase) -> None:
-        super().__init__(transaction.connection, timeout_s=None)
+        super().__init__(transaction.connection)
         self._database = database
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:

@@ -239,9 +239,10 @@ async def _check_schema(session: BrokerSession) -> None:
 
 
 async def _check_listen(session: BrokerSession) -> None:
-    if not await is_notify_delivered(session.database, session.direct, within_s=LISTEN_PROBE_TIMEOUT_S):
+    direct = session.database.connection_spec.direct
+    if not await is_notify_delivered(session.database, direct, within_s=LISTEN_PROBE_TIMEOUT_S):
         raise ConfigurationError(
-            f"no notification received from {session.direct.masked_url} within {LISTEN_PROBE_TIMEOUT_S:.0f} s",
+            f"no notification received from {direct.masked_url} within {LISTEN_PROBE_TIMEOUT_S:.0f} s",
             code=ErrorCode.BROKER_INIT_FAILED,
             hint="LISTEN does not work through a transaction pooler: set broker.session_database_url to a direct URL",
         )

@@ -42,8 +42,11 @@ async def test_waiters_are_served_in_order(pool: ConnectionPool) -> None:
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
     pool.release(first)
-    assert pool.try_acquire() is None
+    late = asyncio.create_task(pool.acquire())
     assert await waiting is first
+    assert not late.done()
+    pool.release(first)
+    assert await late is first
     pool.release(first)
     pool.release(second)
 
@@ -72,7 +75,7 @@ async def test_timed_out_waiters_are_removed(pool: ConnectionPool) -> None:
     await asyncio.wait([waiting])
     for connection in both:
         pool.release(connection)
-    again = [pool.try_acquire() for _ in range(2)]
+    again = [await pool.acquire() for _ in range(2)]
     assert set(again) == set(both)
     for connection in both:
         pool.release(connection)

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from horsies.client.delivery import KeyedSendLimiter, NotifyCoalescer
@@ -25,7 +26,7 @@ from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
-from horsies.store.endpoint import ConnectionSpecs, Endpoint, resolve_database
+from horsies.store.endpoint import Endpoint, resolve_database
 from horsies.store.listen import TASK_DONE_CHANNEL, WORKFLOW_DONE_CHANNEL
 from horsies.store.tasks import TaskResultRow, TaskStore
 from horsies.store.workflows import RunResultRow, WorkflowStore
@@ -149,12 +150,10 @@ class PostgresBroker:
                 endpoint = resolve_database(self.settings)
                 shared = self._endpoint = SharedEndpoint(endpoint)
                 if endpoint.server_handle is not None:
-                    self._log_embedded_folder(endpoint)
+                    self._log_embedded_folder(endpoint.server_handle.folder)
             return shared
 
-    def _log_embedded_folder(self, endpoint: Endpoint) -> None:
-        folder = endpoint.connection_specs.embedded_folder
-        assert folder is not None  # noqa: S101  # only embedded servers have a handle
+    def _log_embedded_folder(self, folder: Path) -> None:
         logger.info("using embedded PostgreSQL folder=%s", folder)
         if self.settings.database_url.embedded_folder is not None:
             return
@@ -163,21 +162,16 @@ class PostgresBroker:
             logger.warning("another embedded server exists; set broker.database_url to share one folder=%s", other)
 
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
-        specs = shared.connection_specs
         pool_settings = self._pool_settings()
-        # A pooler keeps no session settings, and one of them switches the insert trigger off.
-        database = Database(specs.main, pool_settings)
+        database, direct = Database(shared.connection_spec, pool_settings), shared.connection_spec.direct
         tasks = TaskStore(database)
         return BrokerSession(
             endpoint=shared,
             database=database,
-            direct=specs.direct,
             tasks=tasks,
-            task_waiters=ResultWaiters(
-                specs.direct, tasks.results, channel=TASK_DONE_CHANNEL, is_done=is_task_terminal
-            ),
+            task_waiters=ResultWaiters(direct, tasks.results, channel=TASK_DONE_CHANNEL, is_done=is_task_terminal),
             run_waiters=ResultWaiters(
-                specs.direct,
+                direct,
                 WorkflowStore(database).run_results,
                 channel=WORKFLOW_DONE_CHANNEL,
                 is_done=is_run_terminal_or_paused,
@@ -216,7 +210,7 @@ class PostgresBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSession:
-    """Everything one event loop uses: its connection pool, the direct connection past a pooler, and its waiters.
+    """Everything one event loop uses: its connection pool and its waiters.
 
     Connections cannot move between loops, so each loop has a pool and, once it waits for results, a listener. Blocking
     calls from all threads share the session of the bridge's loop.
@@ -224,7 +218,6 @@ class BrokerSession:
 
     endpoint: SharedEndpoint
     database: Database
-    direct: ConnectionSpec
     tasks: TaskStore
     task_waiters: ResultWaiters[TaskResultRow]
     run_waiters: ResultWaiters[RunResultRow]
@@ -263,8 +256,8 @@ class SharedEndpoint:
         self._is_closed = False
 
     @property
-    def connection_specs(self) -> ConnectionSpecs:
-        return self._endpoint.connection_specs
+    def connection_spec(self) -> ConnectionSpec:
+        return self._endpoint.connection_spec
 
     @property
     def is_lost(self) -> bool:

@@ -46,7 +46,8 @@ class WorkerMonitor:
             raise ValueError("min_responses must be at least 1")
         ping = WorkerPing(target=None if target is None else parse_id(target), min_responses=min_responses)
         session = await self._broker.session()
-        async with open_ping(session.direct, reply_channel=ping.reply_channel, message=ping.message) as replies:
+        direct = session.database.connection_spec.direct
+        async with open_ping(direct, reply_channel=ping.reply_channel, message=ping.message) as replies:
             await ping.collect(replies, timeout_s)
         return list(ping.pongs.values())
 

@@ -33,8 +33,9 @@ from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.store.claims import ClaimStore
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, PoolSettings
-from horsies.store.endpoint import ConnectionSpecs, resolve_database
+from horsies.store.endpoint import migration_database, resolve_database
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
@@ -168,21 +169,21 @@ class Worker:
     async def _run(self, stack: AsyncExitStack) -> None:
         endpoint = await asyncio.to_thread(resolve_database, self._app.broker)
         stack.callback(endpoint.release)
-        parts, dispatcher = self._assemble(stack, endpoint.connection_specs)
+        parts, dispatcher = self._assemble(stack, endpoint.connection_spec)
         # Start the children before opening any connection: they would inherit it and keep it open.
         logger.info("starting %d children", self._worker.processes)
         await self._unless_stopped(parts.pool.start())
         parts.pool.broken.add_done_callback(self._on_pool_broken)
-        started_at = await self._unless_stopped(self._prepare(endpoint.connection_specs, parts))
+        started_at = await self._unless_stopped(self._prepare(endpoint.connection_spec, parts))
         if started_at is not None:  # None: stopped during the start
-            await self._serve(parts, dispatcher, endpoint.connection_specs, started_at)
+            await self._serve(parts, dispatcher, endpoint.connection_spec, started_at)
         if parts.pool.broken.done():
             parts.pool.broken.result()  # raises the error that broke the pool
 
     # Building the parts
 
-    def _assemble(self, stack: AsyncExitStack, specs: ConnectionSpecs) -> tuple[Parts, Dispatcher]:
-        database, heartbeat_database = self._open_databases(stack, specs)
+    def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Parts, Dispatcher]:
+        database, heartbeat_database = self._open_databases(stack, spec)
         parts = self._build_parts(database, heartbeat_database)
         parts.capacity, parts.releases = Capacity(parts), Releases(parts)
         dispatcher = Dispatcher(parts)
@@ -195,7 +196,7 @@ class Worker:
         stack.push_async_callback(parts.pool.kill_all, "the worker is stopping")
         return parts, dispatcher
 
-    def _open_databases(self, stack: AsyncExitStack, specs: ConnectionSpecs) -> tuple[Database, Database]:
+    def _open_databases(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Database, Database]:
         """Two connection pools to the same database: a general one, and a single connection for the heartbeats."""
         broker, worker = self._app.broker, self._worker
         settings = PoolSettings(
@@ -207,7 +208,7 @@ class Worker:
             check_idle=broker.pool_pre_ping,
             setting_name="broker.worker_pool_size",
         )
-        spec = replace(specs.main, force_generic_plan=True)
+        spec = replace(spec, force_generic_plan=True)
         database, heartbeat_database = Database(spec, settings), Database(spec, replace(settings, max_size=1))
         for opened in (database, heartbeat_database):
             stack.callback(opened.terminate)  # not close, which would wait for a server that may not answer
@@ -304,13 +305,13 @@ class Worker:
 
     # Start
 
-    async def _prepare(self, specs: ConnectionSpecs, parts: Parts) -> datetime:
+    async def _prepare(self, spec: ConnectionSpec, parts: Parts) -> datetime:
         """Migrate or check the schema, check that notifications arrive, and register; returns the start time."""
         backoff = Backoff(self._app.resilience, on_change=_log_unavailable)
         while True:
             try:
-                await self._migrate_or_check(specs)
-                await self._require_notifications(specs, parts.claims.database)
+                await self._migrate_or_check(spec)
+                await self._require_notifications(spec, parts.claims.database)
                 sent_at = time.monotonic()
                 started_at = await parts.worker_store.register(self.identity.registration(self._worker, self._app))
                 parts.fence.record_heartbeat(sent_at)
@@ -321,8 +322,8 @@ class Worker:
             else:
                 return started_at
 
-    async def _migrate_or_check(self, specs: ConnectionSpecs) -> None:
-        async with Database(replace(specs.direct, statement_timeout_s=None), PoolSettings(max_size=1)) as direct:
+    async def _migrate_or_check(self, spec: ConnectionSpec) -> None:
+        async with migration_database(spec) as direct:
             state = await schema_state(direct)
             is_empty = not state.applied
             if is_empty or self._app.broker.database_url.is_embedded or self._app.broker.auto_migrate:
@@ -331,10 +332,10 @@ class Worker:
             else:
                 state.check_current()
 
-    async def _require_notifications(self, specs: ConnectionSpecs, database: Database) -> None:
-        if not await is_notify_delivered(database, specs.direct, within_s=LISTEN_TIMEOUT_S):
+    async def _require_notifications(self, spec: ConnectionSpec, database: Database) -> None:
+        if not await is_notify_delivered(database, spec.direct, within_s=LISTEN_TIMEOUT_S):
             raise ConfigurationError(
-                f"no notifications received from {specs.direct.masked_url}",
+                f"no notifications received from {spec.direct.masked_url}",
                 code=ErrorCode.BROKER_INIT_FAILED,
                 hint="set broker.session_database_url to the address of the server itself, not of a pooler",
             )
@@ -353,9 +354,9 @@ class Worker:
 
     # Running and stopping
 
-    async def _serve(self, parts: Parts, dispatcher: Dispatcher, specs: ConnectionSpecs, started_at: datetime) -> None:
+    async def _serve(self, parts: Parts, dispatcher: Dispatcher, spec: ConnectionSpec, started_at: datetime) -> None:
         due_poller = DuePoller(parts)
-        notifications = Notifications(parts, specs.direct, probe_after_s=self._probe_after_s)
+        notifications = Notifications(parts, spec.direct, probe_after_s=self._probe_after_s)
         parts.expect_due_in = due_poller.expect_due_in
         dispatcher.wake()
         # In the order in which they are stopped: each may still need those after it.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
 
@@ -100,13 +101,19 @@ class ConnectionSpec:
     echo: bool = False
     """Log each statement at DEBUG, without its arguments, which may hold private data."""
     application_name: str = f"horsies {__version__}"
-    direct: ConnectionSpec | None = None
-    """Connection past the pooler, if there is one."""
+    direct_url: str | None = field(default=None, repr=False)
+    masked_direct_url: str | None = None
+    """Address past the pooler; None if it is the same."""
 
     @property
-    def logs_statements(self) -> bool:
-        """Whether `echo` is set here or the statement logger is set to DEBUG."""
-        return self.echo or _statement_logger.level == logging.DEBUG
+    def direct(self) -> ConnectionSpec:
+        """How to connect past any pooler, for LISTEN, migrations and locks."""
+        return replace(
+            self,
+            url=self.direct_url or self.url,
+            masked_url=self.masked_direct_url or self.masked_url,
+            is_pooled=False,
+        )
 
     @property
     def session_settings(self) -> dict[str, str]:
@@ -135,36 +142,24 @@ class ConnectionSpec:
             settings["statement_timeout"] = str(int(self.statement_timeout_s * 1000) + 1000)
         return settings
 
-    @property
-    def connect_arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = {
-            "dsn": self.url,
-            "timeout": CONNECT_TIMEOUT_S,
-            "server_settings": self.session_settings,
-            "connection_class": Connection,
-        }
-        # A cached statement lives in one server session, and a pooler changes sessions between transactions.
-        return {**arguments, "statement_cache_size": 0} if self.is_pooled else arguments
-
-    def configure(self, connection: Connection) -> None:
-        if self.keepalive is not None:
-            connection.keep_alive(self.keepalive)
-        if self.logs_statements:
-            connection.add_query_logger(_log_statement)
-
     async def connect(self) -> Connection:
-        """Open a connection outside any pool; the caller closes it."""
-        try:
-            connection = cast("Connection", await asyncpg.connect(**self.connect_arguments))
+        """Open a connection; the caller closes it. Its statements time out after `statement_timeout_s`."""
+        with translated_errors(self.masked_url):
+            connection = await asyncpg.connect(
+                self.url,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=self.statement_timeout_s,
+                server_settings=self.session_settings,
+                connection_class=Connection,
+                # A cached statement lives in one server session, and a pooler changes sessions between transactions.
+                statement_cache_size=0 if self.is_pooled else 100,
+            )
             if self.read_only:
                 await set_datetime_codec(connection)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            if is_database_error(error):
-                raise translate_error(error, where=self.masked_url) from error
-            raise
-        self.configure(connection)
+        if self.keepalive is not None:
+            connection.keep_alive(self.keepalive)
+        if self.echo or _statement_logger.level == logging.DEBUG:
+            connection.add_query_logger(_log_statement)
         return connection
 
 
@@ -180,7 +175,7 @@ def quote_identifier(identifier: str) -> str:
 # Driver errors
 
 # asyncpg raises InternalClientError if a connection dies in the middle of a statement.
-LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DRIVER_ERRORS = (asyncpg.PostgresError, OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 UNIQUE_VIOLATION = "23505"
 
@@ -223,8 +218,8 @@ _UNAVAILABLE_STATES = {
 _RETRYABLE_CLASSES = ("40", "53", "55", "57", "08")
 
 
-def translate_error(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
-    """The HorsiesError for a driver error; `where` is the masked URL of the database. Re-raises any other error."""
+def translate_error(error: Exception, *, where: str, expects_writes: bool = False) -> HorsiesError:
+    """The HorsiesError for a driver error; `where` is the masked URL of the database."""
     if expects_writes and isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return DatabaseUnreachable(f"{where} is a read-only standby", hint="promote it, or connect to the primary")
     if isinstance(error, asyncpg.PostgresError):
@@ -232,17 +227,19 @@ def translate_error(error: BaseException, *, where: str, expects_writes: bool = 
     if isinstance(error, TimeoutError):
         hint = "check that the server is running and reachable over the network"
         return DatabaseUnreachable(f"no answer in time from {where}", hint=hint)
-    if isinstance(error, LOST_CONNECTION):
-        hint = "check that the server is running and broker.database_url is correct"
-        if is_embedded_url(where):
-            hint = "the embedded server may be stopped; run: horsies db start"
-        return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=hint)
-    raise error
+    hint = "check that the server is running and broker.database_url is correct"
+    if is_embedded_url(where):
+        hint = "the embedded server may be stopped; run: horsies db start"
+    return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=hint)
 
 
-def is_database_error(error: BaseException) -> bool:
-    """Whether `translate_error` handles this error."""
-    return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
+@contextmanager
+def translated_errors(where: str, *, expects_writes: bool = False) -> Generator[None]:
+    """Raise driver errors inside the block as HorsiesErrors."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translate_error(error, where=where, expects_writes=expects_writes) from error
 
 
 def _translate_server_error(error: asyncpg.PostgresError, where: str) -> HorsiesError:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
@@ -15,13 +14,12 @@ import asyncpg
 from horsies.embedded import EmbeddedServer, ServerHandle
 from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.store.connection import (
-    LOST_CONNECTION,
+    DRIVER_ERRORS,
     Connection,
     ConnectionSpec,
     Keepalive,
-    is_database_error,
     quote_identifier,
-    translate_error,
+    translated_errors,
 )
 from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSettings, Transaction
 
@@ -29,20 +27,11 @@ if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSpecs:
-    """Two ways to one database: `main` for statements, `direct` (past any pooler) for LISTEN, migrations and locks."""
-
-    main: ConnectionSpec
-    direct: ConnectionSpec
-    embedded_folder: Path | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A resolved database. If it is the embedded server, it keeps running at least until `release`."""
 
-    connection_specs: ConnectionSpecs
+    connection_spec: ConnectionSpec
     server_handle: ServerHandle | None
 
     def release(self) -> None:
@@ -54,16 +43,16 @@ def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> En
     """Resolve the configured database; starts or joins the embedded server if it is that one. Blocks."""
     url = settings.database_url
     server_handle = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
-    return Endpoint(_make_specs(settings, server_handle, read_only=read_only), server_handle)
+    return Endpoint(_make_spec(settings, server_handle, read_only=read_only), server_handle)
 
 
 @asynccontextmanager
-async def resolved_database(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[ConnectionSpecs]:
+async def resolved_database(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[ConnectionSpec]:
     """Resolve the configured database; an embedded server keeps running until the block ends."""
     # In a thread: starting the embedded server, and stopping it as its last user, takes seconds.
     endpoint = await asyncio.to_thread(resolve_database, settings, read_only=read_only)
     try:
-        yield endpoint.connection_specs
+        yield endpoint.connection_spec
     finally:
         await asyncio.to_thread(endpoint.release)
 
@@ -78,30 +67,33 @@ async def open_database(
 ) -> AsyncGenerator[Database]:
     """Open the configured database; `direct` bypasses a pooler."""
     async with (
-        resolved_database(settings, read_only=read_only) as specs,
-        Database(specs.direct if direct else specs.main, pool_settings) as database,
+        resolved_database(settings, read_only=read_only) as spec,
+        Database(spec.direct if direct else spec, pool_settings) as database,
     ):
         yield database
 
 
 @asynccontextmanager
 async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
-    """Open the database for migrations: one direct connection without a statement timeout."""
-    async with resolved_database(settings) as specs:
-        # A migration may have to build an index on a large table.
-        spec = replace(specs.direct, statement_timeout_s=None)
-        async with Database(spec, PoolSettings(max_size=1)) as database:
-            yield database
+    """Open the database for migrations."""
+    async with resolved_database(settings) as spec, migration_database(spec) as database:
+        yield database
 
 
-def _make_specs(settings: PostgresConfig, server_handle: ServerHandle | None, *, read_only: bool) -> ConnectionSpecs:
+def migration_database(spec: ConnectionSpec) -> Database:
+    """One direct connection without a statement timeout: a migration may have to build an index on a large table."""
+    return Database(replace(spec.direct, statement_timeout_s=None), PoolSettings(max_size=1))
+
+
+def _make_spec(settings: PostgresConfig, server_handle: ServerHandle | None, *, read_only: bool) -> ConnectionSpec:
     keepalive = Keepalive(
         idle_s=settings.tcp_keepalives_idle,
         interval_s=settings.tcp_keepalives_interval,
         count=settings.tcp_keepalives_count,
         user_timeout_ms=settings.tcp_user_timeout_ms,
     )
-    base = ConnectionSpec(
+    session_url = settings.session_database_url
+    return ConnectionSpec(
         url=server_handle.url if server_handle else settings.database_url.reveal(),
         masked_url=server_handle.url if server_handle else settings.database_url.masked,
         schema=settings.schema,
@@ -109,13 +101,9 @@ def _make_specs(settings: PostgresConfig, server_handle: ServerHandle | None, *,
         read_only=read_only,
         keepalive=keepalive if settings.tcp_keepalives else None,
         echo=settings.echo,
+        direct_url=session_url.reveal() if session_url else None,
+        masked_direct_url=session_url.masked if session_url else None,
     )
-    direct = replace(base, is_pooled=False)
-    if settings.session_database_url is not None:
-        session = settings.session_database_url
-        direct = replace(direct, url=session.reveal(), masked_url=session.masked)
-    main = replace(base, direct=direct) if base.is_pooled else base
-    return ConnectionSpecs(main=main, direct=direct, embedded_folder=server_handle.folder if server_handle else None)
 
 
 # Temporary databases
@@ -152,17 +140,16 @@ async def savepoint(
     If the caller is not in a transaction, begins one and commits it.
     """
     connection = cast("Connection", caller_connection)
-    try:
-        async with _nested_transaction(connection), _search_path(connection, connection_spec.schema):
-            yield Transaction(connection, timeout_s=timeout_s)
-    except Exception as error:
-        # On an open connection an InterfaceError means misuse, for example two statements at once, not an outage.
-        if isinstance(error, asyncpg.InterfaceError) and not _is_closed(connection):
+    with translated_errors(connection_spec.masked_url):
+        try:
+            async with _nested_transaction(connection), _search_path(connection, connection_spec.schema):
+                yield Transaction(connection, timeout_s=timeout_s)
+        except asyncpg.InterfaceError as error:
+            if _is_closed(connection):
+                raise
+            # On an open connection it means misuse, for example two statements at once, not an outage.
             message = f"the given connection cannot be used: {error}"
             raise BrokerError(message, code=BrokerErrorCode.ENQUEUE_FAILED) from error
-        if is_database_error(error):
-            raise translate_error(error, where=connection_spec.masked_url) from error
-        raise
 
 
 @asynccontextmanager
@@ -185,7 +172,7 @@ async def _nested_transaction(connection: Connection) -> AsyncGenerator[None]:
         yield
     except BaseException:
         # If the rollback fails too, raise the first error, not this one.
-        with suppress(asyncpg.PostgresError, *LOST_CONNECTION):
+        with suppress(*DRIVER_ERRORS):
             undo = "ROLLBACK TO SAVEPOINT horsies_send; RELEASE SAVEPOINT horsies_send"
             await connection.execute(undo, timeout=CHECK_TIMEOUT_S)
         raise

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-import asyncpg
-
 from horsies.errors import DatabaseUnreachable, HorsiesError
 from horsies.store.connection import (
     CONNECT_TIMEOUT_S,
-    LOST_CONNECTION,
+    DRIVER_ERRORS,
     Connection,
     ConnectionSpec,
-    is_database_error,
-    translate_error,
+    translated_errors,
 )
 from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
@@ -96,7 +93,7 @@ class Listener:
             self._on_change(True)  # noqa: FBT003
             await ended.wait()
             self.failure = "connection closed"
-        except (asyncpg.PostgresError, *LOST_CONNECTION) as error:
+        except DRIVER_ERRORS as error:
             logger.debug("stopped listening: %s", error)
             self.failure = str(error) or type(error).__name__
         finally:
@@ -150,13 +147,9 @@ async def subscribe(connection_spec: ConnectionSpec, channel: str) -> AsyncGener
     subscription = Subscription(connection, connection_spec.masked_url)
     try:
         connection.add_termination_listener(subscription.on_disconnect)
-        await connection.add_listener(channel, subscription.on_notification)
+        with translated_errors(connection_spec.masked_url):
+            await connection.add_listener(channel, subscription.on_notification)
         yield subscription
-    except Exception as error:
-        # TimeoutError is an OSError too, but here it is the caller's own time limit.
-        if is_database_error(error) and not isinstance(error, TimeoutError):
-            raise translate_error(error, where=connection_spec.masked_url) from error
-        raise
     finally:
         # Removed first: our own terminate() is not a lost connection.
         connection.remove_termination_listener(subscription.on_disconnect)
@@ -169,7 +162,8 @@ async def open_ping(
 ) -> AsyncGenerator[Subscription]:
     """Ping all workers and listen for their replies."""
     async with subscribe(connection_spec, reply_channel) as replies:
-        await replies.connection.execute(NOTIFY.notify.sql, WORKER_PING_CHANNEL, message)
+        with translated_errors(connection_spec.masked_url):
+            await replies.connection.execute(NOTIFY.notify.sql, WORKER_PING_CHANNEL, message)
         yield replies
 
 

@@ -252,8 +252,8 @@ class RecoveryStore:
         held by an idle transaction on its own connection, past any pooler: a pooler may have a single server
         connection, and holding that one would block our own statements.
         """
-        direct = self.database.connection_spec.direct
-        lock_database = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
+        spec = self.database.connection_spec
+        lock_database = Database(spec.direct, PoolSettings(max_size=1)) if spec.is_pooled else self.database
         async with lock_database.lock_transaction() as transaction:
             return await work() if await transaction.fetch_single(RECOVERY.try_leader_lock) else None
 
