@@ -75,7 +75,7 @@ class Query(Generic[R]):
                     values[column] = convert(values[column])
         return [record(**values) for values in found]
 
-    @property
+    @cached_property
     def _is_tuple(self) -> bool:
         return isinstance(self.row_type, type) and issubclass(self.row_type, tuple)
 
