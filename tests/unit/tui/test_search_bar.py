@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from horsies_tui.keys import ScreenId
-from horsies_tui.screens.lists import FilteredListScreen
+from horsies_tui.screens.lists import ListScreen
 from tests.support.tui import eventually, running_app, screen_text
 
 
@@ -23,7 +23,7 @@ from tests.support.tui import eventually, running_app, screen_text
 async def test_only_rows_with_every_word_are_shown(screen_id: ScreenId, typed: str, shown: str, hidden: str) -> None:
     async with running_app(screen_id=screen_id) as pilot:
         await eventually(pilot, lambda: shown in screen_text(pilot) and hidden in screen_text(pilot))
-        screen = cast("FilteredListScreen", pilot.app.screen)
+        screen = cast("ListScreen[Any]", pilot.app.screen)
         count = len(screen.list.rows)
         await pilot.press("slash", *typed, "enter")
         await eventually(pilot, lambda: 0 < len(screen.list.rows) < count)

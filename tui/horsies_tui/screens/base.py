@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from horsies.errors import HorsiesError
 from horsies_ops.reads.changes import Topic
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.data.session import ConnectionState, ConnectionStatus
-from horsies_tui.format import format_age, format_seconds, format_time, plural, safe
+from horsies_tui.format import format_age, format_seconds, format_time, plural, safe, sanitize
 from horsies_tui.keys import ACTIONS_BY_METHOD, KeyScope, ScreenId, bindings
 from horsies_tui.messages import Fetched, FetchFailed
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
 from horsies_tui.widgets.page import Pane
+from horsies_tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import Overview
+    from horsies_ops.source import DataSource
     from horsies_tui.widgets.filter_bar import FilterBar
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
+
+R = TypeVar("R")
 
 
 class MainScreen(Screen[None]):
@@ -109,6 +114,18 @@ class MainScreen(Screen[None]):
         """Show these lines in the pane with this id."""
         self.query_one(f"#{name}", Pane).show(lines, title=title)
 
+    async def read(self, fetch: Callable[[DataSource], Awaitable[R]]) -> R | None:
+        """Read once, outside the live queries; None, after a notice, if that fails."""
+        source = self.context.source
+        if source is None:
+            self.notify("not connected", severity="warning")
+            return None
+        try:
+            return await fetch(source)
+        except HorsiesError as error:
+            self.notify(sanitize(error.message), severity="error", markup=False)
+            return None
+
     def copy_text(self, text: str, label: str) -> None:
         """Copy text to the operator's clipboard and show a toast."""
         copy_text(self, text, label)
@@ -172,6 +189,8 @@ class MainScreen(Screen[None]):
 
     def tick(self) -> None:
         """Redraw ages; called once a second while this screen is visible."""
+        for row_list in cast("Iterable[RowList[Any]]", self.query(RowList)):
+            row_list.tick()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         known = ACTIONS_BY_METHOD.get(action)

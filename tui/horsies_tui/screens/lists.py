@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from horsies.errors import HorsiesError
 from horsies_tui.data.context import AppContext
-from horsies_tui.format import sanitize
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.proposals.model import ProposalFactory, ProposalReport
 from horsies_tui.screens.base import MainScreen
@@ -20,31 +19,6 @@ if TYPE_CHECKING:
     pass
 
 T = TypeVar("T")
-
-
-class FilteredListScreen(MainScreen):
-    """A list with a search bar. A subclass yields `filter_bar`, shows `matching_rows` and redraws in `apply_search`."""
-
-    list: RowList[Any]
-
-    def __init__(self, context: AppContext) -> None:
-        super().__init__(context)
-        self.filter_bar = SearchBar(prompt=context.glyphs.prompt)
-
-    def apply_search(self) -> None:
-        """Redraw the rows after the search words changed."""
-        raise NotImplementedError
-
-    def matching_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Return the rows that contain every search word, in any column."""
-        words = self.filter_bar.filter.split()
-        return [row for row in rows if all(word in self.list.row_text(row) for word in words)]
-
-    def on_filter_bar_changed(self) -> None:
-        self.apply_search()
-
-    def step_back(self) -> bool:
-        return self.filter_bar.step_back()
 
 
 class ProposalRunner:
@@ -78,20 +52,16 @@ class ProposalRunner:
             self._screen.run_worker(preview, group="act", exit_on_error=False)
 
     async def _preview(self, make_proposal: ProposalFactory, *, is_dry_run: bool) -> None:
-        screen, context = self._screen, self._screen.context
+        context = self._screen.context
         try:
-            if context.source is None:
-                screen.notify("not connected", severity="warning")
-                return
-            dialog = ProposalDialog(
-                await make_proposal(context.source),
-                database_name=context.database_name,
-                requires_reason=context.settings.require_reason and not is_dry_run,
-                is_dry_run=is_dry_run,
-            )
-            screen.app.push_screen(dialog, self._on_dialog_closed)
-        except HorsiesError as error:
-            screen.notify(sanitize(error.message), severity="error", markup=False)
+            if (proposal := await self._screen.read(make_proposal)) is not None:
+                dialog = ProposalDialog(
+                    proposal,
+                    database_name=context.database_name,
+                    requires_reason=context.settings.require_reason and not is_dry_run,
+                    is_dry_run=is_dry_run,
+                )
+                self._screen.app.push_screen(dialog, self._on_dialog_closed)
         finally:
             # An open dialog needs no flag: the screen is not current below it.
             self._is_loading = False
@@ -103,37 +73,80 @@ class ProposalRunner:
             self._screen.context.queries.refresh()
 
 
-class SortedListScreen(FilteredListScreen, Generic[T]):
-    """A short list, loaded completely, with a detail pane for the row under the cursor.
+class Sorting(Generic[T]):
+    """The order of a list, which the user picks. Part of a screen."""
 
-    A subclass defines columns and sort keys, and a live query named `detail` that reads the current row.
+    def __init__(self, keys: Mapping[str, Callable[[T, datetime], Any]], order: SortOrder) -> None:
+        """`keys` are the columns to choose from; a key gets the row and the database time."""
+        self.order = order
+        self._keys = keys
+
+    def sort(self, rows: Sequence[T], now: datetime) -> list[T]:
+        """Sort the rows; rows with equal keys keep their order."""
+        key = self._keys[self.order.column]
+        return sorted(rows, key=lambda row: key(row, now), reverse=self.order.is_descending)
+
+    def pick(self, screen: MainScreen, on_picked: Callable[[], object]) -> None:
+        """Let the user pick the column; the current one again reverses the order."""
+
+        def set_column(column: str | None) -> None:
+            if column is not None:
+                self.order = self.order.with_column(column)
+                on_picked()
+
+        screen.app.push_screen(SortPicker(tuple(self._keys), self.order.column), set_column)
+
+
+class ListScreen(MainScreen, Generic[T]):
+    """A short list, loaded completely, with a search bar and a pane about the row under the cursor.
+
+    A subclass implements `show_detail` and `update_status`, and has a live query named `detail` that reads the current
+    row. The key `x` hides the rows for which `is_excluded` is true.
     """
 
-    sort_keys: ClassVar[Mapping[str, Callable[[Any], Any]]]
-
-    def __init__(self, context: AppContext, columns: Sequence[Column[T]], *, key: Callable[[T], Hashable]) -> None:
+    def __init__(
+        self,
+        context: AppContext,
+        columns: Sequence[Column[T]],
+        *,
+        key: Callable[[T], Hashable],
+        sorting: Sorting[T] | None = None,
+    ) -> None:
         super().__init__(context)
         self.list: RowList[T] = RowList(columns, key=key, context=context)
-        self.order = SortOrder(column=next(iter(self.sort_keys)))
-        self._rows: tuple[T, ...] = ()
+        self.filter_bar = SearchBar(prompt=context.glyphs.prompt)
+        self._sorting = sorting
+        self.rows: tuple[T, ...] = ()
+        """All rows, also hidden ones."""
+        self.hides_excluded = False
         self._cursor: Hashable = None
 
-    def show_rows(self, rows: Sequence[T]) -> None:
-        """Show these rows, replacing all others."""
-        self._rows = tuple(rows)
-        self.list.show(self.order.sort(self.matching_rows(self.visible_rows(self._rows)), self.sort_keys))
+    @property
+    def order_text(self) -> str:
+        return "" if self._sorting is None else str(self._sorting.order)
 
-    def apply_search(self) -> None:
-        self.show_rows(self._rows)
-        self.show_detail()
-
-    def visible_rows(self, rows: Sequence[T]) -> Sequence[T]:
-        """Return the rows that are not hidden by a toggle; all by default."""
-        return rows
+    def is_excluded(self, row: T) -> bool:  # noqa: ARG002  # for subclasses
+        return False
 
     def show_detail(self) -> None:
-        """Draw the detail pane of the row under the cursor from what has been read so far."""
+        """Draw the pane about the row under the cursor from what has been read so far."""
         raise NotImplementedError
+
+    def update_status(self) -> None:
+        raise NotImplementedError
+
+    def show_rows(self, rows: Iterable[T]) -> None:
+        """Show these rows, replacing all others: those that match the search, in order."""
+        self.rows = tuple(rows)
+        visible = [row for row in self.rows if not (self.hides_excluded and self.is_excluded(row))]
+        words = self.filter_bar.filter.split()
+        matching = [row for row in visible if all(word in self.list.row_text(row) for word in words)]
+        self.list.show(matching if self._sorting is None else self._sorting.sort(matching, self.context.clock.now()))
+        self.show_detail()
+        self.update_status()
+
+    def on_filter_bar_changed(self) -> None:
+        self.show_rows(self.rows)
 
     def on_row_list_cursor_moved(self) -> None:
         # Also posted when the content of the cursor's row changed; then the detail query refreshes by itself.
@@ -142,13 +155,13 @@ class SortedListScreen(FilteredListScreen, Generic[T]):
             self.context.queries.refresh("detail")
         self.show_detail()
 
-    def tick(self) -> None:
-        self.list.tick()
+    def step_back(self) -> bool:
+        return self.filter_bar.step_back()
 
     def action_view_sort(self) -> None:
-        self.app.push_screen(SortPicker(tuple(self.sort_keys), self.order.column), self._on_sort_picked)
+        if self._sorting is not None:
+            self._sorting.pick(self, lambda: self.show_rows(self.rows))
 
-    def _on_sort_picked(self, column: str | None) -> None:
-        if column is not None:
-            self.order = self.order.with_column(column)
-            self.show_rows(self._rows)
+    def action_view_exclude(self) -> None:
+        self.hides_excluded = not self.hides_excluded
+        self.show_rows(self.rows)

@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retention import CleanupSummary, RetentionCategory
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
@@ -27,7 +26,7 @@ from horsies_ops.reads.server import Storage, TableStorage
 from horsies_ops.reads.workers import MaintenanceStatus
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural, sanitize
+from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import ProposalFactory
@@ -315,9 +314,6 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
         no_worker = "no live worker runs maintenance" if status is not None and status.config is None else ""
         self.set_status("dry-run numbers", counted, no_worker, *(sweep.warnings if sweep is not None else ()))
 
-    def tick(self) -> None:
-        self.list.tick()
-
     @property
     def _selected_command(self) -> MaintenanceCommand:
         """The command of the item under the cursor."""
@@ -363,12 +359,7 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
             await save_rows(self, "log", rows, self.context.clock.now())
 
     async def _fetch_full_log(self) -> tuple[AuditRow, ...] | None:
-        source = self.context.source
-        try:
-            return None if source is None else await source.audit(limit=FULL_LOG_ROWS)
-        except HorsiesError as error:
-            self.notify(sanitize(error.message), severity="error", markup=False)
-            return None
+        return await self.read(lambda source: source.audit(limit=FULL_LOG_ROWS))
 
     def action_copy_cli(self) -> None:
         self.copy_text(f"horsies {self._selected_command} --dry-run", "the command")

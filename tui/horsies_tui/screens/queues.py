@@ -37,8 +37,9 @@ from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
+from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
 from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
@@ -72,14 +73,14 @@ def _oldest_sort_key(line: QueueLine) -> int:
     return 0 if line.row.oldest_due_age is None else line.row.oldest_due_age // _OLDEST_STEP
 
 
-QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
-    "OLDEST": _oldest_sort_key,
-    "QUEUE": lambda line: line.row.name,
-    "PRI": lambda line: -1 if line.row.priority is None else line.row.priority,
-    "PEND": lambda line: line.row.pending,
-    "RUN": lambda line: line.row.running,
-    "DONE/m": lambda line: line.row.finished_last_minute,
-    "FAIL/m": lambda line: line.row.failed_last_minute,
+QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine, datetime], Any]]] = {
+    "OLDEST": lambda line, _: _oldest_sort_key(line),
+    "QUEUE": lambda line, _: line.row.name,
+    "PRI": lambda line, _: -1 if line.row.priority is None else line.row.priority,
+    "PEND": lambda line, _: line.row.pending,
+    "RUN": lambda line, _: line.row.running,
+    "DONE/m": lambda line, _: line.row.finished_last_minute,
+    "FAIL/m": lambda line, _: line.row.failed_last_minute,
 }
 
 
@@ -186,13 +187,12 @@ def _pause_line(queue: QueueRow, now: datetime) -> str:
     return f"paused     {format_age(now - queue.paused_at)} ago by {queue.paused_by}{reason}"
 
 
-class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
+class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
     """List of queues with a detail pane for the queue under the cursor."""
 
-    sort_keys = QUEUE_SORT_KEYS
-
     def __init__(self, context: AppContext) -> None:
-        super().__init__(context, QUEUE_COLUMNS, key=lambda line: line.row.name)
+        sorting = Sorting(QUEUE_SORT_KEYS, SortOrder(column="OLDEST"))
+        super().__init__(context, QUEUE_COLUMNS, key=lambda line: line.row.name, sorting=sorting)
         self._proposals = ProposalRunner(self)
         self._detail: QueueDetail | None = None
 
@@ -207,7 +207,7 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
             LiveQuery(
                 name="queues",
                 fetch=self._fetch,
-                on_result=self._show_queues,
+                on_result=self.show_rows,
                 invalidated_by=topics,
                 poll_s=5.0,
                 min_interval_s=1.0,
@@ -230,11 +230,6 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
         line = self.list.current
         return None if line is None else await load_queue_detail(source, line.row.name)
 
-    def _show_queues(self, lines: tuple[QueueLine, ...]) -> None:
-        self.show_rows(lines)
-        self._update_status()
-        self.show_detail()
-
     def _show_queue_detail(self, detail: QueueDetail | None) -> None:
         self._detail = detail or self._detail
         self.show_detail()
@@ -247,10 +242,10 @@ class QueuesScreen(SortedListScreen[QueueLine], scope=ScreenId.QUEUES):
             lines = detail_lines(queue, detail, self.context.clock.now(), self.context.glyphs)
         self.show_pane("queue-detail", lines, title="" if queue is None else f" {queue.name} ")
 
-    def _update_status(self) -> None:
+    def update_status(self) -> None:
         counts = Counter(queue_health(line.row) for line in self.list.rows)
         by_health = [f"{format_count(counts[health])} {health}" for health in QueueHealth if counts[health]]
-        self.set_status(plural(len(self.list.rows), "queue"), str(self.order), *by_health)
+        self.set_status(plural(len(self.list.rows), "queue"), self.order_text, *by_health)
 
     def on_row_list_opened(self) -> None:
         if (line := self.list.current) is not None:

@@ -21,11 +21,11 @@ from horsies_tui.format import format_age, format_short_age, format_time, plural
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import FilteredListScreen
+from horsies_tui.screens.lists import ListScreen
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.page import Pane
-from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
+from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 RECENT_LIMIT: Final = 20
 NOT_CONFIGURED: Final = "not in local settings"
@@ -89,24 +89,30 @@ SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
 )
 
 
-class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
+def detail_lines(schedule: ScheduleRow, recent: str) -> list[str]:
+    """What a schedule sends, its next and last run; `recent` are the glyphs of its last tasks."""
+    at, task_id = schedule.last_run_at, short_id(schedule.last_task_id)
+    last = "never run" if at is None else f"last {format_time(at)} task {task_id}"
+    following = "no next run" if schedule.next_run_at is None else f"next {format_time(schedule.next_run_at)}"
+    return [
+        f"sends  {schedule.task_name or NOT_CONFIGURED}   {schedule_text(schedule)}",
+        f"{following}   {last}   {plural(schedule.run_count, 'run')}",
+        f"last {RECENT_LIMIT} tasks of this name  {recent}" if recent else "",
+    ]
+
+
+class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
     """List of schedules, next run first; they are changed in the settings, not here."""
 
     def __init__(self, context: AppContext) -> None:
-        super().__init__(context)
-        self.list: RowList[ScheduleRow] = RowList(SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, context=context)
-        self._schedules: tuple[ScheduleRow, ...] = ()
+        super().__init__(context, SCHEDULE_COLUMNS, key=lambda schedule: schedule.name)
         self._recent = ""
-        self._hides_disabled = False
 
     def body(self) -> ComposeResult:
         yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
         yield self.filter_bar
         yield self.list
         yield Pane(name="schedule", classes="section")
-
-    def on_mount(self) -> None:
-        self.list.focus()
 
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
@@ -118,7 +124,7 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
                 min_interval_s=2.0,
             ),
             LiveQuery(
-                name="recent",
+                name="detail",
                 fetch=self._fetch_recent,
                 on_result=self._show_recent,
                 invalidated_by=TASK_TOPICS,
@@ -135,67 +141,36 @@ class SchedulesScreen(FilteredListScreen, scope=ScreenId.SCHEDULES):
 
     def _show_recent(self, page: TaskPage) -> None:
         self._recent = status_glyphs(page.tasks, self.context.glyphs)
-        self._show_detail()
+        self.show_detail()
 
     def _show_schedules(self, rows: tuple[ScheduleRow, ...]) -> None:
+        self.set_class(not rows, "-no-schedules")
         # `due_in` changes with every read; the column computes it, so equal rows are not repainted.
-        self._schedules = tuple(replace(row, due_in=timedelta(0)) for row in rows)
-        self._show()
+        self.show_rows(replace(row, due_in=timedelta(0)) for row in rows)
 
-    def _show(self) -> None:
-        # `is_enabled` is None for a schedule that is not in the local settings: it stays visible.
-        listed = [row for row in self._schedules if not (self._hides_disabled and row.is_enabled is False)]
-        shown = self.matching_rows(listed)
-        self.list.show(shown)
-        self.set_class(not self._schedules, "-no-schedules")
-        self._show_detail()
-        hidden = len(self._schedules) - len(listed)
+    def is_excluded(self, row: ScheduleRow) -> bool:
+        # None for a schedule that is not in the local settings: it stays visible.
+        return row.is_enabled is False
+
+    def update_status(self) -> None:
+        hidden = sum(map(self.is_excluded, self.rows)) if self.hides_excluded else 0
         self.set_status(
-            plural(len(shown), "schedule"),
+            plural(len(self.list.rows), "schedule"),
             f"{hidden} disabled hidden" if hidden else "",
             "view only",
             f"clock offset {self.context.clock.offset.total_seconds():+.1f}s",
         )
 
-    def apply_search(self) -> None:
-        self._show()
-
-    def _show_detail(self) -> None:
+    def show_detail(self) -> None:
         row = self.list.current
-        if row is None:
-            self.show_pane("schedule", [], title="")
-            return
-        last = (
-            "never run"
-            if row.last_run_at is None
-            else f"last {format_time(row.last_run_at)} task {short_id(row.last_task_id)}"
-        )
-        following = f"next {format_time(row.next_run_at)}" if row.next_run_at is not None else "no next run"
         self.show_pane(
-            "schedule",
-            [
-                f"sends  {row.task_name or NOT_CONFIGURED}   {schedule_text(row)}",
-                f"{following}   {last}   {plural(row.run_count, 'run')}",
-                f"last {RECENT_LIMIT} tasks of this name  {self._recent}" if self._recent else "",
-            ],
-            title=row.name,
+            "schedule", [] if row is None else detail_lines(row, self._recent), title="" if row is None else row.name
         )
-
-    def tick(self) -> None:
-        self.list.tick()
-
-    def on_row_list_cursor_moved(self) -> None:
-        self._show_detail()
-        self.context.queries.refresh("recent")
 
     def on_row_list_opened(self) -> None:
         """List the tasks with the schedule's task name."""
         if (row := self.list.current) is not None and row.task_name is not None:
             self.post_message(ShowTasks(TaskFilter(names=(row.task_name,))))
-
-    def action_view_exclude(self) -> None:
-        self._hides_disabled = not self._hides_disabled
-        self._show()
 
     def action_copy_id(self) -> None:
         if (row := self.list.current) is not None:

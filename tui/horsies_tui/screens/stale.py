@@ -182,7 +182,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
         )
 
     def tick(self) -> None:
-        self.list.tick()
+        super().tick()
         self._show_evidence()
 
     def on_row_list_cursor_moved(self) -> None:

@@ -33,9 +33,10 @@ from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.sweep import propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
-from horsies_tui.screens.lists import ProposalRunner, SortedListScreen
+from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
@@ -60,14 +61,14 @@ _STATES: Final = {
     WorkerHealth.STOPPED: Cell("stopped", Tone.DIM),
 }
 
-WORKER_SORT_KEYS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
-    "HOST": lambda worker: (worker.hostname, worker.pid, worker.worker_id),
-    "RUN": lambda worker: worker.tasks_running,
-    "CPU": lambda worker: worker.cpu_percent or 0.0,
-    "MEM": lambda worker: worker.memory_percent or 0.0,
-    "BEAT": lambda worker: -worker.last_heartbeat_at.timestamp(),
-    "UP": lambda worker: -worker.started_at.timestamp(),
-    "STATE": lambda worker: list(WorkerHealth).index(worker_health(worker)),
+WORKER_SORT_KEYS: Final[Mapping[str, Callable[[WorkerRow, datetime], Any]]] = {
+    "HOST": lambda worker, _: (worker.hostname, worker.pid, worker.worker_id),
+    "RUN": lambda worker, _: worker.tasks_running,
+    "CPU": lambda worker, _: worker.cpu_percent or 0.0,
+    "MEM": lambda worker, _: worker.memory_percent or 0.0,
+    "BEAT": lambda worker, now: now - worker.last_heartbeat_at,
+    "UP": lambda worker, now: now - worker.started_at,
+    "STATE": lambda worker, _: list(WorkerHealth).index(worker_health(worker)),
 }
 
 
@@ -171,19 +172,15 @@ def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     ]
 
 
-class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
+class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
     """List of workers with a detail pane for the worker under the cursor."""
 
-    sort_keys = WORKER_SORT_KEYS
-
     def __init__(self, context: AppContext) -> None:
-        super().__init__(context, WORKER_COLUMNS, key=lambda worker: worker.worker_id)
-        # Picking the same column again reverses the order: hosts are sorted A to Z.
-        self.order = self.order.with_column(self.order.column)
+        sorting = Sorting(WORKER_SORT_KEYS, SortOrder(column="HOST", is_descending=False))
+        super().__init__(context, WORKER_COLUMNS, key=lambda worker: worker.worker_id, sorting=sorting)
         self._proposals = ProposalRunner(self)
         self.window = CHART_WINDOWS[2]
         self._detail: WorkerDetail | None = None
-        self._hides_dead = False
         self._pending_worker_id: UUID | None = None
 
     def body(self) -> ComposeResult:
@@ -219,21 +216,19 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
     def _show_workers(self, workers: tuple[WorkerRow, ...]) -> None:
         self.show_rows(workers)
         self._move_to_pending()
-        self._update_status()
-        self.show_detail()
 
     def _show_worker_detail(self, detail: WorkerDetail | None) -> None:
         self._detail = detail or self._detail
         self.show_detail()
 
-    def visible_rows(self, rows: Sequence[WorkerRow]) -> Sequence[WorkerRow]:
-        return [worker for worker in rows if worker.is_alive] if self._hides_dead else rows
+    def is_excluded(self, row: WorkerRow) -> bool:
+        return not row.is_alive
 
     def show_worker(self, worker_id: UUID) -> None:
         """Move the cursor to this worker, as soon as it is loaded."""
         # The worker may be lost: those must not be hidden now.
-        self._pending_worker_id, self._hides_dead = worker_id, False
-        self.show_rows(self._rows)
+        self._pending_worker_id, self.hides_excluded = worker_id, False
+        self.show_rows(self.rows)
         self._move_to_pending()
 
     def _move_to_pending(self) -> None:
@@ -250,16 +245,16 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
             lines = detail_lines(worker, detail, now, width=self.size.width, glyphs=self.context.glyphs)
         self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
-    def _update_status(self) -> None:
-        alive = [worker for worker in self._rows if worker.is_alive]
+    def update_status(self) -> None:
+        alive = [worker for worker in self.rows if worker.is_alive]
         busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
-        hidden = " (hidden)" if self._hides_dead else ""
+        hidden = " (hidden)" if self.hides_excluded else ""
         self.set_status(
             f"{len(alive)} up",
-            *(f"{count} {state}{hidden}" for state, count in count_not_alive(self._rows)),
+            *(f"{count} {state}{hidden}" for state, count in count_not_alive(self.rows)),
             f"{busy:,} of {slots:,} slots busy",
             f"[ ] window {format_short_age(self.window)}",
-            str(self.order),
+            self.order_text,
         )
 
     def on_row_list_opened(self) -> None:
@@ -272,11 +267,6 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
         options = worker and SweepOptions(worker_id=worker.worker_id)
         self._proposals.propose(options and partial(propose_sweep, options=options))
 
-    def action_view_exclude(self) -> None:
-        self._hides_dead = not self._hides_dead
-        self.show_rows(self._rows)
-        self._update_status()
-
     def action_nav_prev(self) -> None:
         self._set_window(max((window for window in CHART_WINDOWS if window < self.window), default=CHART_WINDOWS[0]))
 
@@ -285,7 +275,7 @@ class WorkersScreen(SortedListScreen[WorkerRow], scope=ScreenId.WORKERS):
 
     def _set_window(self, window: timedelta) -> None:
         self.window = window
-        self._update_status()
+        self.update_status()
         self.context.queries.refresh("detail")
 
     def action_copy_id(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -57,10 +57,6 @@ class SortOrder:
     def with_column(self, column: str) -> SortOrder:
         """Sort by this column, descending; the current column again reverses the direction."""
         return SortOrder(column=column, is_descending=not self.is_descending if column == self.column else True)
-
-    def sort(self, rows: Sequence[T], keys: Mapping[str, Callable[[T], Any]]) -> list[T]:
-        """Sort the rows; rows with equal keys keep their order."""
-        return sorted(rows, key=keys[self.column], reverse=self.is_descending)
 
     def __str__(self) -> str:
         return f"sorted by {self.column} {'descending' if self.is_descending else 'ascending'}"

@@ -13,7 +13,6 @@ from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Action
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import json_line
@@ -26,142 +25,32 @@ from horsies_tui.data import pages
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_count, format_day_time, plural, sanitize, short_id
+from horsies_tui.format import format_count, format_day_time, plural, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
 from horsies_tui.proposals.model import Proposal, ProposalFactory, propose_task_action, requeue_or_retry
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
-from horsies_tui.screens.lists import ProposalRunner
+from horsies_tui.screens.lists import ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import (
     ARGUMENTS_TITLE,
     NEWEST_FIRST,
-    SORT_COLUMNS,
     TASK_COLUMNS,
+    TASK_SORT_KEYS,
     ArgumentPreviews,
     export_tasks,
     preview_lines,
-    sort_keys,
 )
 from horsies_tui.system import save_rows
-from horsies_tui.widgets.dialogs import SortPicker
 from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
 from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import RowList
 
-PAYLOADS_QUERY: Final = "payloads"
-"""Name of the live query that runs `fetch_payloads`."""
 LOOKAHEAD_PAGES: Final = 4
+PAYLOADS_QUERY: Final = "payloads"
+"""Name of the live query that reads the argument previews."""
 ARGUMENTS_MIN_WIDTH: Final = 140
 """Below this width the ERROR column would be too narrow beside the arguments."""
-
-
-class TaskListScreen(MainScreen):
-    """Table of tasks: sorting, wide columns, argument previews, copy and export. A subclass loads the rows."""
-
-    def __init__(self, context: AppContext) -> None:
-        super().__init__(context)
-        self._argument_previews = ArgumentPreviews(context.settings)
-        self.list: RowList[TaskSummary] = RowList(
-            (*TASK_COLUMNS, self._argument_previews.column),
-            key=lambda task: task.id,
-            context=context,
-        )
-        self.order = NEWEST_FIRST
-
-    @property
-    def selected_ids(self) -> tuple[UUID, ...]:
-        """The marked tasks or, if there are none, the one under the cursor."""
-        return self.list.selection.selected
-
-    def on_mount(self) -> None:
-        self.list.set_wide(is_wide=self.context.state_file.state.is_wide)
-
-    def show_rows(self, rows: Sequence[TaskSummary]) -> None:
-        """Show the loaded rows in the chosen order; `rows` are sorted newest first."""
-        is_sorted = self.order == NEWEST_FIRST
-        self.list.show(rows if is_sorted else self.order.sort(rows, sort_keys(self.context.clock.now())))
-        self.request_argument_previews()
-
-    @property
-    def order_text(self) -> str:
-        """The order for the status line, unless it is the default."""
-        return "" if self.order == NEWEST_FIRST else f"{self.order}, loaded rows only"
-
-    async def fetch_payloads(self, source: DataSource) -> Mapping[UUID, PayloadPreview]:
-        """Load the argument previews of rows on and near the screen, if their column is visible."""
-        if ARGUMENTS_TITLE not in self.list.titles:
-            return {}
-        # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
-        return await source.payload_previews(self._argument_previews.missing(self.list.rows_around(LOOKAHEAD_PAGES)))
-
-    def add_payloads(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
-        self._argument_previews.add(payloads)
-        # The rows are the same; this repaints the cells whose preview has arrived.
-        self.list.show(self.list.rows)
-
-    def request_argument_previews(self) -> None:
-        """Refresh the payload query if visible rows lack a preview."""
-        if ARGUMENTS_TITLE in self.list.titles and self._argument_previews.missing(self.list.rows_around(1)):
-            self.context.queries.refresh(PAYLOADS_QUERY)
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.list.hide_columns(*(() if event.size.width >= ARGUMENTS_MIN_WIDTH else (ARGUMENTS_TITLE,)))
-
-    def action_view_wide(self) -> None:
-        self.list.set_wide(is_wide=not self.list.is_wide)
-        self.context.state_file.update(is_wide=self.list.is_wide)
-        self.request_argument_previews()
-
-    def action_nav_left(self) -> None:
-        self.list.scroll_columns(-1)
-
-    def action_nav_right(self) -> None:
-        self.list.scroll_columns(1)
-        self.request_argument_previews()
-
-    def action_view_max(self) -> None:
-        """Toggle between the list alone and the list with its panes."""
-        self.toggle_class("-list-only")
-
-    def action_view_sort(self) -> None:
-        self.app.push_screen(SortPicker(SORT_COLUMNS, self.order.column), self._on_sort_picked)
-
-    def _on_sort_picked(self, column: str | None) -> None:
-        if column is not None:
-            self.order = self.order.with_column(column)
-            self.context.queries.refresh("tasks")
-
-    @work(group="export", exit_on_error=False)
-    async def action_copy_json(self) -> None:
-        if (documents := await self.load_documents(self.selected_ids)) is not None:
-            self.copy_text(json_line(documents), "as JSON")
-
-    @work(group="export", exit_on_error=False)
-    async def action_export_rows(self) -> None:
-        """Save the marked rows or, without marks, all loaded rows to a file."""
-        task_ids = self.selected_ids if self.list.selection.marks else [row.id for row in self.list.rows]
-        if (documents := await self.load_documents(task_ids)) is not None:
-            await save_rows(self, "tasks", documents, self.context.clock.now())
-
-    async def load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
-        """Return these tasks as export documents; None, after a notice, if the database cannot be read."""
-        source = self.context.source
-        if source is None:
-            self.notify("not connected", severity="warning")
-            return None
-        try:
-            return await export_tasks(source, await self._load_rows(source, task_ids), self.context.settings)
-        except HorsiesError as error:
-            self.notify(sanitize(error.message), severity="error", markup=False)
-            return None
-
-    async def _load_rows(self, source: DataSource, task_ids: Sequence[UUID]) -> list[TaskSummary]:
-        """Return these tasks in order, reading those that are not in the list."""
-        tasks = {task.id: task for task in self.list.rows}
-        hidden_ids = [task_id for task_id in task_ids if task_id not in tasks]
-        tasks |= {task.id: task for task in await source.tasks_by_id(hidden_ids)} if hidden_ids else {}
-        return [tasks[task_id] for task_id in task_ids if task_id in tasks]
 
 
 class PageRequest(Enum):
@@ -174,7 +63,7 @@ class PageRequest(Enum):
     NEWER = auto()
 
 
-class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
+class TasksScreen(MainScreen, scope=ScreenId.TASKS):
     """Filter bar, task list and preview pane; on wide terminals a facet sidebar.
 
     While rows are marked, no rows are added or moved, so that the rows under the cursor and the marks stay in place.
@@ -184,9 +73,13 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         super().__init__(context)
         self.filter_bar = FilterBar(TASK_FILTER, prompt=context.glyphs.prompt)
         self.window = TaskWindow()
+        self._previews = ArgumentPreviews(context.settings)
+        columns = (*TASK_COLUMNS, self._previews.column)
+        self.list: RowList[TaskSummary] = RowList(columns, key=lambda task: task.id, context=context)
+        self._sorting = Sorting(TASK_SORT_KEYS, NEWEST_FIRST)
+        self._proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
-        self._proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._all_matching_selected = False
         """Whether all tasks that match the filter are selected, loaded or not."""
 
@@ -198,12 +91,22 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         yield Pane(name="preview")
 
     def on_mount(self) -> None:
-        """Restore the last filter used with this database."""
+        """Restore the last filter used with this database, and the width of the list."""
+        self.list.set_wide(is_wide=self.context.state_file.state.is_wide)
         match parse_filter(self.context.state_file.state.filters.get(self.context.database_name, "")):
             case TaskFilter() as task_filter:
                 self.filter_bar.set_filter(task_filter)
             case _:
                 return
+
+    @property
+    def selected_ids(self) -> tuple[UUID, ...]:
+        """The marked tasks or, if there are none, the one under the cursor."""
+        return self.list.selection.selected
+
+    @property
+    def _is_newest_first(self) -> bool:
+        return self._sorting.order == NEWEST_FIRST
 
     @property
     def filter(self) -> TaskFilter:
@@ -231,7 +134,7 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
                 poll_s=60.0,
                 min_interval_s=10.0,
             ),
-            LiveQuery(name=PAYLOADS_QUERY, fetch=self.fetch_payloads, on_result=self.add_payloads, poll_s=60.0),
+            LiveQuery(name=PAYLOADS_QUERY, fetch=self._fetch_previews, on_result=self._add_previews, poll_s=60.0),
         )
 
     async def _fetch_page(self, source: DataSource) -> TaskWindow:
@@ -255,6 +158,16 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             case PageRequest.RELOAD:
                 return await pages.reload(source, window, cursor=self.list.selection.cursor)
 
+    async def _fetch_previews(self, source: DataSource) -> Mapping[UUID, PayloadPreview]:
+        # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
+        missing = self._previews.missing(self.list, pages=LOOKAHEAD_PAGES)
+        return await source.payload_previews(missing) if missing else {}
+
+    def _add_previews(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
+        self._previews.add(payloads)
+        # The rows are the same; this repaints the cells whose preview has arrived.
+        self.list.show(self.list.rows)
+
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
         return None if current is None else await source.task(current.id)
@@ -271,7 +184,9 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         if deleted := self.list.selection.marks & window.deleted_ids:
             self.list.selection.unmark(tuple(deleted))
             self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
-        self.show_rows(window.rows)
+        now = self.context.clock.now()
+        self.list.show(window.rows if self._is_newest_first else self._sorting.sort(window.rows, now))
+        self._request_previews()
         # In an empty list the user cannot scroll to an end, so the search for newer rows continues by itself.
         if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
             self._request_page(PageRequest.NEWER)
@@ -307,7 +222,8 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             marked = f"{len(marks)} marked" + (f", {hidden} not in this list" if hidden else "")
             self.set_status(marked, plural(len(window.rows), "row"), "HELD while rows are marked", newer)
         else:
-            self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent_text(), self.order_text, newer)
+            order = "" if self._is_newest_first else f"{self._sorting.order}, loaded rows only"
+            self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent_text(), order, newer)
 
     def _extent_text(self) -> str:
         """Say whether there are more rows to load, and how far back or forward a slow search has come."""
@@ -320,12 +236,9 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
             return "nothing matches" if not self.filter.is_empty else "no tasks yet"
         return "more below" if self.window.has_older else "no more below"
 
-    def tick(self) -> None:
-        self.list.tick()
-
     def on_row_list_cursor_moved(self) -> None:
         self.context.queries.refresh("detail")
-        self.request_argument_previews()
+        self._request_previews()
 
     def on_row_list_marks_changed(self) -> None:
         self._all_matching_selected = False
@@ -367,6 +280,11 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
     def _request_page(self, page_request: PageRequest) -> None:
         self._page_request = page_request
         self.context.queries.refresh("tasks")
+
+    def _request_previews(self) -> None:
+        """Read argument previews if visible rows lack them."""
+        if self._previews.missing(self.list):
+            self.context.queries.refresh(PAYLOADS_QUERY)
 
     def step_back(self) -> bool:
         """Leave the filter bar or sidebar, then clear the filter, then the marks."""
@@ -440,8 +358,51 @@ class TasksScreen(TaskListScreen, scope=ScreenId.TASKS):
         if not self._refuse_all_matching():
             self.copy_text("\n".join(map(str, self.selected_ids)), "ids")
 
-    async def load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
-        return None if self._refuse_all_matching() else await super().load_documents(task_ids)
+    def on_resize(self, event: events.Resize) -> None:
+        self.list.hide_columns(*(() if event.size.width >= ARGUMENTS_MIN_WIDTH else (ARGUMENTS_TITLE,)))
+
+    def action_view_wide(self) -> None:
+        self.list.set_wide(is_wide=not self.list.is_wide)
+        self.context.state_file.update(is_wide=self.list.is_wide)
+        self._request_previews()
+
+    def action_nav_left(self) -> None:
+        self.list.scroll_columns(-1)
+
+    def action_nav_right(self) -> None:
+        self.list.scroll_columns(1)
+        self._request_previews()
+
+    def action_view_max(self) -> None:
+        """Toggle between the list alone and the list with its panes."""
+        self.toggle_class("-list-only")
+
+    def action_view_sort(self) -> None:
+        self._sorting.pick(self, lambda: self.context.queries.refresh("tasks"))
+
+    @work(group="export", exit_on_error=False)
+    async def action_copy_json(self) -> None:
+        if (documents := await self._load_documents(self.selected_ids)) is not None:
+            self.copy_text(json_line(documents), "as JSON")
+
+    @work(group="export", exit_on_error=False)
+    async def action_export_rows(self) -> None:
+        """Save the marked rows or, without marks, all loaded rows to a file."""
+        task_ids = self.selected_ids if self.list.selection.marks else [row.id for row in self.list.rows]
+        if (documents := await self._load_documents(task_ids)) is not None:
+            await save_rows(self, "tasks", documents, self.context.clock.now())
+
+    async def _load_documents(self, task_ids: Sequence[UUID]) -> list[dict[str, Any]] | None:
+        """Return these tasks as export documents; None, after a notice, if they cannot be read."""
+        listed, settings = {task.id: task for task in self.list.rows}, self.context.settings
+
+        async def load(source: DataSource) -> list[dict[str, Any]]:
+            hidden_ids = [task_id for task_id in task_ids if task_id not in listed]
+            hidden = await source.tasks_by_id(hidden_ids) if hidden_ids else ()
+            tasks = listed | {task.id: task for task in hidden}
+            return await export_tasks(source, [tasks[task_id] for task_id in task_ids if task_id in tasks], settings)
+
+        return None if self._refuse_all_matching() else await self.read(load)
 
     def _refuse_all_matching(self) -> bool:
         """Refuse to copy or export while all matching tasks are selected, since some are not loaded."""

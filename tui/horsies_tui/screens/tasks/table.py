@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,7 +16,7 @@ from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import compact_json, redact, task_arguments
-from horsies_tui.widgets.row_list import Cell, Column, Tone
+from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
@@ -106,25 +106,21 @@ TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
 NEWEST_FIRST: Final = SortOrder(column="AGE", is_descending=False)
 """The order in which pages are read; any other order covers the loaded rows only."""
 
-SORT_COLUMNS: Final = ("AGE", "TASK", "QUEUE", "STATUS", "ATT", "HB", "WAIT", "PRIO", "ERROR")
-
 _NEVER: Final = timedelta(-1)
 
-
-def sort_keys(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
-    """Return the sort key of each column; missing values sort lowest."""
-    return {
-        # Ids are UUIDv7, so their order is that of sending.
-        "AGE": lambda task: -task.id.int,
-        "TASK": lambda task: task.name,
-        "QUEUE": lambda task: task.queue,
-        "STATUS": lambda task: task.status,
-        "ATT": lambda task: task.attempt_count,
-        "HB": lambda task: silence(task, now) or _NEVER,
-        "WAIT": lambda task: wait_time(task, now) or _NEVER,
-        "PRIO": lambda task: task.priority,
-        "ERROR": lambda task: task.error_code or "",
-    }
+TASK_SORT_KEYS: Final[Mapping[str, Callable[[TaskSummary, datetime], Any]]] = {
+    # Ids are UUIDv7, so their order is that of sending.
+    "AGE": lambda task, _: -task.id.int,
+    "TASK": lambda task, _: task.name,
+    "QUEUE": lambda task, _: task.queue,
+    "STATUS": lambda task, _: task.status,
+    "ATT": lambda task, _: task.attempt_count,
+    "HB": lambda task, now: silence(task, now) or _NEVER,
+    "WAIT": lambda task, now: wait_time(task, now) or _NEVER,
+    "PRIO": lambda task, _: task.priority,
+    "ERROR": lambda task, _: task.error_code or "",
+}
+"""Missing values sort lowest."""
 
 
 # Argument previews
@@ -144,9 +140,10 @@ class ArgumentPreviews:
     def _text(self, task: TaskSummary) -> str:
         return self._previews.get(task.id, "")
 
-    def missing(self, tasks: Iterable[TaskSummary]) -> list[UUID]:
-        """Return the ids of the tasks without a cached preview."""
-        return [task.id for task in tasks if task.id not in self._previews]
+    def missing(self, rows: RowList[TaskSummary], *, pages: int = 1) -> list[UUID]:
+        """Return the tasks without a preview on the screen and this many pages around it, if the column is visible."""
+        near = rows.rows_around(pages) if ARGUMENTS_TITLE in rows.titles else ()
+        return [task.id for task in near if task.id not in self._previews]
 
     def add(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
         if len(self._previews) > MAX_PREVIEWS:

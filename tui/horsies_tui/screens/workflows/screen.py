@@ -156,8 +156,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.set_status(plural(len(self.run_list.rows), "run"), extent)
 
     def tick(self) -> None:
-        self.run_list.tick()
-        self.node_list.tick()
+        super().tick()
         self._draw_header()
 
     @property
