@@ -26,13 +26,7 @@ class QueryHarness:
         self.max_concurrent = 0
         self._concurrent = 0
         self.drawn: list[int] = []
-        query = LiveQuery(
-            name="tasks",
-            fetch=self._fetch,
-            on_result=self.drawn.append,
-            invalidated_by=frozenset({Topic.STATUS_CHANGE}),
-            **fields,
-        )
+        query = LiveQuery("tasks", self._fetch, self.drawn.append, frozenset({Topic.STATUS_CHANGE}), **fields)
         self.queries.set_queries([query], self.messages.put_nowait)
         self.queries.connect(DemoSource(frozen_system(10), read_only=False, pace_s=None))
 

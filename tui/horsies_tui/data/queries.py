@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -38,7 +38,7 @@ _LOGGED_TOPICS: Final = frozenset({Topic.TASK_NEW, Topic.STATUS_CHANGE, Topic.WO
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LiveQuery(Generic[T]):
     """A query of a screen, what draws its result, and the topics whose changes invalidate it."""
 
@@ -47,6 +47,7 @@ class LiveQuery(Generic[T]):
     on_result: Callable[[T], object]
     """Called by the visible screen. Results are immutable."""
     invalidated_by: frozenset[Topic] = frozenset()
+    _: KW_ONLY
     poll_s: float = 15.0
     """Fetched again after this time even without a change."""
     min_interval_s: float = 0.0

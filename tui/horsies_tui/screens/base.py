@@ -134,10 +134,10 @@ class MainScreen(Screen[None]):
         """Replace the running live queries by those of this screen."""
         # Every screen needs the overview: its tabs show the number of stale tasks.
         overview = LiveQuery(
-            name="overview",
-            fetch=lambda source: source.overview(),
-            on_result=self.show_overview,
-            invalidated_by=TASK_TOPICS,
+            "overview",
+            lambda source: source.overview(),
+            self.show_overview,
+            TASK_TOPICS,
             min_interval_s=self.overview_min_interval_s,
         )
         self.context.queries.set_queries([*self.live_queries(), overview], self.post_message)

@@ -165,12 +165,12 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         context = self.context
         return (
             LiveQuery(
-                name="events",
-                fetch=lambda source: load_event_stream(
+                "events",
+                lambda source: load_event_stream(
                     source, context.queries.change_log, context.clock, self.stream.known_tasks
                 ),
-                on_result=self._show_stream,
-                invalidated_by=topics,
+                self._show_stream,
+                topics,
                 min_interval_s=0.5,
                 poll_s=5.0,
             ),

@@ -265,32 +265,27 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
-                name="sweep",
-                fetch=lambda source: source.stale_candidates(),
-                on_result=lambda report: self._show_items(replace(self.data, sweep=report)),
-                invalidated_by=TASK_TOPICS,
+                "sweep",
+                lambda source: source.stale_candidates(),
+                lambda report: self._show_items(replace(self.data, sweep=report)),
+                TASK_TOPICS,
                 min_interval_s=5.0,
             ),
             LiveQuery(
-                name="maintenance status",
-                fetch=lambda source: source.maintenance_status(),
-                on_result=lambda status: self._show_items(replace(self.data, maintenance_status=status)),
-                invalidated_by=frozenset({Topic.EVENT}),
+                "maintenance status",
+                lambda source: source.maintenance_status(),
+                lambda status: self._show_items(replace(self.data, maintenance_status=status)),
+                frozenset({Topic.EVENT}),
                 min_interval_s=5.0,
             ),
             # Polled rarely: counting old rows is slow in a large table.
+            LiveQuery("cleanup", lambda source: source.cleanup_candidates(), self._show_cleanup, poll_s=60.0),
+            LiveQuery("storage", lambda source: source.storage(), self._show_storage, poll_s=30.0),
             LiveQuery(
-                name="cleanup",
-                fetch=lambda source: source.cleanup_candidates(),
-                on_result=self._show_cleanup,
-                poll_s=60.0,
-            ),
-            LiveQuery(name="storage", fetch=lambda source: source.storage(), on_result=self._show_storage, poll_s=30.0),
-            LiveQuery(
-                name="log",
-                fetch=lambda source: source.audit(limit=LOG_ROWS),
-                on_result=self._show_log,
-                invalidated_by=TASK_TOPICS | {Topic.EVENT},
+                "log",
+                lambda source: source.audit(limit=LOG_ROWS),
+                self._show_log,
+                TASK_TOPICS | {Topic.EVENT},
                 min_interval_s=2.0,
             ),
         )

@@ -204,21 +204,8 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.EVENT}
         return (
-            LiveQuery(
-                name="queues",
-                fetch=self._fetch,
-                on_result=self.show_rows,
-                invalidated_by=topics,
-                poll_s=5.0,
-                min_interval_s=1.0,
-            ),
-            LiveQuery(
-                name="detail",
-                fetch=self._fetch_detail,
-                on_result=self._show_queue_detail,
-                invalidated_by=TASK_TOPICS,
-                min_interval_s=3.0,
-            ),
+            LiveQuery("queues", self._fetch, self.show_rows, topics, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery("detail", self._fetch_detail, self._show_queue_detail, TASK_TOPICS, min_interval_s=3.0),
         )
 
     async def _fetch(self, source: DataSource) -> tuple[QueueLine, ...]:

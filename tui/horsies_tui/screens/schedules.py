@@ -117,19 +117,13 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
-                name="schedules",
-                fetch=lambda source: source.list_schedules(),
-                on_result=self._show_schedules,
-                invalidated_by=TASK_TOPICS,
+                "schedules",
+                lambda source: source.list_schedules(),
+                self._show_schedules,
+                TASK_TOPICS,
                 min_interval_s=2.0,
             ),
-            LiveQuery(
-                name="detail",
-                fetch=self._fetch_recent,
-                on_result=self._show_recent,
-                invalidated_by=TASK_TOPICS,
-                min_interval_s=2.0,
-            ),
+            LiveQuery("detail", self._fetch_recent, self._show_recent, TASK_TOPICS, min_interval_s=2.0),
         )
 
     async def _fetch_recent(self, source: DataSource) -> TaskPage:

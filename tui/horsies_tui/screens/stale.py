@@ -113,20 +113,14 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
         return (
             # Polled as well: a task going stale sends no notification.
             LiveQuery(
-                name="stale",
-                fetch=lambda source: load_stale_candidates(source, self.options),
-                on_result=self._show,
-                invalidated_by=topics,
+                "stale",
+                lambda source: load_stale_candidates(source, self.options),
+                self._show,
+                topics,
                 min_interval_s=1.0,
                 poll_s=5.0,
             ),
-            LiveQuery(
-                name="detail",
-                fetch=self._fetch_detail,
-                on_result=self._show_detail,
-                invalidated_by=TASK_TOPICS,
-                min_interval_s=1.0,
-            ),
+            LiveQuery("detail", self._fetch_detail, self._show_detail, TASK_TOPICS, min_interval_s=1.0),
         )
 
     async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:

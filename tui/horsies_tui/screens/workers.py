@@ -191,22 +191,8 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            LiveQuery(
-                name="workers",
-                fetch=load_workers,
-                on_result=self._show_workers,
-                invalidated_by=topics,
-                poll_s=5.0,
-                min_interval_s=1.0,
-            ),
-            LiveQuery(
-                name="detail",
-                fetch=self._fetch_detail,
-                on_result=self._show_worker_detail,
-                invalidated_by=topics,
-                poll_s=5.0,
-                min_interval_s=1.0,
-            ),
+            LiveQuery("workers", load_workers, self._show_workers, topics, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery("detail", self._fetch_detail, self._show_worker_detail, topics, poll_s=5.0, min_interval_s=1.0),
         )
 
     async def _fetch_detail(self, source: DataSource) -> WorkerDetail | None:

@@ -259,7 +259,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         # Polled as well: a task going stale sends no notification.
-        return (LiveQuery(name="task", fetch=self._fetch, on_result=self._show, invalidated_by=topics, poll_s=5.0),)
+        return (LiveQuery("task", self._fetch, self._show, topics, poll_s=5.0),)
 
     async def _fetch(self, source: DataSource) -> RenderedTask:
         # Copied: `[` and `]` may change it during the read.

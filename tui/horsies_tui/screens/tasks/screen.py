@@ -117,24 +117,24 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         # Facet counts are kept current only while the sidebar shows them.
         facet_topics = TASK_TOPICS if self.has_class("-widest") else frozenset[Topic]()
         return (
-            LiveQuery(name="tasks", fetch=self._fetch_page, on_result=self._show, invalidated_by=topics),
+            LiveQuery("tasks", self._fetch_page, self._show, topics),
             LiveQuery(
-                name="count",
-                fetch=lambda source: source.count_tasks(self.filter),
-                on_result=self._show_count,
-                invalidated_by=TASK_TOPICS,
+                "count",
+                lambda source: source.count_tasks(self.filter),
+                self._show_count,
+                TASK_TOPICS,
                 min_interval_s=1.0,
             ),
-            LiveQuery(name="detail", fetch=self._fetch_detail, on_result=self._show_preview, invalidated_by=topics),
+            LiveQuery("detail", self._fetch_detail, self._show_preview, topics),
             LiveQuery(
-                name="facets",
-                fetch=lambda source: source.facets(self._filter_without_facets()),
-                on_result=self._show_facets,
-                invalidated_by=facet_topics,
+                "facets",
+                lambda source: source.facets(self._filter_without_facets()),
+                self._show_facets,
+                facet_topics,
                 poll_s=60.0,
                 min_interval_s=10.0,
             ),
-            LiveQuery(name=PAYLOADS_QUERY, fetch=self._fetch_previews, on_result=self._add_previews, poll_s=60.0),
+            LiveQuery(PAYLOADS_QUERY, self._fetch_previews, self._add_previews, poll_s=60.0),
         )
 
     async def _fetch_page(self, source: DataSource) -> TaskWindow:

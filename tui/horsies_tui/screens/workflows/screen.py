@@ -75,19 +75,13 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
             LiveQuery(
-                name="runs",
-                fetch=lambda source: source.list_workflows(self.filter_bar.filter, limit=self._run_limit),
-                on_result=self._show_runs,
-                invalidated_by=RUN_TOPICS,
+                "runs",
+                lambda source: source.list_workflows(self.filter_bar.filter, limit=self._run_limit),
+                self._show_runs,
+                RUN_TOPICS,
                 min_interval_s=1.0,
             ),
-            LiveQuery(
-                name="run",
-                fetch=self._fetch_run,
-                on_result=self._show_loaded_run,
-                invalidated_by=RUN_TOPICS,
-                min_interval_s=0.5,
-            ),
+            LiveQuery("run", self._fetch_run, self._show_loaded_run, RUN_TOPICS, min_interval_s=0.5),
         )
 
     async def _fetch_run(self, source: DataSource) -> LoadedRun:
