@@ -340,7 +340,7 @@ class DemoSource:
         now, queues, errors = self.system.now(), await self.list_queues(), await self.error_summary(DAY)
         tasks = self.system.tasks.values()
         counts, runs = Counter(task.status for task in tasks), Counter(run.status for run in self.system.runs.values())
-        stale = Counter(task.task.status for task in self._in_flight(_DEFAULT_OPTIONS) if not task.is_fresh)
+        stale = Counter(task.row.status for task in self._in_flight(_DEFAULT_OPTIONS) if not task.is_fresh)
         ages = {
             status: max(
                 (now - task.claimed_at for task in self.system.in_state(status) if task.claimed_at), default=None

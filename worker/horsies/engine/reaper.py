@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.engine import events
 from horsies.errors import format_one_line, is_transient
-from horsies.model.recovery.fleet import HeartbeatSeries, PassCandidate, SweepOptions, WorkerObserver, should_run_pass
+from horsies.model.recovery.fleet import HeartbeatSeries, SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import clean, clean_heartbeats
@@ -89,10 +89,7 @@ class Reaper:
         series = self._parts.health.series
         fleet = await self._store.fleet()
         observer = self._observer(series, fleet.now)
-        candidate = PassCandidate(
-            worker_id=observer.worker_id, config=observer.config, listening_since=observer.listening_since
-        )
-        if not should_run_pass(candidate, fleet):
+        if not should_run_pass(observer, fleet):
             return
         if not await self._store.with_leader_lock(lambda: self._sweep(observer)):
             return  # another process is sweeping

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from horsies.codec.results import error_document
@@ -19,7 +19,6 @@ from horsies.model.recovery.decision import (
     Expire,
     Hold,
     Leave,
-    LiveTask,
     RecoveryContext,
     RecoveryReason,
     Requeue,
@@ -28,12 +27,22 @@ from horsies.model.recovery.decision import (
     recovery_reason,
 )
 from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
-from horsies.model.retry import Cancel, Fail, Retry, stored_policy
+from horsies.model.retry import Cancel, Fail, Retry
 from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 from horsies.recovery.hooks import HookAnswer
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
 from horsies.store.recovery import RecoveryEvent, RecoveryUpdate, StaleRow
+
+_KINDS: Final[Mapping[type[Decision], DecisionKind]] = {
+    Requeue: DecisionKind.REQUEUE,
+    Retry: DecisionKind.RETRY,
+    Fail: DecisionKind.FAIL,
+    Cancel: DecisionKind.FAIL,  # shown as a failure with the code TASK_CANCELLED
+    Expire: DecisionKind.EXPIRE,
+    Hold: DecisionKind.HOLD,
+    Leave: DecisionKind.LEAVE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,6 @@ class StaleTask:
     """A task that may be stale, with its evidence and the decision about it."""
 
     row: StaleRow
-    task: LiveTask
     evidence: Evidence
     effective_policy: EffectivePolicy
     decision: Decision
@@ -49,15 +57,14 @@ class StaleTask:
 
     @classmethod
     def from_row(cls, row: StaleRow, policy: EffectivePolicy) -> StaleTask:
-        task = _live_task(row)
         evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_task_owner(row), listening=policy.listening)
-        decision = decide(task, evidence, policy.policy, row.now)
-        return cls(row=row, task=task, evidence=evidence, effective_policy=policy, decision=decision)
+        decision = decide(row, evidence, policy.policy, row.now)
+        return cls(row=row, evidence=evidence, effective_policy=policy, decision=decision)
 
     def with_hook_answer(self, answered: HookAnswer) -> StaleTask:
         """Decide again with the answer of a hook."""
         evidence = replace(self.evidence, hook_answer=answered.answer)
-        decision = decide(self.task, evidence, self.effective_policy.policy, self.row.now)
+        decision = decide(self.row, evidence, self.effective_policy.policy, self.row.now)
         return replace(self, evidence=evidence, decision=decision, hook=answered.hook)
 
     @property
@@ -66,21 +73,7 @@ class StaleTask:
 
     @property
     def kind(self) -> DecisionKind:
-        match self.decision:
-            case Requeue():
-                return DecisionKind.REQUEUE
-            case Retry():
-                return DecisionKind.RETRY
-            case Fail() | Cancel():
-                return DecisionKind.FAIL
-            case Expire():
-                return DecisionKind.EXPIRE
-            case Hold():
-                return DecisionKind.HOLD
-            case Leave():
-                return DecisionKind.LEAVE
-            case _:
-                assert_never(self.decision)
+        return _KINDS[type(self.decision)]
 
     @property
     def changes_state(self) -> bool:
@@ -108,7 +101,7 @@ class StaleTask:
 
     @property
     def threshold(self) -> timedelta:
-        return self.effective_policy.policy.threshold(self.task, self.evidence.owner)
+        return self.effective_policy.policy.threshold(self.row, self.evidence.owner)
 
     def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
         """Build the argument of recovery hooks."""
@@ -127,12 +120,12 @@ class StaleTask:
             task_id=row.id,
             task_name=row.task_name,
             queue_name=row.queue_name,
-            state=self.task.status,
+            state=row.status,
             owner_id=row.owner_id,
             owner_state=self._owner_state,
             heartbeat_age=self.silence,
             effective_threshold=self.threshold,
-            resilient=self.effective_policy.policy.is_resilient(self.task),
+            resilient=self.effective_policy.policy.is_resilient(row),
             decision=self.kind,
             reason=self.reason or GOOD_UNTIL,
             retries_left=max(0, row.max_retries - row.retry_count),
@@ -161,22 +154,6 @@ class StaleTask:
         policy = self.effective_policy
         # Shown as lost as soon as it counts as lost, even if no sweep has stored that yet.
         return "lost" if policy.policy.is_lost(owner, policy.listening, self.row.now) else owner.state
-
-
-def _live_task(row: StaleRow) -> LiveTask:
-    return LiveTask(
-        task_id=row.id,
-        status=row.status,
-        claim_token=row.claim_token,
-        enqueued_at=row.enqueued_at,
-        retry_count=row.retry_count,
-        crash_count=row.crash_count,
-        retry_policy=stored_policy(row.task_options),
-        good_until=row.good_until,
-        flags=row.flags,
-        recovery_hold_until=row.recovery_hold_until,
-        no_restart=row.no_restart,
-    )
 
 
 def _task_owner(row: StaleRow) -> TaskOwner | None:
@@ -262,7 +239,7 @@ def _crash_message(stale: StaleTask) -> str:
 
 def _may_overlap(stale: StaleTask) -> bool:
     # A worker that stopped cleanly has ended its child processes; after a crash they may still be running.
-    return stale.task.status is TaskStatus.RUNNING and stale.reason is not RecoveryReason.OWNER_STOPPED
+    return stale.row.status is TaskStatus.RUNNING and stale.reason is not RecoveryReason.OWNER_STOPPED
 
 
 def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[RecoveryEvent]:

@@ -107,14 +107,10 @@ def _signature_error(hook: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookAnswer:
-    """The first answer of the hooks about one task that is not default, and the hook that gave it.
-
-    `failure` is set if an earlier hook raised, timed out or returned an invalid answer.
-    """
+    """The first answer of the hooks about one task that is not default, and the hook that gave it."""
 
     answer: Recovery
     hook: str | None = None
-    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,13 +182,11 @@ class HookCaller:
             await batch.call(hook, recovered, None)
 
     async def _ask_about(self, context: RecoveryContext, batch: _Batch) -> HookAnswer:
-        failure = None
         for hook in self._recovery:
             result = await batch.call(hook, context, context.task.task_id, check=_answer_error)
-            failure = failure or result.failure
             if isinstance(result.value, Recovery) and result.value.kind is not RecoveryKind.DEFAULT:
-                return HookAnswer(answer=result.value, hook=hook.name, failure=failure)
-        return HookAnswer(answer=Recovery.default(), failure=failure)
+                return HookAnswer(answer=result.value, hook=hook.name)
+        return HookAnswer(answer=Recovery.default())
 
 
 class _Hook:

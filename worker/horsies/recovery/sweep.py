@@ -87,23 +87,14 @@ async def sweep(
     audit `record`. `stop` ends the sweep after the current batch.
     """
     store = RecoveryStore(database)
+    one_pass = partial(
+        run_pass, database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
+    )
     if options.dry_run:
-        report = await run_pass(
-            database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
-        )
+        report = await one_pass()
     else:
-        report = await store.with_leader_lock(
-            lambda: run_pass(
-                database,
-                options,
-                observer=observer,
-                hooks=hooks,
-                healing=healing,
-                steps=steps,
-                record=record,
-                stop=stop,
-            )
-        ) or await _busy_report(store, options, observer, hooks)
+        locked_pass = partial(one_pass, record=record)
+        report = await store.with_leader_lock(locked_pass) or await _busy_report(store, options, observer, hooks)
     if report.failures:
         raise report.failures[0].error
     return report

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from horsies.model.recovery.decision import LiveTask
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskInfo, TaskStatus
 from horsies.store.database import Database, PoolSettings, Transaction
@@ -30,25 +31,16 @@ class ServerClockRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaleRow:
+class StaleRow(LiveTask):
     """A task silent for longer than the scan's threshold, with its owner's state; `now` is the time of the scan."""
 
-    id: UUID
     task_name: str
-    status: TaskStatus
     queue_name: str
     priority: int
-    claim_token: int
-    retry_count: int
     max_retries: int
-    crash_count: int
-    flags: Mapping[str, bool]
-    task_options: Mapping[str, object]
     sent_at: datetime
-    enqueued_at: datetime
     claimed_at: datetime | None
     started_at: datetime | None
-    good_until: datetime | None
     owner_id: UUID | None
     worker_hostname: str | None
     worker_pid: int | None
@@ -56,8 +48,6 @@ class StaleRow:
     failed_reason: str | None
     workflow_id: str | None
     retry_of: str | None
-    recovery_hold_until: datetime | None
-    no_restart: str | None
     last_heartbeat_at: datetime
     """Last heartbeat, or else the time of the claim or start."""
     now: datetime

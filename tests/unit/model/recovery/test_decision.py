@@ -31,8 +31,6 @@ from horsies.model.task import TaskStatus
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FRESH, DISABLED = Leave(why="fresh"), Leave(why="disabled")
 POISON = Fail(code="POISON_TASK", reason=FailReason.TOO_MANY_CRASHES)
-LISTED = RetryPolicy.fixed([10, 20], auto_retry_for=["WORKER_CRASHED"], jitter=False)
-UNLISTED = RetryPolicy.fixed([10, 20], auto_retry_for=["BANK_UNREACHABLE"], jitter=False)
 POLICY = RecoveryPolicy(
     claimed_threshold=timedelta(seconds=120),
     running_threshold=timedelta(seconds=300),
@@ -40,6 +38,15 @@ POLICY = RecoveryPolicy(
     resilient_multiplier=3,
     resilient_flags=frozenset({"tough"}),
 )
+
+
+def options_with(policy: RetryPolicy) -> dict[str, object]:
+    """The stored options of a task with this policy."""
+    return {"retry_policy": policy.model_dump(mode="json")}
+
+
+LISTED = options_with(RetryPolicy.fixed([10, 20], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+UNLISTED = options_with(RetryPolicy.fixed([10, 20], auto_retry_for=["BANK_UNREACHABLE"], jitter=False))
 
 
 def ago(seconds: float) -> datetime:
@@ -52,7 +59,7 @@ def ahead(seconds: float) -> datetime:
 
 def make_task(status: str, **others: Any) -> LiveTask:
     row: dict[str, Any] = {"enqueued_at": ago(9_000), "claim_token": 3} | others
-    return LiveTask(task_id=UUID(int=7), status=TaskStatus(status), **row)
+    return LiveTask(id=UUID(int=7), status=TaskStatus(status), **row)
 
 
 def make_owner(state: str = "running", *, silent_s: float = 0, **thresholds_s: float) -> TaskOwner:
@@ -101,43 +108,43 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
         pytest.param(RUNNING, 299, FRESH, id="D7 a running task younger than the threshold is fresh"),
         pytest.param(RUNNING, 300, _failed(), id="D10 a stale running task without a policy fails"),
         pytest.param(
-            replace(RUNNING, retry_policy=UNLISTED),
+            replace(RUNNING, task_options=UNLISTED),
             300,
             _failed(FailReason.NOT_LISTED),
             id="D10 WORKER_CRASHED not listed",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED), 300, _retried(ahead(10)), id="D9 WORKER_CRASHED listed: retried"
+            replace(RUNNING, task_options=LISTED), 300, _retried(ahead(10)), id="D9 WORKER_CRASHED listed: retried"
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, retry_count=1),
+            replace(RUNNING, task_options=LISTED, retry_count=1),
             300,
             _retried(ahead(20), 2),
             id="D9 with the next interval",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, retry_count=2),
+            replace(RUNNING, task_options=LISTED, retry_count=2),
             300,
             _failed(FailReason.NO_RETRIES_LEFT),
             id="D10 no retries left",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, good_until=ahead(10)),
+            replace(RUNNING, task_options=LISTED, good_until=ahead(10)),
             300,
             _failed(FailReason.TOO_LATE),
             id="D10 due at good_until",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, good_until=ahead(11)), 300, _retried(ahead(10)), id="D9 due before it"
+            replace(RUNNING, task_options=LISTED, good_until=ahead(11)), 300, _retried(ahead(10)), id="D9 due before it"
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, crash_count=9),
+            replace(RUNNING, task_options=LISTED, crash_count=9),
             300,
             POISON,
             id="D8 the tenth crash is poison",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, crash_count=8), 300, _retried(ahead(10)), id="D8 the ninth is not"
+            replace(RUNNING, task_options=LISTED, crash_count=8), 300, _retried(ahead(10)), id="D8 the ninth is not"
         ),
         pytest.param(
             replace(RUNNING, recovery_hold_until=ahead(1)), 9_000, Hold(until=ahead(1)), id="D2 a hold comes first"
@@ -146,7 +153,7 @@ CLAIMED, RUNNING = make_task("CLAIMED"), make_task("RUNNING")
             replace(RUNNING, recovery_hold_until=ago(0)), 300, _failed(), id="D2 an expired hold does not count"
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=LISTED, no_restart="paused"),
+            replace(RUNNING, task_options=LISTED, no_restart="paused"),
             300,
             Cancel(),
             id="task of a paused run is not restarted",
@@ -278,7 +285,7 @@ def test_disabled_recovery_leaves_tasks_alone(task: LiveTask) -> None:
 def test_recovered_task_waits_for_the_recovery_delay() -> None:
     delayed = replace(POLICY, recovery_delay=timedelta(seconds=30))
     assert decision_for(CLAIMED, 120, policy=delayed) == _requeued(at=ahead(30))
-    assert decision_for(replace(RUNNING, retry_policy=LISTED), 300, policy=delayed) == _retried(ahead(30))
+    assert decision_for(replace(RUNNING, task_options=LISTED), 300, policy=delayed) == _retried(ahead(30))
 
 
 def test_requeued_task_keeps_its_later_due_time() -> None:
@@ -315,14 +322,14 @@ def test_requeued_task_keeps_its_later_due_time() -> None:
             id="reschedule does not save poison",
         ),
         pytest.param(
-            replace(RUNNING, retry_policy=UNLISTED),
+            replace(RUNNING, task_options=UNLISTED),
             Recovery.fail_with_backoff(),
             _retried(ahead(10)),
             id="backoff with unlisted code",
         ),
         pytest.param(RUNNING, Recovery.fail_with_backoff(), _failed(), id="backoff without a policy fails"),
         pytest.param(
-            replace(CLAIMED, retry_policy=UNLISTED),
+            replace(CLAIMED, task_options=UNLISTED),
             Recovery.fail_with_backoff(),
             _retried(ahead(10)),
             id="backoff of a claim",
@@ -359,7 +366,7 @@ def test_decisions_that_hooks_may_change(given: Any, is_asked: bool) -> None:
 
 
 def test_jitter_is_stable_per_claim() -> None:
-    jittery = RetryPolicy.fixed([10], auto_retry_for=["WORKER_CRASHED"])
-    first = decision_for(make_task("RUNNING", retry_policy=jittery), 300)
-    assert first == decision_for(make_task("RUNNING", retry_policy=jittery), 300)
-    assert first != decision_for(make_task("RUNNING", retry_policy=jittery, claim_token=4), 300)
+    jittery = options_with(RetryPolicy.fixed([10], auto_retry_for=["WORKER_CRASHED"]))
+    first = decision_for(make_task("RUNNING", task_options=jittery), 300)
+    assert first == decision_for(make_task("RUNNING", task_options=jittery), 300)
+    assert first != decision_for(make_task("RUNNING", task_options=jittery, claim_token=4), 300)

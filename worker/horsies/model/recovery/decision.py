@@ -22,9 +22,9 @@ from horsies.model.retry import (
     Recovery,
     RecoveryKind,
     Retry,
-    RetryPolicy,
     decide_retry,
     has_expired,
+    stored_policy,
 )
 from horsies.model.settings.recovery import RecoveryConfig
 from horsies.model.task import TaskInfo, TaskStatus
@@ -129,17 +129,17 @@ MISSING_STATE: Final = "missing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTask:
-    """The row of a CLAIMED or RUNNING task."""
+    """The columns of a CLAIMED or RUNNING task that a decision depends on."""
 
-    task_id: UUID
+    id: UUID
     status: TaskStatus
     claim_token: int
     enqueued_at: datetime
     retry_count: int = 0
     crash_count: int = 0
-    retry_policy: RetryPolicy | None = None
     good_until: datetime | None = None
     flags: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    task_options: Mapping[str, object] = field(default_factory=dict[str, object])
     recovery_hold_until: datetime | None = None
     no_restart: str | None = None
 
@@ -273,7 +273,7 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
         return _requeue(task, answer, not_before=now + policy.recovery_delay)
     return decide_retry(
         AttemptState(
-            policy=task.retry_policy,
+            policy=stored_policy(task.task_options),
             retry_count=task.retry_count,
             crash_count=task.crash_count,
             max_crashes=policy.max_crashes,
@@ -330,4 +330,4 @@ def _leave_if_not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPoli
 
 def stable_jitter(task: LiveTask) -> float:
     """Return jitter from 0 to 1 derived from task id and claim token, so that a dry run shows the real due time."""
-    return zlib.crc32(task.task_id.bytes + task.claim_token.to_bytes(8, "big")) / 0xFFFFFFFF
+    return zlib.crc32(task.id.bytes + task.claim_token.to_bytes(8, "big")) / 0xFFFFFFFF

@@ -361,16 +361,7 @@ def _reject_short_threshold(options: SweepOptions, fleet: Fleet) -> None:
 # Which worker runs the next reaper pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassCandidate:
-    """A worker whose reaper pass is due."""
-
-    worker_id: UUID
-    config: RecoveryConfig
-    listening_since: datetime | None
-
-
-def should_run_pass(candidate: PassCandidate, fleet: Fleet) -> bool:
+def should_run_pass(candidate: WorkerObserver, fleet: Fleet) -> bool:
     """Whether this worker runs a pass now: not if another just did, or could decide more during outage grace.
 
     This only saves work: concurrent passes would make the same decisions.
