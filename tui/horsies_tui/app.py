@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 from uuid import UUID
@@ -95,7 +95,6 @@ class HorsiesApp(App[None]):
         settings: TuiConfig,
         *,
         database_name: str,
-        actor: str = "",
         read_only: bool = False,
         start: ScreenId = ScreenId.DASHBOARD,
         clock: DatabaseClock | None = None,
@@ -119,7 +118,6 @@ class HorsiesApp(App[None]):
             glyphs=choose_glyphs(is_ascii=settings.ascii),
             settings=settings,
             database_name=database_name,
-            actor=actor,
             state_file=state_file or StateFile(),
         )
         self._line_filters = [AsciiFilter()] if settings.ascii else []
@@ -229,11 +227,18 @@ class HorsiesApp(App[None]):
             self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
-        yield from palette_commands(self)
-
-    def run_later(self, call: str, owner: DOMNode) -> None:
-        """Run an action once the palette is closed."""
-        self.call_later(self.run_action, call, owner)
+        """The current screen's actions, global actions, named filters and themes."""
+        for action in (*actions_in(self.scope), *actions_in(SharedScope.APP)):
+            owner = self if SharedScope.APP in action.scopes else self.screen
+            keys = " ".join(key_label(key, self.context.glyphs) for key in action.keys)
+            title = action.help[:1].upper() + action.help[1:]
+            # Later: the palette has to close first.
+            run = partial(self.call_later, self.run_action, action.call, owner)
+            yield SystemCommand(title, f"{keys}   {action.id}", run)
+        for name, text in self.context.settings.filters.items():
+            yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(self.filter_tasks, text))
+        for name in self.available_themes:
+            yield SystemCommand(f"Theme {name}", "switch colours", partial(setattr, self, "theme", name))
 
     def ask_for_id(self) -> None:
         self.push_screen(
@@ -264,7 +269,7 @@ class HorsiesApp(App[None]):
             case FilterFault() as fault:
                 self.notify(sanitize(fault.message), severity="error", markup=False)
             case task_filter:
-                self.show_tasks(task_filter)
+                self.post_message(ShowTasks(task_filter))
 
     def on_open_task(self, message: OpenTask) -> None:
         """Open the task detail on top of the current screen."""
@@ -275,41 +280,25 @@ class HorsiesApp(App[None]):
         self.push_screen(TaskDetailScreen(self.context, message, tab=tab))
 
     def on_show_tasks(self, message: ShowTasks) -> None:
-        self.show_tasks(message.filter)
+        self._show_on(ScreenId.TASKS, lambda screen: cast("TasksScreen", screen).apply_filter(message.filter))
 
     def on_show_run(self, message: ShowRun) -> None:
-        self._show_screen(ScreenId.WORKFLOWS)
-        self.call_after_refresh(self._show_run, message.workflow_id)
+        self._show_on(ScreenId.WORKFLOWS, lambda screen: cast("WorkflowsScreen", screen).show_run(message.workflow_id))
 
-    def _show_run(self, workflow_id: UUID) -> None:
-        if self._is_at(ScreenId.WORKFLOWS):
-            cast("WorkflowsScreen", self.screen).show_run(workflow_id)
+    def on_show_worker(self, message: ShowWorker) -> None:
+        self._show_on(ScreenId.WORKERS, lambda screen: cast("WorkersScreen", screen).show_worker(message.worker_id))
 
-    def _is_at(self, screen_id: ScreenId) -> bool:
-        """Whether this main screen is on top. Compares ids, so no screen class has to be imported."""
-        return isinstance(self.screen, MainScreen) and self.screen.scope is screen_id
-
-    def _show_screen(self, screen_id: ScreenId) -> None:
-        """Show a main screen and close the details open on it."""
+    def _show_on(self, screen_id: ScreenId, show: Callable[[MainScreen], object]) -> None:
+        """Go to a main screen, close the details open on it, and call `show` once it is drawn."""
         self.action_go(screen_id)
         self._close_details()
 
-    def on_show_worker(self, message: ShowWorker) -> None:
-        self._show_screen(ScreenId.WORKERS)
-        self.call_after_refresh(self._show_worker, message.worker_id)
+        def show_if_on_top() -> None:
+            # Compares ids, so that no screen class has to be imported.
+            if isinstance(self.screen, MainScreen) and self.screen.scope is screen_id:
+                show(self.screen)
 
-    def _show_worker(self, worker_id: UUID) -> None:
-        if self._is_at(ScreenId.WORKERS):
-            cast("WorkersScreen", self.screen).show_worker(worker_id)
-
-    def show_tasks(self, task_filter: TaskFilter) -> None:
-        """Go to the Tasks screen with this filter."""
-        self._show_screen(ScreenId.TASKS)
-        self.call_after_refresh(self._apply_task_filter, task_filter)
-
-    def _apply_task_filter(self, task_filter: TaskFilter) -> None:
-        if self._is_at(ScreenId.TASKS):
-            cast("TasksScreen", self.screen).apply_filter(task_filter)
+        self.call_after_refresh(show_if_on_top)
 
     async def action_app_palette(self) -> None:
         """Open the palette and focus its input before the next key is handled."""
@@ -391,19 +380,6 @@ class HorsiesApp(App[None]):
         await self._disconnect()
         self.context.session.read_only = read_only
         self._connect()
-
-
-def palette_commands(app: HorsiesApp) -> Iterator[SystemCommand]:
-    """The current screen's actions, global actions, named filters and themes."""
-    for action in (*actions_in(app.scope), *actions_in(SharedScope.APP)):
-        owner = app if SharedScope.APP in action.scopes else app.screen
-        keys = " ".join(key_label(key, app.context.glyphs) for key in action.keys)
-        title = action.help[:1].upper() + action.help[1:]
-        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.call, owner))
-    for name, text in app.context.settings.filters.items():
-        yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(app.filter_tasks, text))
-    for name in app.available_themes:
-        yield SystemCommand(f"Theme {name}", "switch colours", partial(setattr, app, "theme", name))
 
 
 def is_id(text: str) -> bool:

@@ -132,7 +132,6 @@ class AppContext:
     settings: TuiConfig
     database_name: str
     """Shown in the header; typed to confirm dangerous actions."""
-    actor: str
     state_file: StateFile = field(default_factory=StateFile)
 
     @property

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, DatabaseUnreachable, HorsiesError
-from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.reads.changes import FeedStatus, Topic
 from horsies_ops.source import DataSource, Opener
 from horsies_tui.data.context import DatabaseClock
 from horsies_tui.data.queries import LiveQueries
@@ -158,20 +158,41 @@ class Session:
         self._queries.connect(source)
         measuring = asyncio.create_task(self._measure_periodically(source))
         try:
-            await forward_changes(source, self._queries, self._on_feed_state)
+            await self._forward_changes(source)
         finally:
             measuring.cancel()
             self.source = None
             await self._queries.disconnect()
 
-    def _on_feed_state(self, state: ConnectionState, detail: str) -> None:
+    async def _forward_changes(self, source: DataSource) -> None:
+        """Invalidate live queries on each change, until the feed ends."""
+        async for change in source.listen():
+            self._queries.change_log.append(change)
+            if change.topic is not Topic.FEED:
+                # The payload is not used: the current rows are read from the database.
+                self._queries.invalidate(change.topic, change.count)
+                continue
+            match FeedStatus(change.kind):
+                case FeedStatus.LOST:
+                    # The first line is the error; further lines are hints for the command line.
+                    self._on_feed_lost((change.detail or "connection lost").splitlines()[0])
+                case FeedStatus.POLLING:
+                    self._on_feed_up(ConnectionState.POLLING)
+                case FeedStatus.LIVE | FeedStatus.RESTORED:
+                    self._on_feed_up(ConnectionState.LIVE)
+
+    def _on_feed_lost(self, reason: str) -> None:
+        self._feed_state = ConnectionState.LOST
+        if self.connection.is_up:
+            self._mark_lost(reason)
+
+    def _on_feed_up(self, state: ConnectionState) -> None:
         self._feed_state = state
-        if state is ConnectionState.LOST:
-            if self.connection.is_up:
-                self._mark_lost(detail)
-        elif state is not self.connection.state:
+        if state is not self.connection.state:
             self._failed_tries = 0
             self._set_connection(ConnectionStatus(state=state, latency=self.connection.latency))
+        # Notifications sent while disconnected are lost.
+        self._queries.invalidate_all()
 
     async def _measure_periodically(self, source: DataSource) -> None:
         wait_s = MEASURE_INTERVAL_S
@@ -211,37 +232,6 @@ class Session:
 def _is_final(error: HorsiesError) -> bool:
     """Whether a retry cannot help: incompatible schema or invalid settings."""
     return isinstance(error, ConfigurationError) or error.code is BrokerErrorCode.SCHEMA_INIT_FAILED
-
-
-async def forward_changes(
-    source: DataSource, queries: LiveQueries, on_state: Callable[[ConnectionState, str], object]
-) -> None:
-    """Invalidate live queries on each change and report the feed's state to `on_state`, until the feed ends.
-
-    Notifications sent while disconnected are lost, so all queries are invalidated when the feed starts or returns.
-    """
-    async for change in source.listen():
-        queries.change_log.append(change)
-        if change.topic is Topic.FEED:
-            _forward_feed_state(change, queries, on_state)
-        else:
-            # The payload is not used: the current rows are read from the database.
-            queries.invalidate(change.topic, change.count)
-
-
-def _forward_feed_state(
-    change: Change, queries: LiveQueries, on_state: Callable[[ConnectionState, str], object]
-) -> None:
-    match FeedStatus(change.kind):
-        case FeedStatus.LIVE | FeedStatus.RESTORED:
-            on_state(ConnectionState.LIVE, "")
-            queries.invalidate_all()
-        case FeedStatus.POLLING:
-            on_state(ConnectionState.POLLING, "")
-            queries.invalidate_all()
-        case FeedStatus.LOST:
-            # The first line is the error; further lines are hints for the command line.
-            on_state(ConnectionState.LOST, (change.detail or "connection lost").splitlines()[0])
 
 
 def smooth_latency(shown: timedelta | None, measured: timedelta) -> timedelta:
