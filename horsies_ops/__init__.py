@@ -9,52 +9,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horsies.model.operator_actions import Action as Action
-    from horsies.model.operator_actions import ActionOptions as ActionOptions
-    from horsies.model.recovery.fleet import SweepOptions as SweepOptions
-    from horsies.recovery.report import SweepReport as SweepReport
-    from horsies_ops.actions.plan import Plan as Plan
-    from horsies_ops.actions.plan import Selector as Selector
-    from horsies_ops.actions.report import ActionReport as ActionReport
-    from horsies_ops.ops import Ops as Ops
-    from horsies_ops.ops import connect as connect
-    from horsies_ops.reads.changes import Change as Change
-    from horsies_ops.reads.changes import FeedStatus as FeedStatus
-    from horsies_ops.reads.changes import Topic as Topic
-    from horsies_ops.reads.filters import FilterFault as FilterFault
-    from horsies_ops.reads.filters import TaskFilter as TaskFilter
-    from horsies_ops.reads.filters import format_filter as format_filter
-    from horsies_ops.reads.filters import parse_filter as parse_filter
-    from horsies_ops.reads.search import Count as Count
-    from horsies_ops.reads.tasks import TaskDetail as TaskDetail
-    from horsies_ops.reads.tasks import TaskOrder as TaskOrder
-    from horsies_ops.reads.tasks import TaskPage as TaskPage
-    from horsies_ops.reads.tasks import TaskSummary as TaskSummary
-    from horsies_ops.reads.workflows import WorkflowFilter as WorkflowFilter
+    from horsies.model.operator_actions import Action, ActionOptions
+    from horsies.model.recovery.fleet import SweepOptions
+    from horsies.recovery.report import SweepReport
+    from horsies_ops.actions.plan import Plan, Selector
+    from horsies_ops.actions.report import ActionReport
+    from horsies_ops.ops import Ops, connect
+    from horsies_ops.reads.changes import Change, FeedStatus, Topic
+    from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
+    from horsies_ops.reads.search import Count
+    from horsies_ops.reads.tasks import TaskDetail, TaskOrder, TaskPage, TaskSummary
+    from horsies_ops.reads.workflows import WorkflowFilter
 
-_LAZY_EXPORTS = {
-    "Action": "horsies.model.operator_actions",
-    "ActionOptions": "horsies.model.operator_actions",
-    "ActionReport": "horsies_ops.actions.report",
-    "Change": "horsies_ops.reads.changes",
-    "Count": "horsies_ops.reads.search",
-    "FeedStatus": "horsies_ops.reads.changes",
-    "FilterFault": "horsies_ops.reads.filters",
-    "Ops": "horsies_ops.ops",
-    "TaskOrder": "horsies_ops.reads.tasks",
-    "Plan": "horsies_ops.actions.plan",
-    "Selector": "horsies_ops.actions.plan",
-    "SweepOptions": "horsies.model.recovery.fleet",
-    "SweepReport": "horsies.recovery.report",
-    "TaskDetail": "horsies_ops.reads.tasks",
-    "TaskFilter": "horsies_ops.reads.filters",
-    "TaskPage": "horsies_ops.reads.tasks",
-    "TaskSummary": "horsies_ops.reads.tasks",
-    "Topic": "horsies_ops.reads.changes",
-    "WorkflowFilter": "horsies_ops.reads.workflows",
-    "connect": "horsies_ops.ops",
-    "format_filter": "horsies_ops.reads.filters",
-    "parse_filter": "horsies_ops.reads.filters",
+_EXPORTS_BY_MODULE = {
+    "horsies.model.operator_actions": ("Action", "ActionOptions"),
+    "horsies.model.recovery.fleet": ("SweepOptions",),
+    "horsies.recovery.report": ("SweepReport",),
+    "horsies_ops.actions.plan": ("Plan", "Selector"),
+    "horsies_ops.actions.report": ("ActionReport",),
+    "horsies_ops.ops": ("Ops", "connect"),
+    "horsies_ops.reads.changes": ("Change", "FeedStatus", "Topic"),
+    "horsies_ops.reads.filters": ("FilterFault", "TaskFilter", "format_filter", "parse_filter"),
+    "horsies_ops.reads.search": ("Count",),
+    "horsies_ops.reads.tasks": ("TaskDetail", "TaskOrder", "TaskPage", "TaskSummary"),
+    "horsies_ops.reads.workflows": ("WorkflowFilter",),
 }
 
 __all__ = [
@@ -84,6 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY_EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY_EXPORTS[name]), name)
+    for module, names in _EXPORTS_BY_MODULE.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ from horsies_ops.actions import tasks as task_actions
 from horsies_ops.actions import workflows as workflow_actions
 from horsies_ops.actions.session import OperatorSession
 from horsies_ops.reads import events as event_reads
-from horsies_ops.reads import live as live_reads
+from horsies_ops.reads import feed
 from horsies_ops.reads import overview as overview_reads
 from horsies_ops.reads import queues as queue_reads
 from horsies_ops.reads import schedules as schedule_reads
@@ -62,7 +62,6 @@ class Ops:
     database_status = server_reads.database_status
     require_current_schema = server_reads.require_current_schema
     database_time = server_reads.database_time
-    measure_latency = server_reads.measure_latency
     storage = server_reads.storage
 
     # The system as a whole
@@ -73,13 +72,12 @@ class Ops:
     events = event_reads.events
     tail_events = event_reads.tail_events
     audit = event_reads.audit
-    listen = live_reads.listen
+    listen = feed.listen
 
     # Tasks
     list_tasks = task_reads.list_tasks
     task = task_reads.task
     tasks_by_id = task_reads.tasks_by_id
-    last_heartbeats = task_reads.last_heartbeats
     payload_previews = task_reads.payload_previews
     count_tasks = search_reads.count_tasks
     facets = search_reads.facets

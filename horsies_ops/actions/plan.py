@@ -16,7 +16,6 @@ from horsies.model.operator_actions import (
     Action,
     ActionCheck,
     ActionOptions,
-    ActionTarget,
     Allowed,
     Rejected,
     SkipReason,
@@ -232,14 +231,7 @@ class PlanBuilder:
 
     def add(self, rows: Iterable[TargetRow]) -> None:
         for row in rows:
-            target = ActionTarget(
-                status=TaskStatus(row.status),
-                is_workflow_task=row.is_workflow_task,
-                is_delayed=row.is_delayed,
-                is_overdue=row.is_overdue,
-                no_restart=row.no_restart,
-            )
-            check = check_action(self.action, target, self.options)
+            check = check_action(self.action, row, self.options)
             self._count(row.id, row.status, row.error_code, check)
             self._seen.add(row.id)
             if len(self._samples) < MAX_SAMPLES:

@@ -5,7 +5,7 @@ A check reads facts and passes them to a pure rule. `checks` has all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -22,26 +22,7 @@ __all__ = ["CheckStatus", "Diagnosis", "Finding", "diagnose"]
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
-CHECK_NAMES: Final = (
-    "config",
-    "database",
-    "schema",
-    "listen",
-    "pooler",
-    "connections",
-    "clock",
-    "workers",
-    "fleet_config",
-    "stale",
-    "outage_grace",
-    "outbox",
-    "retention",
-    "disabled_operations",
-    "long_transactions",
-    "bloat",
-    "notify_queue",
-    "embedded",
-)
+CHECK_NAMES: Final = ("config", "database", *checks.CHECKS, "embedded")
 """In the order in which they are shown."""
 
 
@@ -72,9 +53,10 @@ async def _collect_findings(
     try:
         async with connect(settings.app) as ops:
             findings["database"] = await checks.check_database(ops)
-            await _run_checks(findings, ops, checks.SERVER_CHECKS)
-            if findings["schema"].status is CheckStatus.OK:
-                await _run_checks(findings, ops, checks.TABLE_CHECKS)
+            for name, check in checks.CHECKS.items():
+                if name in checks.NEED_CURRENT_SCHEMA and findings["schema"].status is not CheckStatus.OK:
+                    continue
+                findings[name] = await _run_check(check, ops)
             # Every other check has a finding by now.
             return "the schema is not up to date"
     except HorsiesError as error:
@@ -83,13 +65,12 @@ async def _collect_findings(
         return "database unreachable"
 
 
-async def _run_checks(findings: dict[str, Finding], ops: Ops, functions: Mapping[str, checks.CheckFunction]) -> None:
-    """Run each check; an error becomes the finding of that check and does not affect the others."""
-    for name, check in functions.items():
-        try:
-            findings[name] = await check(ops)
-        except HorsiesError as error:
-            findings[name] = _failed(error)
+async def _run_check(check: checks.CheckFunction, ops: Ops) -> Finding:
+    """Run a check; an error becomes its finding and does not affect the others."""
+    try:
+        return await check(ops)
+    except HorsiesError as error:
+        return _failed(error)
 
 
 def _check_embedded(app: AppConfig) -> tuple[Finding, bool]:

@@ -83,20 +83,17 @@ def connections_finding(usage: ConnectionUsage | None) -> Finding:
 
 
 async def check_listen(ops: Ops) -> Finding:
+    """Check the trigger on our tables, if there are any, then delivery."""
+    has_tables = (await database_status(ops)).is_current
+    if has_tables and not await is_notify_trigger_enabled(ops.reader):
+        hint = "enable the trigger horsies_tasks_announce; until then workers find new tasks only by polling"
+        return fail("no notifications for new tasks: the trigger is missing or disabled", hint=hint)
     if not await is_notify_delivered(ops.reader, ops.direct_spec, within_s=NOTIFY_TIMEOUT_S):
         return fail(
             f"a notification was not delivered within {NOTIFY_TIMEOUT_S:.0f} s",
             hint="LISTEN does not work through a transaction pooler: set broker.session_database_url to the server",
         )
     return ok("notifications are delivered")
-
-
-async def check_notifications(ops: Ops) -> Finding:
-    """Check the trigger on our tables, then delivery."""
-    if not await is_notify_trigger_enabled(ops.reader):
-        hint = "enable the trigger horsies_tasks_announce; until then workers find new tasks only by polling"
-        return fail("no notifications for new tasks: the trigger is missing or disabled", hint=hint)
-    return await check_listen(ops)
 
 
 async def check_pooler(ops: Ops) -> Finding:
@@ -174,20 +171,19 @@ def notify_queue_finding(usage: float) -> Finding:
 
 def workers_finding(fleet: Fleet) -> Finding:
     silent = [member for member in fleet.live if member.is_silent(fleet.now)]
-    live = [member for member in fleet.live if member not in silent]
     stale = sum(member.stale_at <= fleet.now for member in fleet.members)
-    parts = [f"{len(live)} live"]
+    parts = [f"{len(fleet.live)} live"]
     parts += [f"{short_form(member.worker_id)} silent since {member.last_heartbeat_at:%H:%M:%S}Z" for member in silent]
     if stale:
         parts.append(f"{stale} stale")
     detail = ", ".join(parts)
-    if not live:
+    if len(silent) == len(fleet.live):
         return warn(detail, hint="start one: horsies worker")
     if stale:
         return warn(detail, hint="see horsies workers list --stale; a live worker will mark them lost")
     if silent:
         return warn(detail, hint="check them with horsies workers ping; live workers mark dead ones lost")
-    degraded = [member for member in live if member.health.get("listener") == "degraded"]
+    degraded = [member for member in fleet.live if member.health.get("listener") == "degraded"]
     if degraded:
         hint = "see their log for the reason; meanwhile they find tasks by polling"
         return warn(f"{detail}, {len(degraded)} of them receive no notifications", hint=hint)
@@ -222,12 +218,12 @@ def stale_finding(fleet: Fleet, *, claimed: int, running: int, orphans: int) -> 
 
 
 def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | None:
-    live = [member.config for member in fleet.live if not member.is_silent(fleet.now)]
-    if not live:
-        return "no live worker will recover them"
-    if claimed and not any(config.auto_requeue_stale_claimed for config in live):
+    configs = [member.config for member in fleet.live if not member.is_silent(fleet.now)]
+    if not configs:
+        return "no worker will recover them: none is live, or all are silent"
+    if claimed and not any(config.auto_requeue_stale_claimed for config in configs):
         return "no worker will recover them: auto_requeue_stale_claimed is off"
-    if running and not any(config.auto_fail_stale_running for config in live):
+    if running and not any(config.auto_fail_stale_running for config in configs):
         return "no worker will recover them: auto_fail_stale_running is off"
     return None
 
@@ -299,7 +295,7 @@ def _label(category: RetentionCategory) -> str:
     return category.replace("_", " ")
 
 
-# The tables of checks
+# The table of checks
 
 F = TypeVar("F")
 
@@ -319,20 +315,12 @@ async def read_fleet(ops: Ops) -> Fleet:
 
 check_database: Final = _check(database_status, database_finding)
 
-SERVER_CHECKS: Final[Mapping[str, CheckFunction]] = {
+CHECKS: Final[Mapping[str, CheckFunction]] = {
     "schema": _check(database_status, schema_finding),
     "listen": check_listen,
     "pooler": check_pooler,
     "connections": _check(database_status, lambda status: connections_finding(status.connections)),
     "clock": check_clock,
-    "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
-    "bloat": _check(storage, lambda found: bloat_finding(found.tables)),
-    "notify_queue": _check(storage, lambda found: notify_queue_finding(found.notify_queue_usage)),
-}
-"""Checks that need none of our tables."""
-
-TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
-    "listen": check_notifications,
     "workers": _check(read_fleet, workers_finding),
     "fleet_config": _check(read_fleet, fleet_config_finding),
     "stale": check_stale,
@@ -340,5 +328,12 @@ TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
     "outbox": _check(outbox_status, outbox_finding),
     "retention": check_retention,
     "disabled_operations": _check(read_fleet, disabled_operations_finding),
+    "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
+    "bloat": _check(storage, lambda found: bloat_finding(found.tables)),
+    "notify_queue": _check(storage, lambda found: notify_queue_finding(found.notify_queue_usage)),
 }
-"""Checks that need an up-to-date schema; `listen` replaces the server check of the same name."""
+"""Checks of a database that can be reached, in the order in which they are shown."""
+
+NEED_CURRENT_SCHEMA: Final = frozenset(
+    {"workers", "fleet_config", "stale", "outage_grace", "outbox", "retention", "disabled_operations"}
+)

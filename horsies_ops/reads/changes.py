@@ -31,9 +31,9 @@ class Topic(StrEnum):
 
 
 class FeedStatus(StrEnum):
-    """State of the feed. After LIVE and RESTORED a reader must read everything once: changes may have been missed."""
+    """State of the feed. After STARTED and RESTORED a reader must read everything: changes may have been missed."""
 
-    LIVE = "live"
+    STARTED = "started"
     POLLING = "polling"
     """Notifications are not available; this is one tick of the poll."""
     LOST = "lost"

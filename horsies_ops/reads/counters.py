@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
@@ -20,8 +21,7 @@ class CounterIncrements:
     events: tuple[EventCount, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedCount:
+class FinishedCount(NamedTuple):
     queue: str
     status: str
     tasks: int
@@ -36,8 +36,7 @@ class DurationBucket:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventCount:
+class EventCount(NamedTuple):
     kind: str
     decision: str
     events: int

@@ -1,4 +1,4 @@
-"""Events and the audit log: pages of both, and a live tail of events."""
+"""Events and the audit log: pages of both, and a tail of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import UUID
 from horsies.errors import HorsiesError
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.changes import FeedStatus, Topic
-from horsies_ops.reads.live import listen
+from horsies_ops.reads.feed import listen
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops

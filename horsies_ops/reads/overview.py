@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.store.database import Transaction
@@ -66,8 +66,7 @@ class Overview:
         return self.stale_claimed + self.stale_running
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedCounts:
+class OwnedCounts(NamedTuple):
     """Claimed and running tasks, and the processes of live workers."""
 
     at: datetime
@@ -78,8 +77,7 @@ class OwnedCounts:
     slots: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusCount:
+class StatusCount(NamedTuple):
     """Number of tasks with a status, according to one of three sources: table, with_error_code, planner."""
 
     source: str
@@ -87,15 +85,10 @@ class StatusCount:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStateCount:
-    state: str
-    number: int
+class NamedNumber(NamedTuple):
+    """Number of workers in a state, or of runs with a status."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatusCount:
-    status: str
+    name: str
     number: int
 
 
@@ -153,8 +146,8 @@ class ErrorCount:
 class OverviewQueries:
     owned_counts: Query[OwnedCounts]
     status_counts: Query[StatusCount]
-    worker_states: Query[WorkerStateCount]
-    run_statuses: Query[RunStatusCount]
+    worker_states: Query[NamedNumber]
+    run_statuses: Query[NamedNumber]
     throughput_buckets: Query[ThroughputBucket]
     queue_buckets: Query[QueueBucket]
     time_percentiles: Query[TimePercentiles]
@@ -196,9 +189,9 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
         longest_running=owned.longest_running,
         stale_claimed=stale.claimed,
         stale_running=stale.running,
-        workers={row.state: row.number for row in await transaction.fetch(OVERVIEW.worker_states)},
+        workers={row.name: row.number for row in await transaction.fetch(OVERVIEW.worker_states)},
         workflows={
-            run.status: Count(number=min(run.number, MAX_RUNS_COUNTED), is_capped=run.number > MAX_RUNS_COUNTED)
+            run.name: Count(number=min(run.number, MAX_RUNS_COUNTED), is_capped=run.number > MAX_RUNS_COUNTED)
             for run in runs
         },
         slots=owned.slots,

@@ -16,35 +16,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRow:
-    """One schedule; task, pattern, timezone and `is_enabled` are None if it is not configured in this process."""
+class ScheduleState:
+    """Stored state of a schedule; all but the name is empty before a scheduler has stored it."""
 
     name: str
+    next_run_at: datetime | None = None
+    due_in: timedelta | None = None
+    last_run_at: datetime | None = None
+    last_task_id: UUID | None = None
+    last_status: str | None = None
+    last_error_code: str | None = None
+    run_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow(ScheduleState):
+    """One schedule; task, pattern, timezone and `is_enabled` are None if it is not configured in this process."""
+
     task_name: str | None
     pattern: str | None
     timezone: str | None
     is_enabled: bool | None
-    next_run_at: datetime | None
-    due_in: timedelta | None
-    last_run_at: datetime | None
-    last_task_id: UUID | None
-    last_status: str | None
-    last_error_code: str | None
-    run_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleState:
-    """Stored state of a schedule."""
-
-    name: str
-    next_run_at: datetime | None
-    due_in: timedelta | None
-    last_run_at: datetime | None
-    last_task_id: UUID | None
-    last_status: str | None
-    last_error_code: str | None
-    run_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +59,7 @@ async def list_schedules(ops: Ops, configured: Sequence[TaskSchedule] | None = N
     unsaved = sorted(by_name.keys() - {state.name for state in states})
     return (
         *(_row(state, by_name.get(state.name)) for state in states),
-        *(_row(_initial_state(name), by_name[name]) for name in unsaved),
+        *(_row(ScheduleState(name=name), by_name[name]) for name in unsaved),
     )
 
 
@@ -78,20 +70,6 @@ def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
         pattern=format_pattern(configured.pattern) if configured else None,
         timezone=configured.timezone if configured else None,
         is_enabled=configured.enabled if configured else None,
-    )
-
-
-def _initial_state(name: str) -> ScheduleState:
-    """Return the state of a schedule that no scheduler has stored yet."""
-    return ScheduleState(
-        name=name,
-        next_run_at=None,
-        due_in=None,
-        last_run_at=None,
-        last_task_id=None,
-        last_status=None,
-        last_error_code=None,
-        run_count=0,
     )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from horsies.model.task import TaskStatus
@@ -89,8 +89,7 @@ class Facets:
     error_codes: tuple[Facet, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(NamedTuple):
     """A task that matched, and its status at that time."""
 
     id: UUID
@@ -116,8 +115,7 @@ class ShortIdMatch:
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdRange:
+class IdRange(NamedTuple):
     """Lowest and highest id of the next `size` rows."""
 
     size: int
@@ -132,8 +130,7 @@ class FacetRow:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTableSize:
+class TaskTableSize(NamedTuple):
     counted: int
     estimate: int
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query, load_queries
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfo:
+class ServerInfo(NamedTuple):
     server_version: str
     schema: str | None
     in_recovery: bool
@@ -121,8 +119,7 @@ class OutboxStatus:
     oldest: timedelta | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldestRow:
+class OldestRow(NamedTuple):
     category: str
     age: timedelta
 
@@ -184,13 +181,6 @@ async def storage(ops: Ops) -> Storage:
 async def database_time(ops: Ops) -> datetime:
     """Return the time of the database clock, which all ages refer to."""
     return await ops.reader.fetch_single(SERVER_READS.now)
-
-
-async def measure_latency(ops: Ops) -> timedelta:
-    """Return the duration of one round trip."""
-    started = time.perf_counter()
-    await ops.reader.fetch(SERVER_READS.now)
-    return timedelta(seconds=time.perf_counter() - started)
 
 
 async def count_orphans(ops: Ops) -> int:

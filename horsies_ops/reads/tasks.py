@@ -1,4 +1,4 @@
-"""Tasks: pages by filter, details of one task, previews of arguments and last heartbeats."""
+"""Tasks: pages by filter, details of one task and previews of arguments."""
 
 from __future__ import annotations
 
@@ -185,15 +185,6 @@ class PayloadPreview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastHeartbeat:
-    """The newest heartbeat of a task's current claim; the claim and the start count as the first ones."""
-
-    role: str
-    at: datetime
-    age: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReadQueries:
     summaries: Query[TaskSummary]
     detail: Query[TaskRecord]
@@ -278,17 +269,3 @@ async def payload_previews(
     task_ids = list(ids)
     rows = await ops.reader.fetch(TASK_READS.payload_previews, task_ids, max_bytes) if task_ids else []
     return {row.id: row for row in rows}
-
-
-_HEARTBEAT_ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
-
-
-async def last_heartbeats(ops: Ops, ids: Iterable[UUID]) -> dict[UUID, LastHeartbeat]:
-    """Return the last heartbeat of each of these tasks that is claimed or running."""
-    return {
-        task.id: LastHeartbeat(
-            role=_HEARTBEAT_ROLES[TaskStatus(task.status)], at=task.last_heartbeat_at, age=task.silence
-        )
-        for task in await tasks_by_id(ops, ids)
-        if task.last_heartbeat_at is not None and task.silence is not None
-    }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.client.workers import WorkerPing
@@ -60,15 +59,14 @@ class WorkerBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWorker(WorkerBase):
-    health_json: str
-    config_json: str
+    health: Mapping[str, object]
+    config: Mapping[str, object]
 
     def to_row(self) -> WorkerRow:
-        """Parse the JSON columns; malformed timestamps become None, so that one worker cannot break the list."""
-        health, config = _parse_object(self.health_json), parse_config(_parse_object(self.config_json))
+        """Parse health and settings; malformed timestamps become None, so that one worker cannot break the list."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(WorkerBase)}
-        instants: dict[str, Any] = {name: parse_instant(health, name) for name in HEALTH_INSTANTS}
-        return WorkerRow(**columns, **instants, is_silent=is_silent(self.heartbeat_age, config))
+        instants: dict[str, Any] = {name: parse_instant(self.health, name) for name in HEALTH_INSTANTS}
+        return WorkerRow(**columns, **instants, is_silent=is_silent(self.heartbeat_age, parse_config(self.config)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +95,6 @@ class WorkerRow(WorkerBase):
         if self.is_alive or self.state == WorkerState.LOST:
             return self.state
         return "stale" if self.is_stale else "silent"
-
-
-def _parse_object(text: str) -> dict[str, object]:
-    value = json.loads(text)
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

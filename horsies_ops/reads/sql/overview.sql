@@ -42,11 +42,11 @@ SELECT 'planner', common.status, (common.share * greatest(relation.reltuples, 0)
    AND statistics.tablename = 'horsies_tasks' AND statistics.attname = 'status';
 
 -- name: worker_states
-SELECT state, count(*)::integer AS number FROM horsies_workers GROUP BY state;
+SELECT state AS name, count(*)::integer AS number FROM horsies_workers GROUP BY state;
 
 -- name: run_statuses
 -- Workflow runs by status, each counted up to $1.
-SELECT known.status, counted.number
+SELECT known.status AS name, counted.number
   FROM unnest(ARRAY['PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']) AS known(status)
  CROSS JOIN LATERAL (
        SELECT count(*)::integer AS number

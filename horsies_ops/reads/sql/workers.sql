@@ -9,8 +9,8 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        load.cpu_percent, load.memory_percent,
        load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
        w.health ->> 'listener'                                          AS listener,
-       w.health::text                                                   AS health_json,
-       w.recovery_config::text                                          AS config_json,
+       w.health::text                                                   AS health,
+       w.recovery_config::text                                          AS config,
        -- Anything but an array counts as empty: one malformed row must not break the whole list.
        CASE jsonb_typeof(w.health -> 'disabled_operations')
             WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'disabled_operations'))

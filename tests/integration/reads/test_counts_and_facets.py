@@ -105,10 +105,11 @@ async def test_last_heartbeat_is_of_current_claim_or_the_claim_itself(database: 
     for token, at in ((1, NOW), (2, heartbeat_at)):
         heartbeat = {"role": "runner", "sender_id": "w:1", "task_id": running, "claim_token": token, "sent_at": at}
         await insert(database_url, "horsies_heartbeats", **heartbeat)
-    heartbeats = await ops_on(database).last_heartbeats([claimed, running, finished])
-    assert {task_id: (heartbeat.role, heartbeat.at) for task_id, heartbeat in heartbeats.items()} == {
-        claimed: ("claimer", claimed_at),
-        running: ("runner", heartbeat_at),
+    tasks = await ops_on(database).tasks_by_id([claimed, running, finished])
+    assert {task.id: task.last_heartbeat_at for task in tasks} == {
+        claimed: claimed_at,
+        running: heartbeat_at,
+        finished: None,
     }
     (task,) = (await ops_on(database).list_tasks(TaskFilter(statuses=["RUNNING"]))).tasks
     assert (task.last_heartbeat_at, task.silence is not None and task.silence >= HOUR / 2) == (heartbeat_at, True)

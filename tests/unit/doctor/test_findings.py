@@ -129,7 +129,7 @@ def test_silent_worker_is_reported_with_its_last_heartbeat() -> None:
         )
     )
     assert found.status is CheckStatus.WARN
-    assert found.detail == f"2 live, {short_form(silent.worker_id)} silent since 11:58:29Z"
+    assert found.detail == f"3 live, {short_form(silent.worker_id)} silent since 11:58:29Z"
 
 
 def test_different_thresholds_of_live_workers_warn() -> None:

@@ -71,7 +71,7 @@ async def _running(harness: SessionHarness) -> AsyncGenerator[None]:
 async def test_live_feed_sets_status_and_latency() -> None:
     harness = SessionHarness()
     async with _running(harness):
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         live = await harness.until(ConnectionState.LIVE)
         assert live.is_up
         assert live.latency is not None
@@ -84,7 +84,7 @@ async def test_unreachable_database_is_retried() -> None:
         lost = await harness.until(ConnectionState.LOST)
         assert (lost.reason, lost.failed_tries, lost.is_up) == ("nobody there", 1, False)
         harness.session.retry_now()
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         assert (await harness.until(ConnectionState.LIVE)).is_up
 
 
@@ -103,7 +103,7 @@ async def test_failed_connections_back_off() -> None:
 async def test_failed_queries_do_not_count_as_connection_attempts() -> None:
     harness = SessionHarness()
     async with _running(harness):
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         await harness.until(ConnectionState.LIVE)
         harness.source.errors = [DatabaseUnreachable("gone")]
         for _ in range(3):
@@ -114,7 +114,7 @@ async def test_failed_queries_do_not_count_as_connection_attempts() -> None:
 async def test_lost_and_restored_feed_are_reported() -> None:
     harness = SessionHarness()
     async with _running(harness):
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         await harness.until(ConnectionState.LIVE)
         harness.source.send_status(FeedStatus.LOST, "server closed the connection\nhint: is it up?")
         assert (await harness.until(ConnectionState.LOST)).reason == "server closed the connection"
@@ -136,7 +136,7 @@ async def test_incompatible_schema_is_refused_until_manual_retry() -> None:
         refused = await harness.until(ConnectionState.REFUSED)
         assert ("schema" in refused.reason, refused.hint, refused.retry_in) == (True, "run it", None)
         harness.session.retry_now()
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         await harness.until(ConnectionState.LIVE)
 
 
@@ -152,7 +152,7 @@ def test_header_shows_connection_status() -> None:
 async def test_timed_out_query_makes_connection_slow_not_lost() -> None:
     harness = SessionHarness()
     async with _running(harness):
-        harness.source.send_status(FeedStatus.LIVE)
+        harness.source.send_status(FeedStatus.STARTED)
         await harness.until(ConnectionState.LIVE)
         error = DatabaseUnreachable("no answer in time")
         error.__cause__ = TimeoutError()

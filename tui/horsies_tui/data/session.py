@@ -178,7 +178,7 @@ class Session:
                     self._on_feed_lost((change.detail or "connection lost").splitlines()[0])
                 case FeedStatus.POLLING:
                     self._on_feed_up(ConnectionState.POLLING)
-                case FeedStatus.LIVE | FeedStatus.RESTORED:
+                case FeedStatus.STARTED | FeedStatus.RESTORED:
                     self._on_feed_up(ConnectionState.LIVE)
 
     def _on_feed_lost(self, reason: str) -> None:

@@ -97,7 +97,7 @@ class DemoSource:
         return self.system.now()
 
     async def listen(self) -> AsyncIterator[Change]:
-        yield Change(topic=Topic.FEED, kind=FeedStatus.LIVE, at=self.system.now())
+        yield Change(topic=Topic.FEED, kind=FeedStatus.STARTED, at=self.system.now())
         while self._pace_s is not None:
             await asyncio.sleep(self._pace_s)
             self.system.step()

@@ -93,7 +93,7 @@ _TONES: Final[Mapping[str, Tone]] = {
 """Tones by status or kind; all others are PLAIN."""
 
 _FEED_TEXT: Final = {
-    FeedStatus.LIVE: "listening",
+    FeedStatus.STARTED: "listening",
     FeedStatus.RESTORED: "reconnected, resynced",
     FeedStatus.POLLING: "polling",
     FeedStatus.LOST: "connection lost",

@@ -13,7 +13,7 @@ from uuid import UUID
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error, error_document
 from horsies.model.events import ChangeSummary, EventRecord, TaskChange
-from horsies.model.operator_actions import MAX_NAMED_TASKS
+from horsies.model.operator_actions import MAX_NAMED_TASKS, ActionTarget
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.claims import NO_RESTART_RESULTS
@@ -31,19 +31,14 @@ _MAX_IDS_PER_KILL_MESSAGE: Final = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetRow:
+class TargetRow(ActionTarget):
     """Current state of a task that an operator selected."""
 
     id: UUID
-    status: str
     claim_token: int
     error_code: str | None
     task_name: str
     queue_name: str
-    is_workflow_task: bool
-    no_restart: str | None
-    is_delayed: bool
-    is_overdue: bool
     has_run: bool
     has_live_owner: bool
     """CLAIMED or RUNNING, and its worker is neither stopped nor lost."""

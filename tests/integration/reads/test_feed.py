@@ -16,7 +16,7 @@ import horsies_ops
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
-from horsies_ops.reads.live import FeedTiming
+from horsies_ops.reads.feed import FeedTiming
 from tests.support.faults import Proxy
 from tests.support.rows import insert_task
 from tests.support.store import ops_on
@@ -59,7 +59,7 @@ async def test_notifications_of_each_channel_become_changes(database_url: str) -
         horsies_ops.connect(database_url, read_only=True) as ops,
         aclosing(ops.listen()) as changes,
     ):
-        await _until(changes, _is_feed_status(FeedStatus.LIVE))
+        await _until(changes, _is_feed_status(FeedStatus.STARTED))
         await insert_task(database_url, queue_name="mail")
         await _notify(database_url, "horsies_task_done", f"{task},{other}")
         await _notify(database_url, "horsies_workflow_done", str(task))
@@ -83,7 +83,7 @@ async def test_notifications_of_each_channel_become_changes(database_url: str) -
 @pytest.mark.parametrize("payload", ["", "null", "[]", "7", '"x"', '{"count": 1}', '{"kind": "x", "count": "many"}'])
 async def test_malformed_notifications_are_ignored(database_url: str, payload: str) -> None:
     async with horsies_ops.connect(database_url) as ops, aclosing(ops.listen()) as changes:
-        await _until(changes, _is_feed_status(FeedStatus.LIVE))
+        await _until(changes, _is_feed_status(FeedStatus.STARTED))
         await _notify(database_url, "horsies_events", payload)
         await _notify(database_url, "horsies_task_done", "no id")
         assert (await anext(changes)).ids == ()
@@ -91,7 +91,7 @@ async def test_malformed_notifications_are_ignored(database_url: str, payload: s
 
 async def test_disconnected_feed_reports_lost_and_reconnects(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy, _listen_through(proxy) as changes:
-        await _until(changes, _is_feed_status(FeedStatus.LIVE))
+        await _until(changes, _is_feed_status(FeedStatus.STARTED))
         proxy.cut()
         lost = await _until(changes, _is_feed_status(FeedStatus.LOST))
         assert lost.detail
@@ -103,7 +103,7 @@ async def test_disconnected_feed_reports_lost_and_reconnects(database_url: str) 
 
 async def test_frozen_connection_is_detected_by_the_probe(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy, _listen_through(proxy) as changes:
-        await _until(changes, _is_feed_status(FeedStatus.LIVE))
+        await _until(changes, _is_feed_status(FeedStatus.STARTED))
         proxy.freeze()
         await _until(changes, _is_feed_status(FeedStatus.LOST))
         proxy.restore()
@@ -119,7 +119,7 @@ async def test_feed_polls_if_listening_is_impossible(database: Database, databas
 
 async def test_closed_feed_leaves_no_connection(database: Database, database_url: str) -> None:
     async with aclosing(ops_on(database).listen()) as changes:
-        await _until(changes, _is_feed_status(FeedStatus.LIVE))
+        await _until(changes, _is_feed_status(FeedStatus.STARTED))
     listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     connection = await asyncpg.connect(database_url)
     async with asyncio.timeout(10):

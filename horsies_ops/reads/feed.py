@@ -1,4 +1,4 @@
-"""Live feed of changes: from notifications while they arrive, otherwise one change per poll."""
+"""Feed of changes: from notifications while they arrive, otherwise one change per poll."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _ChangeFeed:
 
     def _on_listener_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the only argument of the callback
         if is_listening:
-            self._put_status(FeedStatus.RESTORED if self._has_listened else FeedStatus.LIVE)
+            self._put_status(FeedStatus.RESTORED if self._has_listened else FeedStatus.STARTED)
             self._has_listened = True
         elif self._is_listening:  # only the first failure: every failed attempt to reconnect calls this again
             self._put_status(FeedStatus.LOST, self.listener.failure)
