@@ -45,7 +45,7 @@ async def send(
     entry = ops.session.audit_entry(SEND, reason, {"name": payload.task_name, "queue": payload.queue_name})
 
     async def store(transaction: Transaction) -> int:
-        await TaskStore(ops.session.database).enqueue(payload, transaction=transaction)
+        await TaskStore(transaction).enqueue(payload)
         return await record_audit(transaction, entry, AuditProgress(affected=1, task_ids=[task_id]))
 
     audit_id = await ops.session.run(store)

@@ -129,7 +129,7 @@ class BrokerDelivery:
         if connection is not None:
             with explain_key_timeout(payload, wait_s=wait_s):
                 async with self._savepoint(session, connection) as transaction:
-                    return await session.tasks.enqueue(payload, transaction=transaction, timeout_s=wait_s)
+                    return await TaskStore(transaction).enqueue(payload, timeout_s=wait_s)
         if payload.idempotency_key is None:
             return await session.notify_coalescer.enqueue(payload)
         with explain_key_timeout(payload, wait_s=wait_s):
@@ -144,7 +144,7 @@ class BrokerDelivery:
 
             async def insert(transaction: Transaction) -> None:
                 progress.is_started = True
-                await session.tasks.enqueue_many(bulk, transaction)
+                await TaskStore(transaction).enqueue_many(bulk)
 
             if connection is None:
                 await session.database.run(insert)

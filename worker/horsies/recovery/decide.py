@@ -10,7 +10,7 @@ from uuid import UUID
 
 from horsies.codec.results import error_document
 from horsies.model.crash import poison_error
-from horsies.model.events import EventKind
+from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.decision import (
     MISSING_STATE,
     Decision,
@@ -32,7 +32,7 @@ from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 from horsies.recovery.hooks import HookAnswer
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
-from horsies.store.recovery import RecoveryEvent, RecoveryUpdate, StaleRow
+from horsies.store.recovery import RecoveryUpdate, StaleRow
 
 _KINDS: Final[Mapping[type[Decision], DecisionKind]] = {
     Requeue: DecisionKind.REQUEUE,
@@ -242,10 +242,10 @@ def _may_overlap(stale: StaleTask) -> bool:
     return stale.row.status is TaskStatus.RUNNING and stale.reason is not RecoveryReason.OWNER_STOPPED
 
 
-def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[RecoveryEvent]:
+def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[EventRecord]:
     row, swept = stale.row, stale.to_swept_task(applied=True)
     owner = {"owner": None if row.owner_id is None else str(row.owner_id), "silence_s": stale.silence.total_seconds()}
-    yield RecoveryEvent(
+    yield EventRecord(
         kind=EventKind.TASK_RECOVERED,
         evidence={
             "decision": swept.decision,
@@ -260,7 +260,7 @@ def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> I
     )
     # Only a retry can overlap: no other decision lets a started task run again.
     if isinstance(stale.decision, Retry) and _may_overlap(stale):
-        yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=owner)
+        yield EventRecord(kind=EventKind.OVERLAP_POSSIBLE, evidence=owner)
     if stale.is_poison:
         evidence = {"crash_count": row.crash_count + 1, "causes": list(crashes)}
-        yield RecoveryEvent(kind=EventKind.TASK_POISONED, evidence=evidence)
+        yield EventRecord(kind=EventKind.TASK_POISONED, evidence=evidence)

@@ -51,8 +51,14 @@ class Executor(ABC):
     """Runs statements: a `Database` runs each in a transaction of its own, a `Transaction` all of them in one."""
 
     @abstractmethod
+    def fetch_raw(
+        self, query: Query[Any], *arguments: object, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, list[Row]]:
+        """Run a statement and return the driver's rows. `timeout_s` replaces the statement timeout."""
+
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
         """Run a statement and return its rows."""
+        return query.to_rows(await self.fetch_raw(query, *arguments))
 
     async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
         """The first row; None if there is none."""
@@ -64,9 +70,9 @@ class Executor(ABC):
         (row,) = await self.fetch(query, *arguments)
         return row
 
-    @abstractmethod
     async def execute(self, query: Query[Any], *arguments: object) -> None:
         """Run a statement and ignore its rows."""
+        await self.fetch_raw(query, *arguments)
 
     @abstractmethod
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
@@ -101,19 +107,12 @@ class Database(Executor):
         pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._pool_settings)
         pool.terminate()
 
-    async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
-        return query.to_rows(await self.fetch_raw(query, *arguments))
-
     def fetch_raw(
         self, query: Query[Any], *arguments: object, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, list[Row]]:
-        """Like `fetch`, but returns the driver's rows, for hot paths. `timeout_s` replaces the statement timeout."""
         if self._needs_transaction:
             return self.run(lambda transaction: transaction.fetch_raw(query, *arguments, timeout_s=timeout_s))
         return self._with_retry(lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s))
-
-    async def execute(self, query: Query[Any], *arguments: object) -> None:
-        await self.fetch_raw(query, *arguments)
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction; all of it runs again after a deadlock or serialization failure."""
@@ -224,15 +223,8 @@ class Transaction(Executor):
         self._timeout_s = timeout_s
         """Timeout of each statement; None: that of the connection."""
 
-    async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
-        return query.to_rows(await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s))
-
     async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
-        """Like `fetch`, but returns the driver's rows, for hot paths."""
         return await self.connection.fetch(query.sql, *arguments, timeout=timeout_s or self._timeout_s)
-
-    async def execute(self, query: Query[Any], *arguments: object) -> None:
-        await self.connection.execute(query.sql, *arguments, timeout=self._timeout_s)
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` as a part of this transaction."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from horsies.model.events import EventRecord
 from horsies.model.recovery.decision import LiveTask
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskInfo, TaskStatus
@@ -92,14 +93,6 @@ class StaleScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryEvent:
-    """An event stored together with a decision."""
-
-    kind: str
-    evidence: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryUpdate:
     """How a decision changes a task: PENDING again and due at `due_at`, or ended with `document` as its result."""
 
@@ -112,7 +105,8 @@ class RecoveryUpdate:
     crash_message: str | None = None
     """Error message of the attempt of a RUNNING task."""
     overlap_possible: bool = False
-    events: Sequence[RecoveryEvent] = field(default=())
+    events: Sequence[EventRecord] = ()
+    """Kind and evidence are stored; the other columns are those of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +180,7 @@ class RecoveryStore:
             update.failed_reason,
             update.crash_message,
             update.overlap_possible,
-            json.dumps([asdict(event) for event in update.events]),
+            json.dumps([{"kind": event.kind, "evidence": event.evidence} for event in update.events]),
         )
 
         async def apply_and_record(transaction: Transaction, record: RecordCallback) -> bool:

@@ -15,7 +15,7 @@ from horsies.model.task_result import OperationalErrorCode
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from horsies.store.database import Database, Transaction
+    from horsies.store.database import Executor
 
 
 MAX_CONFLICT_READS = 5
@@ -70,30 +70,28 @@ class TaskQueries:
 TASKS = load_queries(TaskQueries, "horsies.store", "tasks")
 
 
+@dataclass(frozen=True, slots=True)
 class TaskStore:
-    """Tasks of one database."""
+    """Tasks, in a database or in a transaction."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    executor: Executor
 
     async def enqueue(
         self,
         payload: TaskSendPayload,
         *,
         notify: Notify = Notify.ALWAYS,
-        transaction: Transaction | None = None,
         timeout_s: float | None = None,
     ) -> EnqueueResult:
         """Insert a task, or find the one that its id or idempotency key conflicts with.
 
         If another open transaction holds the same idempotency key, waits up to `timeout_s` for it to end.
         """
-        executor = transaction or self.database
         for _ in range(MAX_CONFLICT_READS):
-            stored = await executor.fetch_raw(TASKS.enqueue, *payload, notify, timeout_s=timeout_s)
+            stored = await self.executor.fetch_raw(TASKS.enqueue, *payload, notify, timeout_s=timeout_s)
             if stored:
                 return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_notified"])
-            rows = await executor.fetch(
+            rows = await self.executor.fetch(
                 TASKS.conflicts, UUID(payload.task_id), payload.task_name, payload.idempotency_key
             )
             outcome, task_id = resolve_conflict(payload, rows)
@@ -103,16 +101,16 @@ class TaskStore:
         return EnqueueResult(SendOutcome.CONFLICT_GONE, payload.task_id)
 
     async def notify_queues(self, queue_names: Iterable[str]) -> None:
-        await self.database.fetch_raw(TASKS.notify_queues, list(queue_names))
+        await self.executor.execute(TASKS.notify_queues, list(queue_names))
 
-    async def enqueue_many(self, bulk: BulkPayload, transaction: Transaction) -> None:
-        """Insert the tasks of one bulk send; raises UNIQUE_VIOLATION if they are already stored."""
+    async def enqueue_many(self, bulk: BulkPayload) -> None:
+        """Insert the tasks of one bulk send, in a transaction; raises UNIQUE_VIOLATION if they are already stored."""
         async with Pipeline() as pipeline:
             for rows in batch_slices(bulk):
-                await pipeline.put(transaction.execute(TASKS.enqueue_many, *_batch_columns(bulk, rows)))
+                await pipeline.put(self.executor.execute(TASKS.enqueue_many, *_batch_columns(bulk, rows)))
 
     async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
-        return await self.database.fetch(TASKS.results, list(task_ids))
+        return await self.executor.fetch(TASKS.results, list(task_ids))
 
     async def info(
         self,
@@ -122,12 +120,12 @@ class TaskStore:
         include_failed_reason: bool = False,
         include_attempts: bool = False,
     ) -> TaskInfo | None:
-        info = await self.database.fetch_one(TASKS.info, task_id, include_result, include_failed_reason)
+        info = await self.executor.fetch_one(TASKS.info, task_id, include_result, include_failed_reason)
         return replace(info, attempts=await self.attempts(task_id)) if info and include_attempts else info
 
     async def attempts(self, task_id: UUID) -> list[TaskAttemptInfo]:
         """Finished attempts, newest first."""
-        return await self.database.fetch(TASKS.attempts, task_id)
+        return await self.executor.fetch(TASKS.attempts, task_id)
 
     async def crash_messages(self, task_id: UUID) -> tuple[str, ...]:
         """Error messages of the attempts that crashed, oldest first."""
