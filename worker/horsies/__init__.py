@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue as JsonValue
+
     from horsies.app import ChildProcessStartHook as ChildProcessStartHook
     from horsies.app import Horsies as Horsies
     from horsies.client.broker import PostgresBroker as PostgresBroker
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from horsies.model.result import BrokerResult as BrokerResult
     from horsies.model.result import DatabasePing as DatabasePing
     from horsies.model.result import Err as Err
-    from horsies.model.result import JsonValue as JsonValue
     from horsies.model.result import Ok as Ok
     from horsies.model.result import Result as Result
     from horsies.model.result import UnwrapError as UnwrapError
@@ -167,7 +168,6 @@ _MODULES = {
         "BrokerResult",
         "DatabasePing",
         "Err",
-        "JsonValue",
         "Ok",
         "Result",
         "UnwrapError",
@@ -240,114 +240,12 @@ _MODULES = {
     ),
     "horsies.registry.invocation": ("current_task",),
     "horsies.version": ("__version__",),
+    "pydantic": ("JsonValue",),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
-
-__all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promised
-    "AnyNode",
-    "AppConfig",
-    "BUILTIN_CODE_REGISTRY",
-    "BrokerError",
-    "BrokerErrorCode",
-    "BrokerOperationError",
-    "BrokerResult",
-    "BuiltInTaskCode",
-    "ChildProcessStartHook",
-    "ConfigurationError",
-    "ContractCode",
-    "CustomQueueConfig",
-    "DatabasePing",
-    "Err",
-    "ErrorCode",
-    "ExceptionMapper",
-    "HandleErrorCode",
-    "HandleOperationError",
-    "HandleResult",
-    "Horsies",
-    "HorsiesError",
-    "JsonValue",
-    "MultipleValidationErrors",
-    "NodeKey",
-    "Ok",
-    "OnError",
-    "OperationalErrorCode",
-    "OutcomeCode",
-    "PayloadPolicy",
-    "PostgresBroker",
-    "PostgresConfig",
-    "QueueMode",
-    "RecoveredWorkers",
-    "Recovery",
-    "RecoveryConfig",
-    "RecoveryContext",
-    "RecoveryReason",
-    "RegistryError",
-    "Result",
-    "RetentionConfig",
-    "RetrievalCode",
-    "RetryPolicy",
-    "ScheduleConfig",
-    "SourceLocation",
-    "SubWorkflowError",
-    "SubWorkflowNode",
-    "SubWorkflowSummary",
-    "SuccessCase",
-    "SuccessPolicy",
-    "TASK_TERMINAL_STATES",
-    "TaskAttemptInfo",
-    "TaskAttemptOutcome",
-    "TaskContext",
-    "TaskDefinitionError",
-    "TaskError",
-    "TaskFunction",
-    "TaskHandle",
-    "TaskInfo",
-    "TaskNode",
-    "TaskResult",
-    "TaskSchedule",
-    "TaskSendError",
-    "TaskSendErrorCode",
-    "TaskSendOptions",
-    "TaskSendPayload",
-    "TaskSendResult",
-    "TaskStatus",
-    "UnwrapError",
-    "ValidationReport",
-    "WORKFLOW_TASK_TERMINAL_STATES",
-    "WORKFLOW_TERMINAL_STATES",
-    "WorkerConfig",
-    "WorkerPong",
-    "WorkerResilienceConfig",
-    "WorkerStateSnapshot",
-    "WorkflowContext",
-    "WorkflowContextMissingIdError",
-    "WorkflowDefinition",
-    "WorkflowHandle",
-    "WorkflowMeta",
-    "WorkflowSpec",
-    "WorkflowStartError",
-    "WorkflowStartErrorCode",
-    "WorkflowStartResult",
-    "WorkflowStatus",
-    "WorkflowTaskInfo",
-    "WorkflowTaskStatus",
-    "WorkflowValidationError",
-    "__version__",
-    "cancel_workflow",
-    "cancel_workflow_sync",
-    "current_task",
-    "from_node",
-    "is_err",
-    "is_ok",
-    "pause_workflow",
-    "pause_workflow_sync",
-    "resume_workflow",
-    "resume_workflow_sync",
-    "slugify",
-    "start_workflow",
-    "start_workflow_async",
-]
+# Type checkers read the imports above instead.
+__all__ = sorted(_WHERE)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

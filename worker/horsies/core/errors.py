@@ -1,31 +1,3 @@
 """Documented import path of `horsies.errors`."""
 
-from horsies.errors import (
-    BrokerError,
-    BrokerErrorCode,
-    ConfigurationError,
-    ErrorCode,
-    HorsiesError,
-    MultipleValidationErrors,
-    RegistryError,
-    SourceLocation,
-    TaskDefinitionError,
-    ValidationReport,
-    WorkflowValidationError,
-    raise_together,
-)
-
-__all__ = [
-    "BrokerError",
-    "BrokerErrorCode",
-    "ConfigurationError",
-    "ErrorCode",
-    "HorsiesError",
-    "MultipleValidationErrors",
-    "RegistryError",
-    "SourceLocation",
-    "TaskDefinitionError",
-    "ValidationReport",
-    "WorkflowValidationError",
-    "raise_together",
-]
+from horsies.errors import *  # noqa: F403

@@ -7,27 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, Never, NoReturn, TypeAlias, TypeVar, cast
 
-from pydantic import JsonValue
 from typing_extensions import TypeIs
 
 from horsies.errors import BrokerErrorCode, HorsiesError
-
-__all__ = [
-    "BrokerOperationError",
-    "BrokerResult",
-    "DatabasePing",
-    "Err",
-    "JsonValue",
-    "Ok",
-    "Result",
-    "UnwrapError",
-    "WorkerPong",
-    "WorkerStateSnapshot",
-    "is_err",
-    "is_ok",
-    "summarize_error",
-]
-
 
 T = TypeVar("T")
 E = TypeVar("E")

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from horsies.model.result import JsonValue
+    from pydantic import JsonValue
 
 
 class WorkflowStatus(StrEnum):

@@ -8,7 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from horsies.model.result import JsonValue, Result
+from pydantic import JsonValue
+
+from horsies.model.result import Result
 from horsies.model.task_result import TaskError, TaskResult
 from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowStatus, WorkflowTaskStatus
 
