@@ -29,7 +29,7 @@ from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.recovery.decide import StaleTask
-from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
+from horsies.recovery.report import SweepReport, SweepReportBuilder, SweptTask
 from horsies.store.recovery import StaleRow
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
@@ -291,38 +291,30 @@ class DemoSource:
         policy, tasks = self._policy(options), self.system.in_state(*IN_FLIGHT)
         return [self._stale_task(task, policy) for task in tasks if options.worker_id in (None, task.worker_id)]
 
+    def _sweep_report(self, options: SweepOptions, *, dry_run: bool) -> SweepReport:
+        stale = [task.to_swept_task(applied=not dry_run) for task in self._in_flight(options) if not task.is_fresh]
+        policy = self._policy(options)
+        return SweepReportBuilder(effective_policy=policy, dry_run=dry_run, hooks_loaded=False, tasks=stale).build()
+
     async def stale_candidates(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SweepReport:
-        stale = [task for task in self._in_flight(options) if not task.is_fresh]
-        return SweepReport(
-            status=SweepStatus.WOULD_ACT if stale else SweepStatus.NOTHING,
-            dry_run=True,
-            thresholds=self._policy(options).thresholds,
-            worker_ids=tuple({task.row.owner_id for task in stale if task.row.owner_id}),
-            tasks=tuple(task.to_swept_task(applied=False) for task in stale),
-        )
+        return self._sweep_report(options, dry_run=True)
 
     async def sweep(
         self, options: SweepOptions = _DEFAULT_OPTIONS, *, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> SweepReport:
         del stop  # a demo sweep is one step
-        preview = await self.stale_candidates(options)
+        report = self._sweep_report(options, dry_run=False)
         selector = {"worker_id": str(options.worker_id)} if options.worker_id else {}
-        ids = tuple(task.task_id for task in preview.tasks)
+        ids = tuple(task.task_id for task in report.tasks)
         self._record("sweep", selector, affected=len(ids), task_ids=ids, reason=reason)
-        for swept in preview.tasks:
+        for swept in report.tasks:
             task = self.system.tasks[swept.task_id]
             if swept.decision is DecisionKind.FAIL:
                 self._move(task, TaskStatus.FAILED, error_code=swept.code)
             else:
                 retry_count = task.retry_count + (swept.decision is DecisionKind.RETRY)
                 self._move(task, TaskStatus.PENDING, enqueued_at=swept.run_at, retry_count=retry_count)
-        return replace(
-            preview,
-            status=SweepStatus.DONE if preview.tasks else SweepStatus.NOTHING,
-            dry_run=False,
-            recovered_count=len(preview.tasks),
-            tasks=tuple(replace(task, applied=True) for task in preview.tasks),
-        )
+        return report
 
     async def nearly_stale_tasks(
         self, within: timedelta, options: SweepOptions = _DEFAULT_OPTIONS
@@ -403,9 +395,9 @@ class DemoSource:
     async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]:
         now, counts, last_hour = self.system.now(), Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
         for task in self.system.tasks.values():
-            if task.error_code is not None and task.finished_at is not None:
+            if task.error_code is not None and task.finished_at is not None and now - task.finished_at < window:
                 key = (task.name, task.error_code, task.status)
-                counts[key] += now - task.finished_at < window
+                counts[key] += 1
                 last_hour[key] += now - task.finished_at < HOUR
         return tuple(
             ErrorCount(name=key[0], code=key[1], status=key[2], count=count, last_hour=last_hour[key])
@@ -645,7 +637,7 @@ class DemoSource:
     def _change_run(self, action: str, workflow_id: str | UUID, reason: str | None) -> ActionReport:
         """Change a run and its nodes if its status allows that."""
         run, change = self.system.runs[UUID(str(workflow_id))], _RUN_CHANGES[action]
-        is_allowed, now = run.status in change.allowed, self.system.now()
+        is_allowed, is_retry, now = run.status in change.allowed, action == "retry_workflow", self.system.now()
         skipped = () if is_allowed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
         report = self._record(
             action, {"workflow_id": str(run.id)}, affected=int(is_allowed), skipped=skipped, reason=reason
@@ -663,8 +655,9 @@ class DemoSource:
             paused_at=now if change.status is WorkflowStatus.PAUSED else None,
             completed_at=now if change.status is WorkflowStatus.CANCELLED else None,
             error_code=None,
+            generation=run.generation + is_retry,
         )
-        return replace(report, retried_nodes=len(reset))
+        return replace(report, retried_nodes=len(reset) if is_retry else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
