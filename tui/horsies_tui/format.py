@@ -7,6 +7,7 @@ Textual does not filter escape sequences and parses brackets in plain strings as
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +23,9 @@ _MAX_CHARACTERS: Final = 65_536
 """Longer values are cut before they are processed."""
 
 _CONTROL_REPLACEMENTS: Final = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_DAY: Final = 86_400
+_AGE_UNITS: Final = ((_DAY, "d"), (3600, "h"), (60, "m"), (1, "s"))
+"""Seconds of each unit."""
 
 
 def sanitize(value: object, *, limit: int = _MAX_CHARACTERS) -> str:
@@ -76,15 +79,11 @@ def format_age(span: timedelta | None) -> str:
     if span is None:
         return "-"
     seconds = max(int(span.total_seconds()), 0)
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m{seconds % _MINUTE:02}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE:02}m"
-    if seconds < 100 * _DAY:
-        return f"{seconds // _DAY}d{seconds % _DAY // _HOUR:02}h"
-    return f"{seconds // _DAY}d"
+    for (size, unit), (smaller_size, smaller_unit) in pairwise(_AGE_UNITS):
+        if seconds >= size:
+            rest = f"{seconds % size // smaller_size:02}{smaller_unit}" if seconds < 100 * _DAY else ""
+            return f"{seconds // size}{unit}{rest}"
+    return f"{seconds}s"
 
 
 def format_short_age(span: timedelta | None) -> str:
@@ -92,10 +91,7 @@ def format_short_age(span: timedelta | None) -> str:
     if span is None:
         return "-"
     seconds = max(int(span.total_seconds()), 0)
-    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    return next((f"{seconds // size}{unit}" for size, unit in _AGE_UNITS if seconds >= size), "0s")
 
 
 def format_elapsed(span: timedelta | None) -> str:

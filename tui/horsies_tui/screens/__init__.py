@@ -10,9 +10,9 @@ To add a screen:
 3. Draw the result of each query in its `on_result`. Results are immutable; pass rows to a `RowList`, which repaints
    only what changed. Set the status line with `set_status`. All text from the database goes through `safe`, `fit` or
    `sanitize`.
-4. Write one method per action of the scope (`action_view_sort` for `view.sort`). `action_op` handles all that change
-   the database: a `ProposalRunner` previews them and applies what the operator confirms. Their keys are disabled in
-   read-only sessions and while offline. Esc calls `step_back`.
+4. Write one method per action of the scope (`action_view_sort` for `view.sort`). For those that change the
+   database (`op.*`), set `proposals` and implement `proposal`: it returns what the preview shows and the operator
+   confirms. Their keys are disabled in read-only sessions and while offline. Esc calls `step_back`.
 5. Compute ages from `context.clock.now()` when drawing, in a column that `ticks`; `tick()` runs once a second.
 6. Add it to `ScreenId`, which gives it a tab, a number key, and entries in the palette and the help, and to `SCREENS`.
 """

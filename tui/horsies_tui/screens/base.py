@@ -27,6 +27,8 @@ from horsies_tui.widgets.row_list import RowList
 if TYPE_CHECKING:
     from horsies_ops.reads.overview import Overview
     from horsies_ops.source import DataSource
+    from horsies_tui.proposals.model import ProposalFactory
+    from horsies_tui.screens.lists import ProposalRunner
     from horsies_tui.widgets.filter_bar import FilterBar
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
@@ -45,6 +47,8 @@ class MainScreen(Screen[None]):
     """Whose keys it has."""
     filter_bar: FilterBar[Any]
     """Set by screens with the action `filter.edit`."""
+    proposals: ProposalRunner
+    """Set by screens with actions `op.*`."""
     overview_min_interval_s: ClassVar[float] = 5.0
     """Shortest pause between two overview queries, which read the whole system."""
     AUTO_FOCUS = "RowList"
@@ -106,6 +110,17 @@ class MainScreen(Screen[None]):
 
     def action_filter_clear(self) -> None:
         self.filter_bar.clear()
+
+    def proposal(self, verb: str) -> ProposalFactory | None:
+        """Return what the action `op.VERB` proposes now; None if no row is selected."""
+        raise NotImplementedError
+
+    def action_op(self, verb: str) -> None:
+        self.proposals.propose(self.proposal(verb))
+
+    def action_plan_dry(self) -> None:
+        """Preview what `R` would do."""
+        self.proposals.dry_run(self.proposal("requeue"))
 
     def set_status(self, *parts: str) -> None:
         self.query_one(StatusLine).parts = parts

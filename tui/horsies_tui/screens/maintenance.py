@@ -254,7 +254,7 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
         super().__init__(context)
         self.data = MaintenanceData()
         self.list: RowList[MaintenanceItem] = RowList(MAINTENANCE_COLUMNS, key=lambda item: item.key, context=context)
-        self._proposals = ProposalRunner(self)
+        self.proposals = ProposalRunner(self)
         self._counted_at: datetime | None = None
 
     def body(self) -> ComposeResult:
@@ -331,13 +331,10 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
             self.notify("no screen lists these rows; d shows their number and size")
 
     def action_plan_dry(self) -> None:
-        self._proposals.dry_run(self._proposal(self._selected_command))
+        self.proposals.dry_run(self.proposal(self._selected_command))
 
-    def action_op(self, verb: str) -> None:
-        self._proposals.propose(self._proposal(MaintenanceCommand(verb)))
-
-    def _proposal(self, command: MaintenanceCommand) -> ProposalFactory:
-        if command is MaintenanceCommand.SWEEP:
+    def proposal(self, verb: str) -> ProposalFactory:
+        if verb == MaintenanceCommand.SWEEP:
             return partial(propose_sweep, options=SweepOptions())
         return partial(propose_cleanup, database_name=self.context.database_name, now=self.context.clock.now())
 

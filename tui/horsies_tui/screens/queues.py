@@ -35,6 +35,7 @@ from horsies_tui.fleet import (
 from horsies_tui.format import format_age, format_count, format_short_age, plural, sanitize, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
@@ -193,7 +194,7 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
     def __init__(self, context: AppContext) -> None:
         sorting = Sorting(QUEUE_SORT_KEYS, SortOrder(column="OLDEST"))
         super().__init__(context, QUEUE_COLUMNS, key=lambda line: line.row.name, sorting=sorting)
-        self._proposals = ProposalRunner(self)
+        self.proposals = ProposalRunner(self)
         self._detail: QueueDetail | None = None
 
     def body(self) -> ComposeResult:
@@ -239,11 +240,10 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
             unfinished = tuple(status for status in TaskStatus if not status.is_terminal)
             self.post_message(ShowTasks(TaskFilter(queues=(line.row.name,), statuses=unfinished)))
 
-    def action_op(self, _: str) -> None:
-        """Pause or resume the queue."""
-        line = self.list.current
-        now = self.context.clock.now()
-        self._proposals.propose(line and partial(propose_queue_pause_toggle, name=line.row.name, now=now))
+    def proposal(self, verb: str) -> ProposalFactory | None:
+        del verb  # `pause`, which also resumes
+        line, now = self.list.current, self.context.clock.now()
+        return line and partial(propose_queue_pause_toggle, name=line.row.name, now=now)
 
     def action_copy_id(self) -> None:
         if (line := self.list.current) is not None:

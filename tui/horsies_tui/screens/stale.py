@@ -100,7 +100,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
         self.options = SweepOptions()
         self.candidates: StaleCandidates | None = None
         self.list: RowList[StaleCandidate] = RowList(STALE_COLUMNS, key=lambda candidate: candidate.id, context=context)
-        self._proposals = ProposalRunner(self, after_apply=self.list.unmark)
+        self.proposals = ProposalRunner(self, after_apply=self.list.unmark)
         self._detail: TaskDetail | None = None
 
     def body(self) -> ComposeResult:
@@ -199,14 +199,11 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
     def action_mark(self, rows: str) -> None:
         self.list.mark(rows)
 
-    def action_op(self, verb: str) -> None:
-        self._proposals.propose(self._proposal(verb))
-
     def action_plan_dry(self) -> None:
         """Preview a requeue of the marked rows or, without marks, a sweep."""
-        self._proposals.dry_run(self._proposal("requeue" if self.list.selection.marks else "sweep"))
+        self.proposals.dry_run(self.proposal("requeue" if self.list.selection.marks else "sweep"))
 
-    def _proposal(self, verb: str) -> ProposalFactory | None:
+    def proposal(self, verb: str) -> ProposalFactory | None:
         """A sweep, or an action on the selected tasks that includes running ones."""
         if verb == "sweep":
             return partial(propose_sweep, options=self.options)

@@ -31,6 +31,7 @@ from horsies_tui.fleet import (
 from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.sweep import propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
@@ -178,7 +179,7 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
     def __init__(self, context: AppContext) -> None:
         sorting = Sorting(WORKER_SORT_KEYS, SortOrder(column="HOST", is_descending=False))
         super().__init__(context, WORKER_COLUMNS, key=lambda worker: worker.worker_id, sorting=sorting)
-        self._proposals = ProposalRunner(self)
+        self.proposals = ProposalRunner(self)
         self.window = CHART_WINDOWS[2]
         self._detail: WorkerDetail | None = None
         self._pending_worker_id: UUID | None = None
@@ -247,11 +248,11 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
         if (worker := self.list.current) is not None:
             self.post_message(ShowTasks(TaskFilter(worker_id=str(worker.worker_id))))
 
-    def action_op(self, _: str) -> None:
+    def proposal(self, verb: str) -> ProposalFactory | None:
         """Recover the tasks of this worker: a sweep limited to them."""
+        del verb  # `requeue`
         worker = self.list.current
-        options = worker and SweepOptions(worker_id=worker.worker_id)
-        self._proposals.propose(options and partial(propose_sweep, options=options))
+        return worker and partial(propose_sweep, options=SweepOptions(worker_id=worker.worker_id))
 
     def action_nav_prev(self) -> None:
         self._set_window(max((window for window in CHART_WINDOWS if window < self.window), default=CHART_WINDOWS[0]))

@@ -238,7 +238,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         self._tab = tab
         self._sibling_ids = request.sibling_ids or (request.task_id,)
         self._rendered: RenderedTask | None = None
-        self._proposals = ProposalRunner(self)
+        self.proposals = ProposalRunner(self)
         self._shows_events = False
         self.filter_bar = SearchBar(prompt=context.glyphs.prompt, title="Search")
 
@@ -371,14 +371,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
             self.query_one(Page).scroll_home(animate=False)
             self.context.queries.refresh("task")
 
-    def action_op(self, verb: str) -> None:
-        self._proposals.propose(self._proposal(verb))
-
-    def action_plan_dry(self) -> None:
-        """Preview what `R` would do."""
-        self._proposals.dry_run(self._proposal("requeue"))
-
-    def _proposal(self, verb: str) -> ProposalFactory | None:
+    def proposal(self, verb: str) -> ProposalFactory | None:
         if self.detail is None:
             return None
         action = requeue_or_retry([self.detail.task.status]) if verb == "requeue" else Action(verb)

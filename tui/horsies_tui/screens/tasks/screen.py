@@ -77,7 +77,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         columns = (*TASK_COLUMNS, self._previews.column)
         self.list: RowList[TaskSummary] = RowList(columns, key=lambda task: task.id, context=context)
         self._sorting = Sorting(TASK_SORT_KEYS, NEWEST_FIRST)
-        self._proposals = ProposalRunner(self, after_apply=self._after_apply)
+        self.proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
         self._all_matching_selected = False
@@ -303,14 +303,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         self.filter_bar.set_filter(task_filter)
         self.list.focus()
 
-    def action_op(self, verb: str) -> None:
-        self._proposals.propose(self._proposal(verb))
-
-    def action_plan_dry(self) -> None:
-        """Preview what `R` would do."""
-        self._proposals.dry_run(self._proposal("requeue"))
-
-    def _proposal(self, verb: str) -> ProposalFactory | None:
+    def proposal(self, verb: str) -> ProposalFactory | None:
         """An action on the tasks selected now, even if the list changes meanwhile."""
         if self._all_matching_selected:
             action = requeue_or_retry(self.filter.statuses) if verb == "requeue" else Action(verb)

@@ -296,7 +296,7 @@ class _GraphDrawing:
             item, indent, branch = stack.pop()
             line = self._line(item, indent + branch)
             yield line
-            if line.has_children and item.key not in self.view.folded and not item.is_pointer:
+            if line.has_children and item.key not in self.view.folded:
                 trunk = "   " if branch == self.glyphs.last_branch else f"{self.glyphs.trunk}  "
                 child_indent = indent + trunk if len(indent) < 3 * MAX_INDENT_LEVELS else indent
                 stack += self._with_branches(self._child_items(item), child_indent)
@@ -336,33 +336,28 @@ class _GraphDrawing:
         return [_TreeItem(key, parent_key, tuple(members)) for key, members in groups.items()]
 
     def _line(self, item: _TreeItem, indent: str) -> NodeLine:
-        first = item.nodes[0]
-        if item.is_pointer:
-            indexes = ", ".join(f"[{node.index}]" for node in item.nodes[:MAX_POINTERS])
-            more = f" and {len(item.nodes) - MAX_POINTERS} more" if len(item.nodes) > MAX_POINTERS else ""
-            return NodeLine(
-                key=item.key,
-                parent_key=item.parent_key,
-                nodes=item.nodes,
-                indent=indent,
-                note="",
-                status=first.status,
-                text=f"{self.glyphs.pointer} see {indexes}{more}",
-                is_pointer=True,
-            )
-        is_folded = item.key in self.view.folded
-        hidden = f"  ({self.shown.count_descendants(item.nodes)} below)" if is_folded else ""
         has_children = any(member.index in self.shown.dependents for member in item.nodes)
         return NodeLine(
             key=item.key,
             parent_key=item.parent_key,
             nodes=item.nodes,
             indent=indent,
-            text=node_text(item.nodes, self.detail, self.glyphs) + hidden,
-            note=node_note(item.nodes, self.detail, self.graph),
-            status=first.status,
-            has_children=has_children,
+            text=self._pointer_text(item.nodes) if item.is_pointer else self._node_text(item),
+            note="" if item.is_pointer else node_note(item.nodes, self.detail, self.graph),
+            status=item.nodes[0].status,
+            has_children=has_children and not item.is_pointer,
+            is_pointer=item.is_pointer,
         )
+
+    def _node_text(self, item: _TreeItem) -> str:
+        is_folded = item.key in self.view.folded
+        hidden = f"  ({self.shown.count_descendants(item.nodes)} below)" if is_folded else ""
+        return node_text(item.nodes, self.detail, self.glyphs) + hidden
+
+    def _pointer_text(self, nodes: Sequence[NodeRow]) -> str:
+        indexes = ", ".join(f"[{node.index}]" for node in nodes[:MAX_POINTERS])
+        more = f" and {len(nodes) - MAX_POINTERS} more" if len(nodes) > MAX_POINTERS else ""
+        return f"{self.glyphs.pointer} see {indexes}{more}"
 
 
 def _pointers(nodes: Sequence[NodeRow], parent_key: Hashable) -> list[_TreeItem]:

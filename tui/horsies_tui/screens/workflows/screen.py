@@ -21,6 +21,7 @@ from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import plural
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import OpenTask
+from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.workflows import propose_run_action
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.lists import ProposalRunner
@@ -55,7 +56,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self.filter_bar = FilterBar(RUN_FILTER, prompt=context.glyphs.prompt)
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
-        self._proposals = ProposalRunner(self)
+        self.proposals = ProposalRunner(self)
         self._entered_run_ids: tuple[UUID, ...] = ()
         """Stack of runs opened from another screen or as a sub-workflow; the last one is shown."""
         self._pinned_run_id: UUID | None = None
@@ -277,6 +278,6 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         if self.run_id is not None:
             self.copy_text(shlex.join(["horsies", "workflow", "show", str(self.run_id)]), "the command")
 
-    def action_op(self, verb: str) -> None:
-        """Preview a change of the run shown now, even if another one is selected meanwhile."""
-        self._proposals.propose(self.run_id and partial(propose_run_action, verb=verb, workflow_id=self.run_id))
+    def proposal(self, verb: str) -> ProposalFactory | None:
+        """A change of the run shown now, even if another one is selected meanwhile."""
+        return self.run_id and partial(propose_run_action, verb=verb, workflow_id=self.run_id)
