@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -34,6 +35,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S")
 P = ParamSpec("P")
+
+
+def broker_result(
+    code: BrokerErrorCode,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, CoroutineType[Any, Any, BrokerResult[T]]]]:
+    """Decorator for methods: what they return becomes `Ok`; HorsiesError and ValueError become `Err` with this code."""
+
+    def decorate(method: Callable[P, Awaitable[T]]) -> Callable[P, CoroutineType[Any, Any, BrokerResult[T]]]:
+        @wraps(method)
+        async def to_result(*args: P.args, **kwargs: P.kwargs) -> BrokerResult[T]:
+            try:
+                return Ok(await method(*args, **kwargs))
+            except HorsiesError as error:
+                retryable = isinstance(error, BrokerError) and error.retryable
+                return Err(BrokerOperationError(code=code, message=error.message, retryable=retryable, exception=error))
+            except ValueError as error:
+                return Err(BrokerOperationError(code=code, message=str(error), exception=error))
+
+        return to_result
+
+    return decorate
 
 
 class TaskReader(Protocol):
@@ -74,49 +96,33 @@ class BrokerTaskReader:
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         """The stored document, not decoded; None if there is no task or no document."""
-        document = await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
-        return document.and_then(_as_object)
+        return (await self._document(task_id)).and_then(_as_object)
 
+    @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
     async def info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> BrokerResult[TaskInfo | None]:
-        async def read() -> TaskInfo | None:
-            parsed_id = _parse_task_id(task_id)
-            return await (await self._broker.session()).tasks.info(
-                parsed_id,
-                include_result=include_result,
-                include_failed_reason=include_failed_reason,
-                include_attempts=include_attempts,
-            )
-
-        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, read())
-
-    async def ping(self) -> BrokerResult[DatabasePing]:
-        """Measure one round trip to the database."""
-        return await to_broker_result(BrokerErrorCode.DB_PING_FAILED, self._ping())
-
-    async def _document(self, task_id: str | UUID) -> str | None:
+    ) -> TaskInfo | None:
         parsed_id = _parse_task_id(task_id)
-        session = await self._broker.session()
-        rows = await session.tasks.results([parsed_id])
-        return rows[0].document if rows else None
+        return await (await self._broker.session()).tasks.info(
+            parsed_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
 
-    async def _ping(self) -> DatabasePing:
+    @broker_result(BrokerErrorCode.DB_PING_FAILED)
+    async def ping(self) -> DatabasePing:
+        """Measure one round trip to the database."""
         session = await self._broker.session()
         started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
         await session.database.execute(SCHEMA.server_version)
         return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
 
-
-async def to_broker_result(code: BrokerErrorCode, operation: Awaitable[T]) -> BrokerResult[T]:
-    """Await a store operation; its errors become `Err` with this code."""
-    try:
-        return Ok(await operation)
-    except HorsiesError as error:
-        retryable = isinstance(error, BrokerError) and error.retryable
-        return Err(BrokerOperationError(code=code, message=error.message, retryable=retryable, exception=error))
-    except ValueError as error:
-        return Err(BrokerOperationError(code=code, message=str(error), exception=error))
+    @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
+    async def _document(self, task_id: str | UUID) -> str | None:
+        parsed_id = _parse_task_id(task_id)
+        rows = await (await self._broker.session()).tasks.results([parsed_id])
+        return rows[0].document if rows else None
 
 
 def run_blocking(operation: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResult[T]:

@@ -8,7 +8,7 @@ import time
 from uuid import UUID, uuid4
 
 from horsies.client.broker import PostgresBroker
-from horsies.client.results import to_broker_result
+from horsies.client.results import broker_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
 from horsies.model.task import parse_id
@@ -22,46 +22,37 @@ class WorkerMonitor:
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
 
+    @broker_result(BrokerErrorCode.WORKER_PING_FAILED)
     async def ping(
         self, *, target_worker_id: str | None, timeout_seconds: float, min_responses: int | None
-    ) -> BrokerResult[list[WorkerPong]]:
+    ) -> list[WorkerPong]:
         """The workers that reply in time, in the order of their replies; may be empty."""
-        ping = self._ping(target_worker_id, timeout_seconds, min_responses)
-        return await to_broker_result(BrokerErrorCode.WORKER_PING_FAILED, ping)
-
-    async def states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
-        """The newest snapshot of each worker."""
-        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._states())
-
-    async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
-        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._state(worker_id))
-
-    async def history(self, worker_id: str, limit: int | None) -> BrokerResult[list[WorkerStateSnapshot]]:
-        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._history(worker_id, limit))
-
-    async def _ping(self, target: str | None, timeout_s: float, min_responses: int | None) -> list[WorkerPong]:
-        if timeout_s <= 0:
+        if timeout_seconds <= 0:
             raise ValueError("timeout_seconds must be above 0")
         if min_responses is not None and min_responses < 1:
             raise ValueError("min_responses must be at least 1")
-        ping = WorkerPing(target=None if target is None else parse_id(target), min_responses=min_responses)
-        session = await self._broker.session()
-        direct = session.database.connection_spec.direct
+        target = None if target_worker_id is None else parse_id(target_worker_id)
+        ping = WorkerPing(target=target, min_responses=min_responses)
+        direct = (await self._broker.session()).database.connection_spec.direct
         async with open_ping(direct, reply_channel=ping.reply_channel, message=ping.message) as replies:
-            await ping.collect(replies, timeout_s)
+            await ping.collect(replies, timeout_seconds)
         return list(ping.pongs.values())
 
-    async def _states(self) -> list[WorkerStateSnapshot]:
+    @broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED)
+    async def states(self) -> list[WorkerStateSnapshot]:
+        """The newest snapshot of each worker."""
         return await (await self._store()).newest_states()
 
-    async def _state(self, worker_id: str) -> WorkerStateSnapshot | None:
-        newest = await self._history(worker_id, 1)
-        return newest[0] if newest else None
-
-    async def _history(self, worker_id: str, limit: int | None) -> list[WorkerStateSnapshot]:
+    @broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED)
+    async def history(self, worker_id: str, limit: int | None) -> list[WorkerStateSnapshot]:
+        """Snapshots of one worker, newest first."""
         if limit is not None and limit < 1:
             raise ValueError("limit must be at least 1")
         return await (await self._store()).state_history(UUID(parse_id(worker_id)), limit)
+
+    async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        """The newest snapshot of one worker."""
+        return (await self.history(worker_id, 1)).map(lambda newest: newest[0] if newest else None)
 
     async def _store(self) -> WorkerStore:
         return WorkerStore((await self._broker.session()).database)

@@ -14,13 +14,13 @@ from uuid_utils import uuid7
 
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, send_error_for
-from horsies.client.results import parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
+from horsies.client.results import broker_result, parse_timeout, stored_task_result, wait_timeout_result
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
 from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.pool.protocol import Assignment, EncodedOutcome
 from horsies.errors import BrokerErrorCode
-from horsies.model.result import BrokerResult, Err, Ok
+from horsies.model.result import Err, Ok
 from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, has_expired, stored_policy
 from horsies.model.send import (
     BulkPayload,
@@ -293,25 +293,13 @@ class InlineTaskReader:
             return stored_task_result(str(task_id), None, None)
         return task.result if task.has_ended else wait_timeout_result(str(task_id), TaskStatus.RUNNING)
 
-    async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
-
-    async def info(
-        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> BrokerResult[TaskInfo | None]:
-        info = self._info(
-            task_id,
-            include_result=include_result,
-            include_failed_reason=include_failed_reason,
-            include_attempts=include_attempts,
-        )
-        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, info)
-
-    async def _document(self, task_id: str | UUID) -> dict[str, object] | None:
+    @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
+    async def raw_result(self, task_id: str | UUID) -> dict[str, object] | None:
         task = self._find(task_id)
         return json.loads(task.document) if task and task.has_ended else None
 
-    async def _info(
+    @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
+    async def info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> TaskInfo | None:
         task = self._find(task_id)

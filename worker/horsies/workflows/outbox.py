@@ -16,7 +16,13 @@ from horsies.store.database import Database
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.advance import ADVANCE_BATCH, advance_due
 from horsies.workflows.control import advance_tree
-from horsies.workflows.start import BUILD_TIMEOUT_S, MAX_TRIES, PlanBuilder, SubWorkflowStarter, record_quarantine
+from horsies.workflows.start import (
+    BUILD_TIMEOUT_S,
+    MAX_TRIES,
+    SubWorkflowBuilder,
+    SubWorkflowStarter,
+    record_quarantine,
+)
 
 RECHECK_S: Final = 0.05
 """Delay before the next pass while runs are locked by others or sub-workflows are being built."""
@@ -32,7 +38,7 @@ class OutboxProcessor:
     ) -> None:
         self._database = database
         self._store = WorkflowStore(database)
-        self._sub_workflows = SubWorkflowStarter(database, PlanBuilder(definitions, timeout_s=build_timeout_s))
+        self._sub_workflows = SubWorkflowStarter(database, SubWorkflowBuilder(definitions, timeout_s=build_timeout_s))
 
     async def is_empty(self) -> bool:
         """Whether the outbox is empty; much cheaper than a pass that finds nothing to do."""

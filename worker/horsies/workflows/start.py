@@ -87,9 +87,9 @@ def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> Plann
 class SubWorkflowStarter:
     """Builds and stores pending sub-workflows, several at a time."""
 
-    def __init__(self, database: Database, plan_builder: PlanBuilder) -> None:
+    def __init__(self, database: Database, builder: SubWorkflowBuilder) -> None:
         self._database = database
-        self._plan_builder = plan_builder
+        self._builder = builder
         self._store = WorkflowStore(database)
         self._unknown: set[str] = set()
         self._starting: dict[UUID, asyncio.Task[None]] = {}
@@ -128,7 +128,7 @@ class SubWorkflowStarter:
         try:
             async with self._database_lock:
                 recursion_error = await self._recursion_error(pending)
-            plan = recursion_error or await self._plan_builder.build(pending)
+            plan = recursion_error or await self._builder.build(pending)
             async with self._database_lock:
                 await self._store_plan(pending, plan)
         except Exception as error:
@@ -215,7 +215,7 @@ class BuildFailed:
     cause: BaseException | None = None
 
 
-class PlanBuilder:
+class SubWorkflowBuilder:
     """Builds plans of sub-workflows by calling their definitions: user code that may raise anything or hang.
 
     Each build runs in its own daemon thread, which is never joined: a hanging build blocks neither others nor exit.
