@@ -30,15 +30,15 @@ class DemoQueue:
     max_concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DemoWorker:
     worker_id: UUID
     hostname: str
     pid: int
     processes: int
     queues: tuple[str, ...]
-    state: str = "running"
-    silence_s: float = 2
+    state: str
+    silence_s: float
     """Seconds since its last heartbeat; for a lost worker, when the demo starts."""
 
 
@@ -55,8 +55,11 @@ class TaskKind:
     max_retries: int = 3
 
 
-def _worker_id(number: int) -> UUID:
-    return UUID(f"019a8c00-0000-7000-8000-0000{number:08x}")
+def _worker(
+    number: int, hostname: str, pid: int, processes: int, *queues: str, state: str = "running", silence_s: float = 2
+) -> DemoWorker:
+    worker_id = UUID(f"019a8c00-0000-7000-8000-0000{number:08x}")
+    return DemoWorker(worker_id, hostname, pid, processes, queues, state, silence_s)
 
 
 QUEUES: Final = (
@@ -67,28 +70,12 @@ QUEUES: Final = (
     DemoQueue(name="imports", priority=70),
     DemoQueue(name="reports", priority=90, max_concurrency=4),
 )
-_MAIN_QUEUES: Final = ("critical", "mail", "default")
-LOST_WORKER: Final = DemoWorker(
-    worker_id=_worker_id(0xA7),
-    hostname="host-3",
-    pid=4121,
-    processes=8,
-    queues=("mail", "reports"),
-    state="lost",
-    silence_s=370,
-)
+LOST_WORKER: Final = _worker(0xA7, "host-3", 4121, 8, "mail", "reports", state="lost", silence_s=370)
 WORKERS: Final = (
-    DemoWorker(worker_id=_worker_id(0xA1), hostname="host-1", pid=901, processes=12, queues=_MAIN_QUEUES),
-    DemoWorker(worker_id=_worker_id(0xA2), hostname="host-2", pid=877, processes=12, queues=_MAIN_QUEUES),
-    DemoWorker(worker_id=_worker_id(0xA4), hostname="host-2", pid=1402, processes=16, queues=("default", "scraping")),
-    DemoWorker(
-        worker_id=_worker_id(0xA5),
-        hostname="host-4",
-        pid=2210,
-        processes=4,
-        queues=("default", "imports"),
-        silence_s=95,
-    ),
+    _worker(0xA1, "host-1", 901, 12, "critical", "mail", "default"),
+    _worker(0xA2, "host-2", 877, 12, "critical", "mail", "default"),
+    _worker(0xA4, "host-2", 1402, 16, "default", "scraping"),
+    _worker(0xA5, "host-4", 2210, 4, "default", "imports", silence_s=95),
     LOST_WORKER,
 )
 PRIORITIES: Final = {queue.name: queue.priority for queue in QUEUES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from math import sin
@@ -79,6 +79,23 @@ _STATUS_AFTER: Final = {
     Action.CANCEL: TaskStatus.CANCELLED,
     Action.EXPIRE: TaskStatus.EXPIRED,
 }
+_NOT_STARTED: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED)
+_FAILED_OR_SKIPPED: Final = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
+_RUN_CHANGES: Final[Mapping[str, tuple[Sequence[str], WorkflowStatus, Mapping[str, WorkflowTaskStatus]]]] = {
+    "pause_workflow": (("RUNNING",), WorkflowStatus.PAUSED, {}),
+    "resume_workflow": (("PAUSED",), WorkflowStatus.RUNNING, {}),
+    "cancel_workflow": (
+        ("RUNNING", "PAUSED"),
+        WorkflowStatus.CANCELLED,
+        dict.fromkeys(_NOT_STARTED, WorkflowTaskStatus.SKIPPED),
+    ),
+    "retry_workflow": (
+        ("FAILED", "CANCELLED"),
+        WorkflowStatus.RUNNING,
+        dict.fromkeys(_FAILED_OR_SKIPPED, WorkflowTaskStatus.PENDING),
+    ),
+}
+"""The statuses of runs that an action changes, their new status, and the new status of nodes by the old one."""
 _WITHOUT_OWNER: Final = dict.fromkeys(("claimed_at", "started_at", "last_heartbeat_at", "worker_id"))
 _WITHOUT_TASK: Final = dict.fromkeys(("task_id", "started_at", "completed_at", "error_code", "error_message"))
 
@@ -490,27 +507,26 @@ class DemoSource:
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]:
         """The schedules of the catalog; an empty system has none."""
-        return tuple(self._schedule_row(*schedule) for schedule in catalog.SCHEDULES) if self.system.tasks else ()
-
-    def _schedule_row(
-        self, name: str, task_name: str, pattern: str, timezone: str, next_s: float | None, last_s: float, runs: int
-    ) -> ScheduleRow:
-        now, due_in = self.system.now(), None if next_s is None else next_s * SECOND
-        tasks = [task for task in self.system.tasks.values() if task.name == task_name and task.finished_at is not None]
-        return ScheduleRow(
-            name=name,
-            task_name=task_name,
-            pattern=pattern,
-            timezone=timezone,
-            is_enabled=due_in is not None,
-            next_run_at=None if due_in is None else now + due_in,
-            due_in=due_in,
-            last_run_at=now - last_s * SECOND,
-            last_task_id=tasks[-1].id if tasks else None,
-            last_status=tasks[-1].status if tasks else None,
-            last_error_code=tasks[-1].error_code if tasks else None,
-            run_count=runs,
-        )
+        now, rows = self.system.now(), list[ScheduleRow]()
+        last_tasks = {task.name: task for task in self.system.tasks.values() if task.finished_at is not None}
+        for name, task_name, pattern, timezone, next_s, last_s, run_count in catalog.SCHEDULES if last_tasks else ():
+            last, due_in = last_tasks.get(task_name), None if next_s is None else next_s * SECOND
+            row = ScheduleRow(
+                name=name,
+                task_name=task_name,
+                pattern=pattern,
+                timezone=timezone,
+                is_enabled=due_in is not None,
+                next_run_at=None if due_in is None else now + due_in,
+                due_in=due_in,
+                last_run_at=now - last_s * SECOND,
+                last_task_id=last and last.id,
+                last_status=last and last.status,
+                last_error_code=last and last.error_code,
+                run_count=run_count,
+            )
+            rows.append(row)
+        return tuple(rows)
 
     async def audit(
         self, *, after: int | None = None, before: int | None = None, limit: int = 100
@@ -635,57 +651,28 @@ class DemoSource:
         return self._change_run("retry_workflow", workflow_id, reason)
 
     def _change_run(self, action: str, workflow_id: str | UUID, reason: str | None) -> ActionReport:
-        """Change a run and its nodes if its status allows that."""
-        run, change = self.system.runs[UUID(str(workflow_id))], _RUN_CHANGES[action]
-        is_allowed, is_retry, now = run.status in change.allowed, action == "retry_workflow", self.system.now()
-        skipped = () if is_allowed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
-        report = self._record(
-            action, {"workflow_id": str(run.id)}, affected=int(is_allowed), skipped=skipped, reason=reason
-        )
-        if not is_allowed:
-            return report
+        """Change a run and its nodes if its status allows that; changed nodes lose their task."""
+        run, (allowed, status, node_statuses) = self.system.runs[UUID(str(workflow_id))], _RUN_CHANGES[action]
+        selector, now = {"workflow_id": str(run.id)}, self.system.now()
+        if run.status not in allowed:
+            skipped = (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
+            return self._record(action, selector, affected=0, skipped=skipped, reason=reason)
+        report = self._record(action, selector, affected=1, reason=reason)
         nodes = self.system.nodes[run.id]
-        reset = [node.index for node in nodes if node.status in change.reset]
         self.system.nodes[run.id] = tuple(
-            replace(node, status=change.reset_to, **_WITHOUT_TASK) if node.index in reset else node for node in nodes
+            replace(node, status=node_statuses[node.status], **_WITHOUT_TASK) if node.status in node_statuses else node
+            for node in nodes
         )
+        is_retry = action == "retry_workflow"
         self.system.runs[run.id] = replace(
             run,
-            status=change.status,
-            paused_at=now if change.status is WorkflowStatus.PAUSED else None,
-            completed_at=now if change.status is WorkflowStatus.CANCELLED else None,
+            status=status,
+            paused_at=now if status is WorkflowStatus.PAUSED else None,
+            completed_at=now if status.is_terminal else None,
             error_code=None,
             generation=run.generation + is_retry,
         )
-        return replace(report, retried_nodes=len(reset) if is_retry else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RunChange:
-    """The effect of an action on a run with one of the statuses `allowed`, and on its nodes."""
-
-    allowed: tuple[WorkflowStatus, ...]
-    status: WorkflowStatus
-    reset: tuple[WorkflowTaskStatus, ...] = ()
-    """Nodes with one of these statuses lose their task and get the status `reset_to`."""
-    reset_to: WorkflowTaskStatus = WorkflowTaskStatus.PENDING
-
-
-_RUN_CHANGES: Final = {
-    "pause_workflow": _RunChange(allowed=(WorkflowStatus.RUNNING,), status=WorkflowStatus.PAUSED),
-    "resume_workflow": _RunChange(allowed=(WorkflowStatus.PAUSED,), status=WorkflowStatus.RUNNING),
-    "cancel_workflow": _RunChange(
-        allowed=(WorkflowStatus.RUNNING, WorkflowStatus.PAUSED),
-        status=WorkflowStatus.CANCELLED,
-        reset=(WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED),
-        reset_to=WorkflowTaskStatus.SKIPPED,
-    ),
-    "retry_workflow": _RunChange(
-        allowed=(WorkflowStatus.FAILED, WorkflowStatus.CANCELLED),
-        status=WorkflowStatus.RUNNING,
-        reset=(WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED),
-    ),
-}
+        return replace(report, retried_nodes=sum(node.status in node_statuses for node in nodes) if is_retry else 0)
 
 
 def _facets(values: Iterable[str]) -> tuple[Facet, ...]:
