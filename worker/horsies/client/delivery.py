@@ -11,6 +11,7 @@ import atexit
 import logging
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -87,7 +88,11 @@ class BrokerDelivery:
         payload: TaskSendPayload,
         connection: object | None,
     ) -> TaskSendResult[AnyHandle]:
-        return await self._with_resends(lambda: self._store(payload, connection), connection)
+        result = await self._store(payload, connection)
+        # The caller's transaction is aborted or gone after a failure, so only the caller can send again.
+        if isinstance(result, Ok) or connection is not None:
+            return result
+        return await self._resend(result, lambda: self._store(payload, connection))
 
     def deliver_many(self, task: TaskDefinition, bulk: BulkPayload) -> TaskSendResult[list[AnyHandle]]:
         try:
@@ -102,39 +107,48 @@ class BrokerDelivery:
         connection: object | None,
     ) -> TaskSendResult[list[AnyHandle]]:
         progress = BulkProgress()
-        return await self._with_resends(lambda: self._store_many(bulk, progress, connection), connection)
+        result = await self._store_many(bulk, progress, connection)
+        if isinstance(result, Ok) or connection is not None:
+            return result
+        return await self._resend(result, lambda: self._store_many(bulk, progress, connection))
 
-    async def _with_resends(
-        self, store: Callable[[], Coroutine[Any, Any, TaskSendResult[A]]], connection: object | None
+    async def _resend(
+        self, result: TaskSendResult[A], store: Callable[[], Coroutine[Any, Any, TaskSendResult[A]]]
     ) -> TaskSendResult[A]:
-        """Store, and on a transient failure store again under the same ids, if the app enables resends."""
-        # The caller's transaction is aborted or gone after a failure, so only the caller can send again.
-        for pause_s in self._resend_pauses_s if connection is None else ():
-            result = await store()
+        """After a transient failure, store again under the same ids, if the app enables resends."""
+        for pause_s in self._resend_pauses_s:
             if not isinstance(result, Err) or not _may_resend(result.error):
-                return result
+                break
             await asyncio.sleep(pause_s)
-        return await store()
+            result = await store()
+        return result
 
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         try:
-            enqueued = await self._enqueue(payload, connection)
+            session = await self._broker.session()
+            if connection is not None:
+                enqueued = await self._enqueue_in_transaction(session, payload, connection)
+            elif payload.idempotency_key is not None:
+                enqueued = await self._enqueue_with_key(session, payload)
+            else:
+                enqueued = await session.notify_coalescer.enqueue(payload)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
-        send_error = send_error_for(enqueued.outcome, payload, enqueued.task_id)
-        return Ok(TaskHandle(enqueued.task_id, self._results)) if send_error is None else Err(send_error)
+        error = send_error_for(enqueued.outcome, payload, enqueued.task_id)
+        return Ok(TaskHandle(enqueued.task_id, self._results)) if error is None else Err(error)
 
-    async def _enqueue(self, payload: TaskSendPayload, connection: object | None) -> EnqueueResult:
-        session, wait_s = await self._broker.session(), self._broker.key_wait_s
-        if connection is not None:
-            with explain_key_timeout(payload, wait_s=wait_s):
-                async with self._savepoint(session, connection) as transaction:
-                    return await TaskStore(transaction).enqueue(payload, timeout_s=wait_s)
-        if payload.idempotency_key is None:
-            return await session.notify_coalescer.enqueue(payload)
-        with explain_key_timeout(payload, wait_s=wait_s):
+    async def _enqueue_with_key(self, session: BrokerSession, payload: TaskSendPayload) -> EnqueueResult:
+        with explain_key_timeout(payload, wait_s=self._broker.key_wait_s):
             async with session.key_limiter.acquire() as remaining_s:
                 return await session.notify_coalescer.enqueue(payload, timeout_s=remaining_s)
+
+    async def _enqueue_in_transaction(
+        self, session: BrokerSession, payload: TaskSendPayload, connection: object
+    ) -> EnqueueResult:
+        wait_s = self._broker.key_wait_s
+        with explain_key_timeout(payload, wait_s=wait_s):
+            async with self._savepoint(session, connection) as transaction:
+                return await TaskStore(transaction).enqueue(payload, timeout_s=wait_s)
 
     async def _store_many(
         self, bulk: BulkPayload, progress: BulkProgress, connection: object | None
@@ -177,7 +191,7 @@ class BulkProgress:
 
 BURST_GAP_S = 0.003
 BURST_LENGTH = 8
-FLUSH_AFTER_S = 0.01
+FLUSH_AFTER_S = 0.02
 EXIT_FLUSH_TIMEOUT_S = 1.0
 """How long the exit of the program may wait for the last notifications."""
 
@@ -216,7 +230,7 @@ class NotifyCoalescer:
     def __init__(self, tasks: TaskStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tasks = tasks
         self._clock = clock
-        self._bursts: dict[str, Burst] = {}
+        self._bursts: defaultdict[str, Burst] = defaultdict(Burst)
         self._deferred_queues: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._flush_task: asyncio.Task[None] | None = None
@@ -226,7 +240,7 @@ class NotifyCoalescer:
         """Store the task in its own transaction; see `TaskStore.enqueue`."""
         if payload.enqueue_delay_seconds:  # workers poll for tasks that become due
             return await self._tasks.enqueue(payload, notify=Notify.NEVER, timeout_s=timeout_s)
-        burst = self._bursts.setdefault(payload.queue_name, Burst())
+        burst = self._bursts[payload.queue_name]
         burst.add(self._clock())
         notify = Notify.NEVER if burst.length > BURST_LENGTH else Notify.UNLESS_CONTENDED
         is_deferred = notify is Notify.NEVER  # after an error too: the task may have been stored before it

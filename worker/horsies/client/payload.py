@@ -184,7 +184,8 @@ class SendTemplate:
     def _enqueue_sha(self, sent_at: str, args: str, kwargs: str) -> str:
         """Equal for a resend under the same id, different for any other send."""
         before_kwargs, after_kwargs = self._shared_json
-        return _sha(f'{{"args":{args}{before_kwargs}{kwargs}{after_kwargs}"{sent_at}"}}')
+        document = f'{{"args":{args}{before_kwargs}{kwargs}{after_kwargs}"{sent_at}"}}'
+        return sha256(document.encode()).hexdigest()
 
     def _command_sha(self, arguments: EncodedArguments) -> str:
         """Equal for all sends of the task with these arguments, whether they are given by position or by keyword.
@@ -192,7 +193,8 @@ class SendTemplate:
         Raises ValueError if the arguments are not valid JSON.
         """
         args, kwargs = self.signature.prefer_keywords(arguments.args, arguments.kwargs)
-        return _sha(canonical_json({"args": args, "kwargs": kwargs, "name": self.task_name}))
+        document = canonical_json({"args": args, "kwargs": kwargs, "name": self.task_name})
+        return sha256(document.encode()).hexdigest()
 
     @cached_property
     def _shared_json(self) -> tuple[str, str]:
@@ -217,10 +219,6 @@ class SendTemplate:
 def format_utc(at: datetime) -> str:
     """ISO 8601 in UTC."""
     return (at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat()
-
-
-def _sha(document: str) -> str:
-    return sha256(document.encode()).hexdigest()
 
 
 def call_arguments(item: object) -> tuple[Sequence[Any], Mapping[str, Any]]:

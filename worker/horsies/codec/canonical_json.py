@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import json.encoder
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -23,10 +24,22 @@ _LARGEST_INT = 10**4300 - 1
 """By default Python neither formats nor parses integers with more digits."""
 
 _TEXT_OR_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e\+[0-9]+')
-# No circular check: a cyclic value ends in a RecursionError, and checking every value would cost more.
-_encoder = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
-)
+
+
+def _make_encoder() -> Callable[[JsonValue], str]:
+    """Build the standard encoder once: `json.dumps` builds it for every value, which takes longer than encoding it."""
+    # No circular check: a cyclic value ends in a RecursionError, and checking every value would cost more.
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
+    )
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without the C accelerator
+        return encoder.encode
+    encode = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)  # noqa: FBT003
+    return lambda value: "".join(encode(value, 0))
+
+
+_encode = _make_encoder()
 
 
 class PayloadError(ValueError):
@@ -68,7 +81,7 @@ def canonical_json(value: JsonValue) -> str:
     Does not reject everything that cannot be stored: pass the text to `needs_full_check`.
     """
     try:
-        text = _encoder.encode(value)
+        text = _encode(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return _TEXT_OR_LARGE_FLOAT.sub(_expand_exponent, text) if "e+" in text else text
