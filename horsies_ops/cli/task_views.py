@@ -48,7 +48,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
         "last_beat": row_document(heartbeat, sender_id=None, claim_token=None) if heartbeat else None,
         "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
         "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
-        "events": [row_document(event) for event in detail.events],
+        "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],
     }
 
 

@@ -37,6 +37,7 @@ class FeedStatus(StrEnum):
     POLLING = "polling"
     """Notifications are not available; this is one tick of the poll."""
     LOST = "lost"
+    """The connection failed; the feed reconnects by itself."""
     RESTORED = "restored"
 
 

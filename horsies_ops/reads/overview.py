@@ -102,13 +102,10 @@ class ThroughputBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueBucket:
+class QueueBucket(ThroughputBucket):
     """Tasks of one queue that finished in the interval that starts `at`."""
 
     queue: str
-    at: datetime
-    done: int
-    failed: int
     longest_wait: timedelta | None
     """None if none of them had started."""
 

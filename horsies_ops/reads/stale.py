@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import EffectivePolicy, OperatorObserver, SweepOptions, effective_policy
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
@@ -23,40 +22,6 @@ DEFAULT_SWEEP_OPTIONS: Final = SweepOptions()
 MAX_PAGES: Final = 10
 TASK_SILENT_AFTER_HEARTBEATS: Final = 1.5
 """A task is silent after this many heartbeat intervals without a heartbeat."""
-_LEAVE_REASONS: Final = {
-    "fresh": "not stale",
-    "outage_grace": "outage grace period",
-    "disabled": "disabled in the settings",
-    "hook_skip": "held by a recovery hook",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryDecision:
-    """What a sweep would do with a claimed or running task now, and why; recovery hooks are not called."""
-
-    decision: str
-    reason: str | None
-    threshold: timedelta | None = None
-    """The silence after which it is stale, with the settings of its worker and its flags."""
-    code: str | None = None
-    """The error code that it would fail with."""
-    run_at: datetime | None = None
-    held_until: datetime | None = None
-    owner_state: str | None = None
-
-    @property
-    def changes_state(self) -> bool:
-        return DecisionKind(self.decision) not in (DecisionKind.LEAVE, DecisionKind.HOLD)
-
-    @property
-    def description(self) -> str:
-        """The decision and its reason as a sentence."""
-        if self.changes_state:
-            code = f" with {self.code}" if self.code else ""
-            return f"a sweep would {self.decision} it{code}: {self.reason or 'stale'}"
-        until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
-        return f"a sweep would not change it{until}: {_LEAVE_REASONS.get(self.reason or '', self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +50,12 @@ class StaleQueries:
 STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "stale")
 
 
-async def recovery_decision(ops: Ops, task_id: UUID) -> RecoveryDecision | None:
-    """Return the decision for a claimed or running task, None for any other."""
+async def recovery_decision(ops: Ops, task_id: UUID) -> SweptTask | None:
+    """Return what a sweep would do with a claimed or running task now, None for any other; hooks are not called."""
     row = await ops.reader.fetch_one(STALE_READS.owned_task, task_id)
     if row is None:
         return None
-    effective = await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)
-    swept = StaleTask.from_row(row, effective).to_swept_task(applied=False)
-    return RecoveryDecision(
-        decision=swept.decision,
-        reason=swept.reason,
-        threshold=swept.effective_threshold,
-        code=swept.code,
-        run_at=swept.run_at,
-        held_until=swept.held_until,
-        owner_state=swept.owner_state,
-    )
+    return StaleTask.from_row(row, await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)).to_swept_task(applied=False)
 
 
 async def count_stale(ops: Ops) -> StaleCounts:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
+from horsies.recovery.report import SweptTask
 from horsies.store.queries import Query, load_queries
 from horsies.store.tasks import TASKS
+from horsies_ops.reads.events import EventRow
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import (
     EVERY_TASK,
@@ -23,7 +25,7 @@ from horsies_ops.reads.search import (
     sent_at_from_id,
     time_limit,
 )
-from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
+from horsies_ops.reads.stale import recovery_decision
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -128,25 +130,14 @@ class HeartbeatRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEventRow:
-    at: datetime
-    kind: str
-    evidence_json: str
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        return json.loads(self.evidence_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail:
     """Everything about one task; attempts, heartbeats and events are newest first."""
 
     task: TaskRecord
     attempts: tuple[TaskAttemptInfo, ...]
     heartbeats: tuple[HeartbeatRow, ...]
-    events: tuple[TaskEventRow, ...]
-    recovery_decision: RecoveryDecision | None = None
+    events: tuple[EventRow, ...]
+    recovery_decision: SweptTask | None = None
 
     @property
     def last_heartbeat(self) -> HeartbeatRow | None:
@@ -189,7 +180,7 @@ class TaskReadQueries:
     summaries: Query[TaskSummary]
     detail: Query[TaskRecord]
     heartbeats: Query[HeartbeatRow]
-    events: Query[TaskEventRow]
+    events: Query[EventRow]
     payload_previews: Query[PayloadPreview]
 
 

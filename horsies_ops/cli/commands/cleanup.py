@@ -17,15 +17,7 @@ from horsies_ops.cli.options import (
     group,
     with_global_options,
 )
-from horsies_ops.cli.output import (
-    Column,
-    format_size,
-    print_json,
-    print_line,
-    print_rows,
-    progress_bar,
-    row_document,
-)
+from horsies_ops.cli.output import Column, format_size, print_json, print_line, print_rows, progress_bar, row_document
 
 if TYPE_CHECKING:
     from horsies.model.retention import CategoryCleanup

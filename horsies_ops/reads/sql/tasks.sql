@@ -41,13 +41,6 @@ SELECT role, sender_id, claim_token, sent_at AS at, now() - sent_at AS age
  ORDER BY sent_at DESC, id DESC
  LIMIT $2;
 
--- name: events
-SELECT at, kind, evidence::text AS evidence_json
-  FROM horsies_events
- WHERE task_id = $1
- ORDER BY at DESC, id DESC
- LIMIT $2;
-
 -- name: payload_previews
 -- Arguments of tasks, up to $2 bytes. pg_column_size does not read values that are stored out of line.
 SELECT id, size, CASE WHEN size <= $2 THEN args::text END AS args_json,
@@ -55,3 +48,11 @@ SELECT id, size, CASE WHEN size <= $2 THEN args::text END AS args_json,
   FROM (SELECT id, args, kwargs, pg_column_size(args) + pg_column_size(kwargs) AS size
           FROM horsies_tasks
          WHERE id = ANY ($1::uuid[])) AS payload;
+
+-- name: events
+-- The newest events of a task, found with its index: `latest_events` would scan all events for a few matches.
+SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue, evidence::text AS evidence_json
+  FROM horsies_events
+ WHERE task_id = $1
+ ORDER BY at DESC, id DESC
+ LIMIT $2;

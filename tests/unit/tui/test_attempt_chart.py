@@ -5,13 +5,14 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
-from horsies_ops.reads.stale import RecoveryDecision
 from horsies_ops.reads.tasks import HeartbeatRow, TaskDetail, TaskRecord
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
 from horsies_tui.theme import UNICODE
+from tests.support.rows import make_swept_task
 from tests.support.tui import NOON
 
 
@@ -32,7 +33,7 @@ def _running(*, for_s: float, heartbeats_s: tuple[float, ...] = (), threshold_s:
         claim_token=1,
         last_heartbeat_at=last_heartbeat_at,
     )
-    decision = RecoveryDecision(decision="leave", reason=None, threshold=timedelta(seconds=threshold_s))
+    decision = make_swept_task(decision=DecisionKind.LEAVE, effective_threshold=timedelta(seconds=threshold_s))
     return TaskDetail(
         task=running, attempts=(), heartbeats=_heartbeats(heartbeats_s, token=1), events=(), recovery_decision=decision
     )

@@ -42,13 +42,12 @@ from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
-from horsies_ops.reads.stale import RecoveryDecision, SilentTasks, summarize_silent
+from horsies_ops.reads.stale import SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import (
     EVERY_TASK,
     HeartbeatRow,
     PayloadPreview,
     TaskDetail,
-    TaskEventRow,
     TaskOrder,
     TaskPage,
     TaskRecord,
@@ -182,14 +181,13 @@ class DemoSource:
         decision = None
         if task.last_heartbeat_at is not None:
             spans.insert(0, (task.claim_token, task.started_at or task.last_heartbeat_at, task.last_heartbeat_at))
-            swept = self._stale_task(task, self._policy(_DEFAULT_OPTIONS)).to_swept_task(applied=False)
-            decision = make_row(RecoveryDecision, swept, threshold=swept.effective_threshold)
+            decision = self._stale_task(task, self._policy(_DEFAULT_OPTIONS)).to_swept_task(applied=False)
         return TaskDetail(
             task=task,
             attempts=tuple(attempts),
             heartbeats=tuple(heartbeat for span in spans for heartbeat in _heartbeats(*span)),
             events=tuple(
-                TaskEventRow(at=attempt.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}')
+                make_row(EventRow, at=attempt.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}')
                 for attempt in attempts
                 if attempt.will_retry
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -17,6 +17,12 @@ from horsies.model.task import TaskStatus
 OUTAGE_GRACE: Final = "outage_grace"
 GOOD_UNTIL: Final = "GOOD_UNTIL"
 
+_LEAVE_REASONS: Final = {
+    "fresh": "not stale",
+    OUTAGE_GRACE: "outage grace period",
+    "disabled": "disabled in the settings",
+    "hook_skip": "held by a recovery hook",
+}
 _STATE_CHANGES = frozenset({DecisionKind.REQUEUE, DecisionKind.RETRY, DecisionKind.FAIL, DecisionKind.EXPIRE})
 
 
@@ -80,6 +86,15 @@ class SweptTask:
     def changes_state(self) -> bool:
         """Whether the decision changes the task's status."""
         return self.decision in _STATE_CHANGES
+
+    @property
+    def description(self) -> str:
+        """The decision and its reason as a sentence."""
+        if self.changes_state:
+            code = f" with {self.code}" if self.code else ""
+            return f"a sweep would {self.decision} it{code}: {self.reason or 'stale'}"
+        until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
+        return f"a sweep would not change it{until}: {_LEAVE_REASONS.get(self.reason, self.reason)}"
 
     @property
     def is_exempt(self) -> bool:

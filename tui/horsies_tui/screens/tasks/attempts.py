@@ -221,7 +221,7 @@ def _live_span(detail: TaskDetail, now: datetime) -> AttemptSpan | None:
     began = task.claimed_at or task.started_at
     if began is None or (not is_running and task.status != TaskStatus.CLAIMED):
         return None
-    threshold = detail.recovery_decision.threshold if detail.recovery_decision is not None else None
+    threshold = detail.recovery_decision.effective_threshold if detail.recovery_decision is not None else None
     last_heartbeat_at = task.last_heartbeat_at or began
     return AttemptSpan(
         attempt=task.attempt_count + 1,

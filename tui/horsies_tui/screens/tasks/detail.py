@@ -163,7 +163,11 @@ def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
 def _age_text(detail: TaskDetail, now: datetime) -> str:
     task, recovery = detail.task, detail.recovery_decision
     if task.status in LIVE_STATUSES:
-        limit = f" (limit {format_age(recovery.threshold)})" if recovery is not None and recovery.threshold else ""
+        limit = (
+            f" (limit {format_age(recovery.effective_threshold)})"
+            if recovery is not None and recovery.effective_threshold
+            else ""
+        )
         return f"silent {format_age(silence(task, now))}{limit}"
     if task.finished_at is not None:
         return f"finished {format_age(now - task.finished_at)} ago"
