@@ -56,8 +56,8 @@ class Tone(StrEnum):
     BAD = "bad"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+# A tuple: every key press creates and compares hundreds of them.
+class Cell(NamedTuple):
     """Text of a cell as read from the database; the list sanitizes and truncates it."""
 
     text: str
