@@ -40,7 +40,7 @@ R = TypeVar("R")
 class MainScreen(Screen[None]):
     """A screen with its keys: `class QueuesScreen(MainScreen, scope=ScreenId.QUEUES)`.
 
-    A subclass implements `body`, `live_queries` and `show_result`.
+    A subclass implements `body` and `live_queries`.
     """
 
     scope: ClassVar[KeyScope]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from horsies_tui.data.context import AppContext
@@ -14,9 +14,6 @@ from horsies_tui.screens.base import MainScreen
 from horsies_tui.widgets.dialogs import SortOrder, SortPicker
 from horsies_tui.widgets.filter_bar import SearchBar
 from horsies_tui.widgets.row_list import Column, RowList
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
