@@ -59,14 +59,15 @@ class SweptTask:
     task_name: str
     queue_name: str
     state: TaskStatus
-    owner_id: UUID | None
-    owner_state: str | None
-    """None for an unclaimed task, `missing` if the owner's row is gone."""
-    heartbeat_age: timedelta | None
-    effective_threshold: timedelta | None
-    resilient: bool
     decision: DecisionKind
     reason: str
+    owner_id: UUID | None = None
+    """None for an unclaimed task, as in the next three fields."""
+    owner_state: str | None = None
+    """`missing` if the owner's row is gone."""
+    heartbeat_age: timedelta | None = None
+    effective_threshold: timedelta | None = None
+    resilient: bool = False
     code: str | None = None
     """The error code, for the decision `fail`."""
     retries_left: int = 0

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol, Self, TypeAlias, assert_never
+from typing import Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from horsies.errors import HorsiesError
@@ -182,9 +182,16 @@ class SweepPass:
         # Before the other steps: tasks that they recover make runs due, which does not count as stuck.
         if SweepStep.WORKFLOWS in steps:
             await self._run_step(SweepStep.WORKFLOWS, self._preview_healing)
-        for step in SweepStep:
+        work_of: dict[SweepStep, Callable[[], Awaitable[None]]] = {
+            SweepStep.LOST_WORKERS: self._mark_lost,
+            SweepStep.CLAIMED: partial(self._recover, TaskStatus.CLAIMED),
+            SweepStep.RUNNING: partial(self._recover, TaskStatus.RUNNING),
+            SweepStep.PENDING: self._expire,
+            SweepStep.WORKFLOWS: self._heal,
+        }
+        for step, work in work_of.items():
             if step in steps:
-                await self._run_step(step, partial(self._dispatch_step, step))
+                await self._run_step(step, work)
         report = self._report.build()
         if report.status is SweepStatus.DONE:
             await self._publish_finished(report)
@@ -195,21 +202,6 @@ class SweepPass:
             await work()
         except HorsiesError as error:
             self._report.failures.append(StepFailure(step=step, error=error))
-
-    async def _dispatch_step(self, step: SweepStep) -> None:
-        match step:
-            case SweepStep.LOST_WORKERS:
-                await self._mark_lost()
-            case SweepStep.CLAIMED:
-                await self._recover(TaskStatus.CLAIMED)
-            case SweepStep.RUNNING:
-                await self._recover(TaskStatus.RUNNING)
-            case SweepStep.PENDING:
-                await self._expire()
-            case SweepStep.WORKFLOWS:
-                await self._heal()
-            case _:
-                assert_never(step)
 
     async def _mark_lost(self) -> None:
         if self._is_stop_requested():
@@ -397,11 +389,6 @@ def _expired_task(row: OverdueRow, *, applied: bool) -> SweptTask:
         task_name=row.task_name,
         queue_name=row.queue_name,
         state=TaskStatus.PENDING,
-        owner_id=None,
-        owner_state=None,
-        heartbeat_age=None,
-        effective_threshold=None,
-        resilient=False,
         decision=DecisionKind.EXPIRE,
         reason=GOOD_UNTIL,
         retries_left=max(0, row.max_retries - row.retry_count),

@@ -65,9 +65,8 @@ class InlineDelivery:
         self.ended: list[TaskInfo] = []
         self._app = app
         self._worker_id = str(uuid7())
-        self._by_id: dict[str, TaskSendPayload] = {}
-        self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
         self._tasks: dict[str, InlineTask] = {}
+        self._by_key: dict[tuple[str, str], InlineTask] = {}
         self.reader = InlineTaskReader(self._tasks)
 
     def deliver(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
@@ -109,12 +108,12 @@ class InlineDelivery:
         """Result of a send whose id or key was sent before; None if it is new."""
         # Keys are never empty, so a send without a key matches nothing.
         key = (payload.task_name, payload.idempotency_key or "")
-        same_id, same_key = self._by_id.get(payload.task_id), self._by_key.get(key)
+        same_id, same_key = self._tasks.get(payload.task_id), self._by_key.get(key)
         rows = (
             ConflictingTask(
-                id=UUID(sent.task_id),
-                enqueue_sha=sent.enqueue_sha,
-                command_sha=sent.command_sha,
+                id=UUID(sent.payload.task_id),
+                enqueue_sha=sent.payload.enqueue_sha,
+                command_sha=sent.payload.command_sha,
                 has_same_key=sent is same_key,
             )
             for sent in (same_id, same_key)
@@ -127,10 +126,9 @@ class InlineDelivery:
         return Ok(self._handle(self._tasks[task_id])) if error is None else Err(error)
 
     def _start(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineTask:
-        self._by_id[payload.task_id] = payload
-        if payload.idempotency_key is not None:
-            self._by_key[payload.task_name, payload.idempotency_key] = payload
         inline_task = self._tasks[payload.task_id] = InlineTask(task, payload, worker_id=self._worker_id)
+        if payload.idempotency_key is not None:
+            self._by_key[payload.task_name, payload.idempotency_key] = inline_task
         return inline_task
 
     def _finish(self, inline_task: InlineTask) -> AnyHandle:
@@ -139,7 +137,8 @@ class InlineDelivery:
 
     def _handle(self, inline_task: InlineTask) -> AnyHandle:
         # A running task may send its own key again and gets a handle to itself, without a result.
-        return TaskHandle(inline_task.task_id, self.reader, known=inline_task.result if inline_task.has_ended else None)
+        known = inline_task.result if inline_task.has_ended else None
+        return TaskHandle(inline_task.payload.task_id, self.reader, known=known)
 
 
 class InlineTask:
@@ -150,18 +149,14 @@ class InlineTask:
     """
 
     def __init__(self, task: TaskDefinition, payload: TaskSendPayload, *, worker_id: str) -> None:
+        self.payload = payload
         self._task = task
-        self._payload = payload
         self._options: dict[str, object] = json.loads(payload.task_options)
         self._worker_id = worker_id
         self._due_at = payload.sent_at + timedelta(seconds=payload.enqueue_delay_seconds or 0)
         self._attempts: list[TaskAttemptInfo] = []
         self._document: str | None = None
         self._status = TaskStatus.PENDING
-
-    @property
-    def task_id(self) -> str:
-        return self._payload.task_id
 
     @property
     def has_ended(self) -> bool:
@@ -180,9 +175,9 @@ class InlineTask:
 
     def next_attempt(self) -> Assignment | None:
         """The attempt to run now; None once the task has ended."""
-        good_until = self._payload.good_until
+        good_until = self.payload.good_until
         if not self.has_ended and good_until is not None and has_expired(good_until, self._due_at):
-            error = expired_error(task_id=self._payload.task_id, good_until=good_until)
+            error = expired_error(task_id=self.payload.task_id, good_until=good_until)
             self._status, self._document = TaskStatus.EXPIRED, error_document(error)
         if self.has_ended:
             return None
@@ -202,7 +197,7 @@ class InlineTask:
 
     def info(self) -> TaskInfo:
         """Full info of the task, as the database would return it."""
-        payload, at = self._payload, self._due_at
+        payload, at = self.payload, self._due_at
         is_completed, is_failed = self._status is TaskStatus.COMPLETED, self._status is TaskStatus.FAILED
         error = self.result.err if self.has_ended else None
         has_started = bool(self._attempts) or self._status is TaskStatus.RUNNING
@@ -235,14 +230,14 @@ class InlineTask:
 
     def _retry_at(self, code: str | None) -> datetime | None:
         state = AttemptState(
-            policy=stored_policy(self._options), retry_count=self._retry_count, good_until=self._payload.good_until
+            policy=stored_policy(self._options), retry_count=self._retry_count, good_until=self.payload.good_until
         )
         # No jitter, so that tests are repeatable.
         decision = decide_retry(state, Cause(code=code), now=self._due_at, jitter=0.0)
         return decision.at if isinstance(decision, Retry) else None
 
     def _assignment(self) -> Assignment:
-        payload = self._payload
+        payload = self.payload
         number = len(self._attempts) + 1
         return Assignment(
             task_id=payload.task_id,
@@ -263,7 +258,7 @@ class InlineTask:
     def _attempt_info(self, outcome: EncodedOutcome, *, will_retry: bool) -> TaskAttemptInfo:
         number = len(self._attempts) + 1
         return TaskAttemptInfo(
-            task_id=self._payload.task_id,
+            task_id=self.payload.task_id,
             attempt=number,
             claim_token=number,
             outcome=outcome.outcome,
