@@ -118,86 +118,51 @@ def _check_colour(key: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """Symbols of the screens. A state always has a glyph and a word, never only a colour."""
+    """Symbols of the screens, by default in Unicode. A state always has a glyph and a word, never only a colour."""
 
-    cursor: str
-    mark: str
-    rule: str
-    back: str
-    prompt: str
-    enter: str
+    cursor: str = "▌"
+    mark: str = "✓"
+    rule: str = "─"
+    back: str = "‹"
+    prompt: str = "▸"
+    enter: str = "⏎"
     """The Enter key."""
 
-    live: str
-    polling: str
-    slow: str
-    lost: str
-    connecting: str
-    bad: str
-    warn: str
-    paused: str
+    live: str = "●"
+    polling: str = "◐"
+    slow: str = "◑"
+    lost: str = "○"
+    connecting: str = "◌"
+    bad: str = "✖"
+    warn: str = "▲"
+    paused: str = "‖"
 
-    done: str
-    failed: str
-    running: str
-    queued: str
-    waiting: str
-    skipped: str
-    output: str
+    done: str = "✓"
+    failed: str = "✗"
+    running: str = "▶"
+    queued: str = "◎"
+    waiting: str = "○"
+    skipped: str = "⊘"
+    output: str = "★"
 
-    claim: str
-    heartbeat: str
-    silence: str
-    unknown: str
-    limit: str
-    start: str
+    claim: str = "c"
+    heartbeat: str = "●"
+    silence: str = "┄"
+    unknown: str = "?"
+    limit: str = "│"
+    start: str = "├"
 
-    branch: str
-    last_branch: str
-    trunk: str
-    pointer: str
+    branch: str = "├─"
+    last_branch: str = "└─"
+    trunk: str = "│"
+    pointer: str = "↳"
 
-    full: str
-    empty: str
-    sparks: str
+    full: str = "█"
+    empty: str = "▒"
+    sparks: str = "▁▂▃▄▅▆▇█"
 
 
-UNICODE: Final = Glyphs(
-    cursor="▌",
-    mark="✓",
-    rule="─",
-    back="‹",
-    prompt="▸",
-    enter="⏎",
-    live="●",
-    polling="◐",
-    slow="◑",
-    lost="○",
-    connecting="◌",
-    bad="✖",
-    warn="▲",
-    paused="‖",
-    done="✓",
-    failed="✗",
-    running="▶",
-    queued="◎",
-    waiting="○",
-    skipped="⊘",
-    output="★",
-    claim="c",
-    heartbeat="●",
-    silence="┄",
-    unknown="?",
-    limit="│",
-    start="├",
-    branch="├─",
-    last_branch="└─",
-    trunk="│",
-    pointer="↳",
-    full="█",
-    empty="▒",
-    sparks="▁▂▃▄▅▆▇█",
-)
+UNICODE: Final = Glyphs()
 
 ASCII: Final = Glyphs(
     cursor=">",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens import SCREENS
-from horsies_tui.theme import to_ascii
+from horsies_tui.theme import ASCII, to_ascii
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
 
 OPENING_KEYS = {
@@ -26,6 +28,10 @@ OPENING_KEYS = {
     "copied": ("y",),
 }
 """Keys that open something over the Tasks screen."""
+
+
+def test_every_glyph_has_an_ascii_version() -> None:
+    assert all(text.isascii() for text in asdict(ASCII).values())
 
 
 @given(st.text(st.characters(exclude_categories=("C",))))
