@@ -40,7 +40,7 @@ from horsies_tui.keys import (
     build_keymap,
     key_label,
 )
-from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker
+from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import load_all, screen_class
 from horsies_tui.screens.base import MainScreen
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
@@ -110,7 +110,9 @@ class HorsiesApp(App[None]):
         self._can_enable_writes = not settings.read_only
         clock = clock or DatabaseClock()
         queries = LiveQueries(refresh_s=self._refresh_s)
-        session = Session(opener, queries, clock, self._post_connection, read_only=read_only or settings.read_only)
+        # Later: the session runs in a worker, which must not draw.
+        show_connection = partial(self.call_later, self._show_connection)
+        session = Session(opener, queries, clock, show_connection, read_only=read_only or settings.read_only)
         self.context = AppContext(
             queries=queries,
             session=session,
@@ -171,13 +173,10 @@ class HorsiesApp(App[None]):
         with contextlib.suppress(WorkerFailed, WorkerCancelled):
             await self._session_worker.wait()
 
-    def _post_connection(self, connection: ConnectionStatus) -> None:
-        self.post_message(ConnectionChanged(connection))
-
-    def on_connection_changed(self, message: ConnectionChanged) -> None:
+    def _show_connection(self, connection: ConnectionStatus) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, MainScreen):
-                screen.show_connection(message.connection)
+                screen.show_connection(connection)
 
     def on_app_blur(self, _: events.AppBlur) -> None:
         self.context.queries.refresh_s = max(self._refresh_s, BLURRED_REFRESH_S)

@@ -13,7 +13,6 @@ from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
     from horsies_ops.reads.filters import TaskFilter
-    from horsies_tui.data.session import ConnectionStatus
 
 
 class Fetched(Message):
@@ -36,13 +35,6 @@ class FetchFailed(Message):
         super().__init__()
         self.name = name
         self.error = error
-
-
-@dataclass
-class ConnectionChanged(Message):
-    """The connection status changed."""
-
-    connection: ConnectionStatus
 
 
 @dataclass
