@@ -48,7 +48,7 @@ def measurements(*, scale: float, producing: int) -> list[Measurement]:
             open=sending.send_one_by_one,
             amount=one,
             against=BASELINE_ONE,
-            goal=0.8,
+            goal=0.65,
         ),
         concurrent(producers.insert_concurrently, BASELINE_CONCURRENT),
         concurrent(producers.send_concurrently_without_notify, WITHOUT_NOTIFY, against=BASELINE_CONCURRENT),

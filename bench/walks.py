@@ -123,7 +123,7 @@ def _walks_of_send(app: Horsies, trace: Path) -> list[Walk]:
     calls = read_calls(trace)
     runs = [_within(calls, *span) for span in spans]
     return [
-        _walk("send() -> committed row", 18, runs[WARM_UPS:], {}),
+        _walk("send() -> committed row", 10, runs[WARM_UPS:], {}),
         _walk("first send() of a process, which connects", None, runs[:1], {}),
     ]
 
