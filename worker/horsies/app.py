@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -67,10 +67,10 @@ class Horsies:
     def __init__(self, config: AppConfig | None = None) -> None:
         self.settings: LoadedSettings = load_settings(app_config=config)
         self.logger = logger
-        self.child_hooks = ChildHooks()
+        self._child_hooks: list[ChildProcessStartHook] = []
         self.recovery_hooks = RecoveryHooks()
         self.definitions = AppDefinitions(self, self._result_codec_for)
-        self._builders = WorkflowBuilders()
+        self._builders: dict[Callable[..., Any], WorkflowBuilder] = {}
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self.send_suppression = SendSuppression()
@@ -95,6 +95,11 @@ class Horsies:
     def config(self) -> AppConfig:
         """The settings in use, merged from code, files and environment."""
         return self.settings.app
+
+    @property
+    def child_hooks(self) -> tuple[ChildProcessStartHook, ...]:
+        """The functions that run in each child process after its imports, in registration order."""
+        return tuple(self._child_hooks)
 
     @property
     def tasks(self) -> TaskRegistry[AnyTask]:
@@ -184,10 +189,17 @@ class Horsies:
         self, *, cases: Sequence[Mapping[str, Any]] | None = None
     ) -> Callable[[Callable[P, S]], Callable[P, S]]:
         """Register a function that returns a spec, so that `check` calls it: once per case, or without arguments."""
-        return self._builders.register(cases)
+
+        def register(function: Callable[P, S]) -> Callable[P, S]:
+            code = inspect.unwrap(function).__code__
+            location = SourceLocation(code.co_filename, code.co_firstlineno)
+            self._builders.setdefault(function, WorkflowBuilder(function=function, cases=cases, location=location))
+            return function
+
+        return register
 
     def get_workflow_builders(self) -> list[WorkflowBuilder]:
-        return list(self._builders)
+        return list(self._builders.values())
 
     def list_tasks(self) -> list[str]:
         return sorted(self._tasks)
@@ -241,7 +253,11 @@ class Horsies:
         self._broker.role = role
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
-        return self.child_hooks.add(hook)
+        """Call `hook` once in each child process, after its imports."""
+        _check_child_hook(hook)
+        if hook not in self._child_hooks:
+            self._child_hooks.append(hook)
+        return hook
 
     def on_recovery(self, hook: RecoveryHook) -> RecoveryHook:
         """Call `hook` before a stale task is recovered; it may change the decision."""
@@ -347,26 +363,14 @@ def _missing_name_error(location: SourceLocation | None) -> TaskDefinitionError:
     )
 
 
-class ChildHooks:
-    """Functions that run in each child process after its imports, in registration order, each once."""
-
-    def __init__(self) -> None:
-        self._hooks: list[ChildProcessStartHook] = []
-
-    def __iter__(self) -> Iterator[ChildProcessStartHook]:
-        return iter(tuple(self._hooks))  # a copy: a hook may register another one
-
-    def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
-        if fault := _hook_fault(hook):
-            raise ConfigurationError(
-                fault,
-                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
-                hint="use a plain function without parameters",
-                location=SourceLocation.of_caller(),
-            )
-        if hook not in self._hooks:
-            self._hooks.append(hook)
-        return hook
+def _check_child_hook(hook: object) -> None:
+    if fault := _hook_fault(hook):
+        raise ConfigurationError(
+            fault,
+            code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
+            hint="use a plain function without parameters",
+            location=SourceLocation.of_caller(),
+        )
 
 
 def _hook_fault(hook: object) -> str | None:
@@ -396,26 +400,3 @@ class WorkflowBuilder:
     @property
     def name(self) -> str:
         return self.function.__qualname__
-
-
-class WorkflowBuilders:
-    """The workflow builders of an app in registration order, each once."""
-
-    def __init__(self) -> None:
-        self._builders: list[WorkflowBuilder] = []
-
-    def __iter__(self) -> Iterator[WorkflowBuilder]:
-        return iter(tuple(self._builders))
-
-    def __contains__(self, function: object) -> bool:
-        return any(builder.function is function for builder in self._builders)
-
-    def register(self, cases: Sequence[Mapping[str, Any]] | None) -> Callable[[Callable[P, S]], Callable[P, S]]:
-        def add(function: Callable[P, S]) -> Callable[P, S]:
-            if function not in self:
-                code = inspect.unwrap(function).__code__
-                location = SourceLocation(code.co_filename, code.co_firstlineno)
-                self._builders.append(WorkflowBuilder(function=function, cases=cases, location=location))
-            return function
-
-        return add
