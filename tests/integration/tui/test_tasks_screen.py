@@ -69,7 +69,7 @@ async def test_killed_listener_is_reported_and_catches_up(database_url: str) -> 
 async def test_escape_sequences_in_names_are_shown_not_executed(database_url: str) -> None:
     await insert_task(database_url, task_name="evil\x1b]52;c;aGk=\x07[/red]")
     async with running_tui(database_url) as pilot:
-        # The first frame may still be too narrow for the whole name.
+        # The list cuts the name; the preview, read by a query of its own, shows all of it.
         await eventually(pilot, lambda: "[/red]" in screen_text(pilot))
         assert "evil" in screen_text(pilot)
         assert "\x1b" not in screen_text(pilot)
