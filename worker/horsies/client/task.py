@@ -27,7 +27,7 @@ from horsies.codec.canonical_json import PayloadError
 from horsies.codec.results import AnyResult
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerOperationError, BrokerResult, Err, Ok
-from horsies.model.send import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.send import BulkPayload, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskInfo
 from horsies.model.task_result import ExceptionRules, OperationalErrorCode, TaskError, TaskResult
@@ -103,17 +103,12 @@ class TaskSender(Generic[P, T]):
         built = self._build(lambda: self.payload_builder.build_many(self._options, items))
         if isinstance(built, Err):
             return built
-        if error := self._blocking_error("await send_many_async instead"):
+        if error := self._blocking_error(None):
             return Err(error)
         return Ok([]) if built.value is None else self.app.delivery.deliver_many(self.definition, built.value)
 
-    async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
-        built = self._build(lambda: self.payload_builder.build_many(self._options, items))
-        if isinstance(built, Err):
-            return built
-        if built.value is None:
-            return Ok([])
-        return await self.app.delivery.deliver_many_async(self.definition, built.value, self._options.connection)
+    def send_many_async(self, items: Iterable[SendItem]) -> Coroutine[Any, Any, TaskSendResult[list[TaskHandle[T]]]]:
+        return self._deliver_many_async(self._build(lambda: self.payload_builder.build_many(self._options, items)))
 
     def retry_send(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """Send the payload of a failed send again under the same id, so it is stored at most once.
@@ -153,8 +148,7 @@ class TaskSender(Generic[P, T]):
     def _deliver(self, built: TaskSendResult[TaskSendPayload]) -> TaskSendResult[TaskHandle[T]]:
         if isinstance(built, Err):
             return built
-        advice = f"await the _async method, or pass this error to {retry_method_name(built.value)}"
-        if error := self._blocking_error(advice, built.value):
+        if error := self._blocking_error(built.value):
             return Err(error)
         return self.app.delivery.deliver(self.definition, built.value)
 
@@ -166,12 +160,24 @@ class TaskSender(Generic[P, T]):
         # A retry without a connection would run outside of the caller's transaction.
         return delivered if connection is None else delivered.map_err(lambda e: replace(e, needs_connection=True))
 
-    def _blocking_error(self, advice: str, payload: TaskSendPayload | None = None) -> TaskSendError | None:
-        """Why a blocking send is not possible here; None if it is."""
+    async def _deliver_many_async(
+        self, built: TaskSendResult[BulkPayload | None]
+    ) -> TaskSendResult[list[TaskHandle[T]]]:
+        if isinstance(built, Err):
+            return built
+        if built.value is None:
+            return Ok([])
+        return await self.app.delivery.deliver_many_async(self.definition, built.value, self._options.connection)
+
+    def _blocking_error(self, payload: TaskSendPayload | None) -> TaskSendError | None:
+        """Why a blocking send is not possible here, None if it is; a bulk send has no single `payload`."""
         if self._options.connection is not None:
             return self._rejection(SendRejected("connection= requires an _async method"))
         if not is_inside_event_loop():
             return None
+        advice = "await send_many_async instead"
+        if payload is not None:
+            advice = f"await the _async method, or pass this error to {retry_method_name(payload)}"
         return TaskSendError(
             code=TaskSendErrorCode.ASYNC_CONTEXT,
             message=f"blocking send inside a running event loop; {advice}",
