@@ -1,4 +1,4 @@
-"""Option types that commands share: durations, ids, statuses and lists, with their parsers."""
+"""Options and option types that commands share: --reason and --as, durations, ids, statuses and lists."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ import typer
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
 from horsies_ops.reads.filters import is_short_id, parse_duration
+
+# Options with the same meaning in several commands
+
+FullOption = Annotated[bool, typer.Option("--full", help="Show long values in full.")]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason recorded in the audit log.")]
+ActorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as", metavar="NAME", help="Name recorded in the audit log [default: $HORSIES_ACTOR, else user@host]"
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help="With --dry-run: exit with 3 if there is work to do.")
+]
+KillOption = Annotated[
+    bool, typer.Option("--kill", help="Also kill the processes of running tasks; asks for confirmation.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 _WITHOUT_DASHES = re.compile("[0-9a-fA-F]{32}")
 

@@ -54,25 +54,7 @@ COMMANDS: Final = {
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 
-# Options with the same meaning in several commands
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-FullOption = Annotated[bool, typer.Option("--full", help="Show long values in full.")]
-ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason recorded in the audit log.")]
-ActorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--as", metavar="NAME", help="Name recorded in the audit log [default: $HORSIES_ACTOR, else user@host]"
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
-ExitCodeOption = Annotated[
-    bool, typer.Option("--exit-code", help="With --dry-run: exit with 3 if there is work to do.")
-]
-KillOption = Annotated[
-    bool, typer.Option("--kill", help="Also kill the processes of running tasks; asks for confirmation.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer passes the option's value alone

@@ -19,6 +19,12 @@ from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.text import sanitize_text
 from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import (
+    ActorOption,
+    DryRunOption,
+    ExitCodeOption,
+    KillOption,
+    ReasonOption,
+    YesOption,
     duration_option,
     flatten,
     full_id_option,
@@ -26,19 +32,7 @@ from horsies_ops.cli.option_types import (
     parse_full_or_short_id,
     parse_task_statuses,
 )
-from horsies_ops.cli.options import (
-    ActorOption,
-    DryRunOption,
-    ExitCodeOption,
-    GlobalOptions,
-    JsonOption,
-    KillOption,
-    ReasonOption,
-    YesOption,
-    hide_options,
-    option_parameters,
-    with_global_options,
-)
+from horsies_ops.cli.options import GlobalOptions, JsonOption, hide_options, option_parameters, with_global_options
 from horsies_ops.cli.output import (
     Column,
     print_error,

@@ -45,7 +45,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
         **row_document(task, options_json=None),
         "retry_policy": task.options.get("retry_policy"),
         "timeout_ms": task.options.get("timeout_ms"),
-        "last_beat": row_document(heartbeat, sender_id=None, claim_token=None) if heartbeat else None,
+        "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
         "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
         "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
         "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],

@@ -31,13 +31,14 @@ class Topic(StrEnum):
 
 
 class FeedStatus(StrEnum):
-    """State of the feed. After STARTED and RESTORED a reader must read everything: changes may have been missed."""
+    """State of the feed. After STARTED and RESTORED a reader must read everything: changes may have been missed.
+
+    POLLING is one tick of the poll while notifications are not available.
+    """
 
     STARTED = "started"
     POLLING = "polling"
-    """Notifications are not available; this is one tick of the poll."""
     LOST = "lost"
-    """The connection failed; the feed reconnects by itself."""
     RESTORED = "restored"
 
 
@@ -48,11 +49,12 @@ class Change:
     topic: Topic
     kind: str
     at: datetime
+    count: int = 1
+    ids: tuple[UUID, ...] = ()
+    """The run, or some of the tasks; `count` is the number of all."""
     queue: str | None = None
     from_status: str | None = None
     to_status: str | None = None
-    count: int = 1
-    ids: tuple[UUID, ...] = ()
     worker_id: UUID | None = None
     detail: str | None = None
     """Why the feed is lost or polling."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
 
@@ -320,8 +320,9 @@ class FilterSyntaxError(ValueError):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterValue:
+class FilterValue(NamedTuple):
+    """One value of a term, and where it starts in the text."""
+
     text: str
     position: int
     is_quoted: bool

@@ -66,6 +66,17 @@ class Overview:
         return self.stale_claimed + self.stale_running
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """Unsuccessful tasks with the same name, error code and status."""
+
+    name: str
+    code: str
+    status: str
+    count: int
+    last_hour: int
+
+
 class OwnedCounts(NamedTuple):
     """Claimed and running tasks, and the processes of live workers."""
 
@@ -126,17 +137,6 @@ class Throughput:
 
     buckets: tuple[ThroughputBucket, ...]
     times: TimePercentiles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorCount:
-    """Unsuccessful tasks with the same name, error code and status."""
-
-    name: str
-    code: str
-    status: str
-    count: int
-    last_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

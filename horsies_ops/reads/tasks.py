@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
@@ -120,8 +120,9 @@ class TaskRecord(TaskSummary):
         return json.loads(self.options_json)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRow:
+class HeartbeatRow(NamedTuple):
+    """A stored heartbeat of a task; its age is that at the time of reading."""
+
     role: str
     sender_id: str
     claim_token: int

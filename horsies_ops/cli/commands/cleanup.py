@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 import humanize
 
 from horsies.errors import ExitCode
-from horsies_ops.cli.options import (
-    ActorOption,
-    DryRunOption,
-    ExitCodeOption,
-    GlobalOptions,
-    JsonOption,
-    ReasonOption,
-    group,
-    with_global_options,
-)
+from horsies_ops.cli.option_types import ActorOption, DryRunOption, ExitCodeOption, ReasonOption
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import Column, format_size, print_json, print_line, print_rows, progress_bar, row_document
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorC
 from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import Migration, known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
-from horsies_ops.cli.options import DryRunOption, GlobalOptions, JsonOption, group, run_on_database, with_global_options
+from horsies_ops.cli.option_types import DryRunOption
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, run_on_database, with_global_options
 from horsies_ops.cli.output import (
     Column,
     error_document,

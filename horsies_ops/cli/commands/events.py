@@ -13,8 +13,8 @@ import typer
 
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.option_types import duration_option, flatten, list_option
-from horsies_ops.cli.options import FullOption, GlobalOptions, group, with_global_options
+from horsies_ops.cli.option_types import FullOption, duration_option, flatten, list_option
+from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import format_value, json_line, print_line, row_document
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import typer
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.options import ActorOption, GlobalOptions, JsonOption, ReasonOption, group, with_global_options
+from horsies_ops.cli.option_types import ActorOption, ReasonOption
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import Column, format_age, print_json, print_line, print_warnings, row_document, show_rows
 
 if TYPE_CHECKING:

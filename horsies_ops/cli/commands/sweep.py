@@ -14,14 +14,17 @@ from horsies.errors import ExitCode, HorsiesError, UsageError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.ids import resolve_worker_id
-from horsies_ops.cli.option_types import duration_option, id_option
-from horsies_ops.cli.options import (
+from horsies_ops.cli.option_types import (
     ActorOption,
     DryRunOption,
     ExitCodeOption,
+    ReasonOption,
+    duration_option,
+    id_option,
+)
+from horsies_ops.cli.options import (
     GlobalOptions,
     JsonOption,
-    ReasonOption,
     group,
     load_and_export_settings,
     run_on_database,

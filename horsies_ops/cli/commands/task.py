@@ -14,8 +14,8 @@ import typer
 from horsies.errors import ExitCode, NotFound
 from horsies.model.text import sanitize_text
 from horsies_ops.cli.ids import resolve_task_id
-from horsies_ops.cli.option_types import duration_option, full_id_option, parse_full_or_short_id
-from horsies_ops.cli.options import FullOption, GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.option_types import FullOption, duration_option, full_id_option, parse_full_or_short_id
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_instant, print_json, print_line, progress_line
 from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page

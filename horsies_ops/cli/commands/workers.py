@@ -13,8 +13,8 @@ import typer
 from horsies.errors import ExitCode
 from horsies.model.task import short_form
 from horsies_ops.cli.ids import resolve_worker_id
-from horsies_ops.cli.option_types import duration_option, id_option
-from horsies_ops.cli.options import FullOption, GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.option_types import FullOption, duration_option, id_option
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import Column, format_age, print_warnings, row_document, show_rows
 
 if TYPE_CHECKING:

@@ -15,19 +15,19 @@ from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
 from horsies_ops.cli.ids import resolve_run_id
-from horsies_ops.cli.option_types import RunIdArgument, flatten, full_id_option, list_option, split_values
-from horsies_ops.cli.options import (
+from horsies_ops.cli.option_types import (
     ActorOption,
     FullOption,
-    GlobalOptions,
-    JsonOption,
     KillOption,
     ReasonOption,
+    RunIdArgument,
     YesOption,
-    group,
-    hide_options,
-    with_global_options,
+    flatten,
+    full_id_option,
+    list_option,
+    split_values,
 )
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, hide_options, with_global_options
 from horsies_ops.cli.output import (
     Column,
     format_age,

@@ -104,7 +104,7 @@ def test_attempts_share_one_time_scale() -> None:
     detail = replace(detail, task=replace(detail.task, claim_token=2, attempt_count=1), attempts=(first,))
     detail = replace(
         detail,
-        heartbeats=tuple(replace(beat, claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats),
+        heartbeats=tuple(beat._replace(claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats),
     )
     assert _draw(detail) == ["├●●●✖      ", "       ├●●▶"]
 

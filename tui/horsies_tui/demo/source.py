@@ -680,7 +680,7 @@ def _facets(values: Iterable[str]) -> tuple[Facet, ...]:
 def _heartbeats(token: int, start: datetime, end: datetime) -> list[HeartbeatRow]:
     """One per interval, newest first."""
     times = [start + number * HEARTBEAT_INTERVAL for number in range(int((end - start) / HEARTBEAT_INTERVAL), 0, -1)]
-    return [make_row(HeartbeatRow, role="runner", sender_id="w", claim_token=token, at=at) for at in times]
+    return [HeartbeatRow(role="runner", sender_id="w", claim_token=token, at=at, age=timedelta(0)) for at in times]
 
 
 def _snapshot(worker: DemoWorker, at: datetime, last: datetime) -> SnapshotRow:
