@@ -165,6 +165,7 @@ class TaskResultCodec:
     ok_codec: ValueCodec
     is_optional: bool
     max_depth: int = MAX_PARSED_DEPTH
+    passthrough_type: type | None = None
 
     def validate(self, value: object) -> object:
         if value is None and self.is_optional:
@@ -197,6 +198,7 @@ class InjectedCodec:
     """Codec of a parameter that only a workflow fills: it is never sent or stored."""
 
     max_depth: int = MAX_PARSED_DEPTH
+    passthrough_type: type | None = None
 
     def validate(self, value: object) -> object:
         if value is None:

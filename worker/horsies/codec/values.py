@@ -58,6 +58,11 @@ class ValueCodec(Protocol):
         """How deep a stored value may be nested."""
         ...
 
+    @property
+    def passthrough_type(self) -> type | None:
+        """The type whose values need neither validation nor conversion, if there is one."""
+        ...
+
     def validate(self, value: object) -> object:
         """Convert the value to the annotated type; raises PayloadError if it does not match."""
         ...
@@ -75,6 +80,7 @@ class PlainCodec:
     """Codec of unannotated parameters: accepts plain JSON only. The order of keys may change."""
 
     max_depth = MAX_DEPTH
+    passthrough_type = None
 
     def validate(self, value: object) -> object:
         if fault := find_json_fault(value):
@@ -98,7 +104,7 @@ class TypedCodec:
         types = schema_types(schema)
         is_strict = any(node.get("strict") for node in schema_nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
-        self._passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
+        self.passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python
@@ -115,10 +121,10 @@ class TypedCodec:
 
     def validate(self, value: object) -> object:
         # The exact type: a subclass, such as bool of int or an enum of str, has to be converted.
-        return value if type(value) is self._passthrough_type else self._run_validator(self._validate, value)
+        return value if type(value) is self.passthrough_type else self._run_validator(self._validate, value)
 
     def dump(self, checked: Any) -> JsonValue:
-        if type(checked) is self._passthrough_type:
+        if type(checked) is self.passthrough_type:
             return checked
         try:
             # Field names instead of aliases, without computed fields: the form a model can be built from again.
