@@ -26,6 +26,7 @@ from horsies_tui.format import format_age, format_short_age, format_time, plural
 from horsies_tui.proposals.model import Confirmation, Proposal, ProposalLine, ProposalReport
 
 if TYPE_CHECKING:
+    from horsies.model.settings import RecoveryConfig
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import TaskRecord
@@ -246,12 +247,18 @@ def _decision_parts(candidate: StaleCandidate, record: TaskRecord | None, now: d
         yield f"(decided by {task.hook})"
 
 
+def disabling_setting(state: TaskStatus, config: RecoveryConfig) -> str | None:
+    """The setting that is off and so disables the automatic recovery of tasks in this state."""
+    setting = _AUTO_SETTINGS.get(state)
+    return setting if setting is not None and not getattr(config, setting) else None
+
+
 def _automatic_sweep_line(task: SweptTask, maintenance_status: MaintenanceStatus, now: datetime) -> str:
     """When workers will recover the task on their own, if at all."""
-    config, setting = maintenance_status.config, _AUTO_SETTINGS.get(task.state)
+    config = maintenance_status.config
     if config is None:
         return "no automatic sweep: no live worker"
-    if setting is not None and not getattr(config, setting):
+    if setting := disabling_setting(task.state, config):
         return f"no automatic recovery: {setting} is off"
     interval = timedelta(milliseconds=config.check_interval_ms)
     if maintenance_status.last_pass_at is None:

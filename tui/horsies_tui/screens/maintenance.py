@@ -30,7 +30,7 @@ from horsies_tui.format import format_age, format_count, format_short_age, forma
 from horsies_tui.keys import ScreenId
 from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import ProposalFactory
-from horsies_tui.proposals.sweep import propose_cleanup, propose_sweep
+from horsies_tui.proposals.sweep import disabling_setting, propose_cleanup, propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
 from horsies_tui.screens.lists import ProposalRunner
@@ -104,20 +104,12 @@ def _sweep_items(data: MaintenanceData) -> Iterator[MaintenanceItem]:
     config = status.config if status else None
     thresholds = report.thresholds if report else None
     last_at = status.last_pass_at if status else None
-    lines = (
-        (
-            f"requeue stale CLAIMED  > {format_age(thresholds and thresholds.claimed)}",
-            TaskStatus.CLAIMED,
-            "auto_requeue_stale_claimed",
-        ),
-        (
-            f"recover stale RUNNING  > {format_age(thresholds and thresholds.running)}",
-            TaskStatus.RUNNING,
-            "auto_fail_stale_running",
-        ),
-        ("expire PENDING past good_until", TaskStatus.PENDING, None),
-    )
-    for description, state, setting in lines:
+    descriptions = {
+        TaskStatus.CLAIMED: f"requeue stale CLAIMED  > {format_age(thresholds and thresholds.claimed)}",
+        TaskStatus.RUNNING: f"recover stale RUNNING  > {format_age(thresholds and thresholds.running)}",
+        TaskStatus.PENDING: "expire PENDING past good_until",
+    }
+    for state, description in descriptions.items():
         due = [task for task in report.tasks if task.changes_state and task.state is state] if report else None
         ages = [task.heartbeat_age or task.overdue_by or timedelta(0) for task in due or ()]
         yield MaintenanceItem(
@@ -127,7 +119,7 @@ def _sweep_items(data: MaintenanceData) -> Iterator[MaintenanceItem]:
             matches=None if due is None else len(due),
             oldest=max(ages, default=None),
             last_at=last_at,
-            is_automatic=config is not None and (setting is None or getattr(config, setting)) if status else None,
+            is_automatic=config is not None and disabling_setting(state, config) is None if status else None,
         )
     yield MaintenanceItem(
         key="sweep workflows",
