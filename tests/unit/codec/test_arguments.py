@@ -166,6 +166,21 @@ def test_invalid_call_names_the_parameter(
     assert str(parameter or "") in str(error)
 
 
+@pytest.mark.parametrize("function", [spread, typed, collecting, guarded])
+@pytest.mark.parametrize(("empty_args", "empty_kwargs"), [("[]", "{}"), (b"[]", b"{}")])
+def test_empty_arguments_decode_like_any_others(
+    function: Callable[..., object], empty_args: str | bytes, empty_kwargs: str | bytes
+) -> None:
+    def decode(args: str | bytes, kwargs: str | bytes) -> object:
+        try:
+            return codec_of(function).decode(args, kwargs)
+        except PayloadError as error:
+            return str(error)
+
+    # White space takes the general path.
+    assert decode(empty_args, empty_kwargs) == decode("[ ]", "{ }")
+
+
 @given(
     count=st.integers(0, 4),
     keywords=st.sets(st.sampled_from(["a", "b", "c", "first", "rest", "flag", "extra", "other"])),

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -20,6 +22,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     RootModel,
+    TypeAdapter,
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
@@ -289,3 +292,22 @@ def test_errors_never_show_keys_of_user_data() -> None:
         encoded(WithExtras, WithExtras.model_validate({"private": {2: 1}}))
 
     assert "private" not in caught.value.reason
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(
+    value=json_values, annotation=st.sampled_from([Any, dict[str, Any], list[Any], dict[str, Any] | list[Any] | None])
+)
+def test_plain_json_is_stored_as_pydantic_would(value: Any, annotation: Any) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    try:
+        validated = adapter.validate_python(value)
+    except ValueError:
+        return
+    assert codec_for(annotation).dump(validated) == adapter.dump_python(validated, mode="json")

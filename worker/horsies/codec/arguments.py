@@ -46,8 +46,7 @@ class EncodedArguments(NamedTuple):
         return len(self.args_json.encode()) + len(self.kwargs_json.encode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedArguments:
+class DecodedArguments(NamedTuple):
     """Typed arguments to call the function with."""
 
     args: tuple[Any, ...]
@@ -105,13 +104,16 @@ class TaskCodec:
 
         A workflow adds stored `results` of other nodes, and `injected` values that are passed unchanged.
         """
+        if args_json in _EMPTY_ARRAYS and kwargs_json in _EMPTY_OBJECTS and not results and not injected:
+            self.signature.check_call(0, ())
+            return DecodedArguments((), {})
         args, kwargs = _parse_arguments(list, args_json), _parse_arguments(dict, kwargs_json)
         kwargs |= results
         self.signature.check_call(len(args), {**kwargs, **injected})
         names = self.signature.positional_names(len(args))
         by_name = {key: self._load(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
         return DecodedArguments(
-            args=tuple(self._load(name, value) for name, value in zip(names, args, strict=True)),
+            args=tuple(map(self._load, names, args)),
             kwargs={**by_name, **injected},
         )
 
@@ -125,8 +127,11 @@ class TaskCodec:
             raise PayloadError(error.reason, parameter=name) from None
 
     def _load(self, name: str, stored: JsonValue) -> object:
+        codec = self.parameter_codecs[name]
+        if type(stored) is codec.passthrough_type:
+            return stored
         try:
-            return self.parameter_codecs[name].load(stored)
+            return codec.load(stored)
         except PayloadError as error:
             raise PayloadError(error.reason, parameter=name) from None
 
@@ -137,6 +142,11 @@ class TaskCodec:
         for key, value in by_name.items():
             yield DocumentPart(key, parameter=self.signature.parameter_for(key))
             yield self._document_part(self.signature.parameter_for(key), value)
+
+
+# Most calls have no arguments, and parsing empty texts would cost more than running a short task.
+_EMPTY_ARRAYS = frozenset({"[]", b"[]"})
+_EMPTY_OBJECTS = frozenset({"{}", b"{}"})
 
 
 def _parse_arguments(kind: type[Container], text: str | bytes) -> Container:

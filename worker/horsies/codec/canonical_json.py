@@ -130,18 +130,23 @@ def find_json_fault(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
 
     Subclasses of the plain types do not count as plain. Iterative, so deep or cyclic values cannot exhaust the stack.
     """
-    stack: list[tuple[object, int]] = [(value, 1)]
-    while stack:
-        item, depth = stack.pop()
-        if type(item) is list or type(item) is dict:
-            if depth > max_depth:
-                return f"is nested more than {max_depth} levels deep, or contains itself"
-            fault, children = _open_container(cast("list[object] | dict[object, object]", item))
-            stack.extend((child, depth + 1) for child in children)
-        else:
-            fault = _scalar_fault(item)
-        if fault is not None:
-            return fault
+    unchecked: list[tuple[Iterable[object], int]] = [((value,), 0)]
+    while unchecked:
+        values, depth = unchecked.pop()
+        for item in values:
+            kind = type(item)
+            if kind is dict or kind is list:
+                if depth == max_depth:
+                    return f"is nested more than {max_depth} levels deep, or contains itself"
+                if kind is dict:
+                    keys = cast("dict[object, object]", item)
+                    if fault := _key_fault(keys):
+                        return fault
+                    unchecked.append((keys.values(), depth + 1))
+                else:
+                    unchecked.append((cast("list[object]", item), depth + 1))
+            elif fault := _scalar_fault(item):
+                return fault
     return None
 
 
@@ -151,25 +156,27 @@ def replace_unstorable(text: str) -> str:
     return text.replace("\0", REPLACEMENT).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _open_container(container: list[object] | dict[object, object]) -> tuple[str | None, Iterable[object]]:
-    if isinstance(container, list):
-        return None, container
-    faults = (_text_fault(key) if type(key) is str else "has a key that is not a string" for key in container)
-    return next(filter(None, faults), None), container.values()
+def _key_fault(keys: Iterable[object]) -> str | None:
+    for key in keys:
+        if type(key) is not str:
+            return "has a key that is not a string"
+        if fault := _text_fault(key):
+            return fault
+    return None
 
 
 def _scalar_fault(item: object) -> str | None:
-    match item:
-        case str() if type(item) is str:
-            return _text_fault(item)
-        case float() if type(item) is float:
-            return None if math.isfinite(item) else "contains NaN or Infinity"
-        case int() if type(item) is int:
-            return None if -_LARGEST_INT <= item <= _LARGEST_INT else "contains a number with more than 4300 digits"
-        case _ if type(item) in _PLAIN_SCALARS:
-            return None
-        case _:
-            return f"contains a value of type {type(item).__qualname__}, which is not a plain JSON value"
+    kind = type(item)
+    if kind is str:
+        return _text_fault(cast("str", item))
+    if kind is int:
+        is_printable = -_LARGEST_INT <= cast("int", item) <= _LARGEST_INT
+        return None if is_printable else "contains a number with more than 4300 digits"
+    if kind is float:
+        return None if math.isfinite(cast("float", item)) else "contains NaN or Infinity"
+    if kind in _PLAIN_SCALARS:
+        return None
+    return f"contains a value of type {kind.__qualname__}, which is not a plain JSON value"
 
 
 def _text_fault(text: str) -> str | None:

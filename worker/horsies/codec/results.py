@@ -10,7 +10,7 @@ import json
 import types
 import typing
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from pydantic import JsonValue, ValidationError
 
@@ -45,8 +45,7 @@ _ANY_CODEC = TypedCodec(Any)
 _MAX_FIELD_DEPTH = MAX_PARSED_DEPTH - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedResult:
+class EncodedResult(NamedTuple):
     """A result as canonical JSON, and its error if it has one."""
 
     document: str
@@ -65,8 +64,10 @@ def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
         kind = type(result.err_value).__qualname__
         message = f"the task returned {kind} as its error, not a TaskError"
         return _error_result(OperationalErrorCode.TASK_EXCEPTION, message)
+    value = result.ok_value
     try:
-        return TaskResult(ok=ok.validate(result.ok_value))
+        validated = ok.validate(value)
+        return result if validated is value else TaskResult(ok=validated)
     except PayloadError as error:
         return _error_result(ContractCode.RETURN_TYPE_MISMATCH, f"the ok value is not of the declared type: {error}")
 
@@ -77,11 +78,17 @@ def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
         return EncodedResult(document=error_document(result.err_value), error=result.err_value)
     try:
         plain = ok.dump(result.ok_value)
+        if plain is None:
+            return _ENCODED_NONE
         return EncodedResult(document=encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)]), error=None)
     except PayloadError as error:
         message = f"the ok value cannot be stored: {error}"
         # Recurses once: an error can always be encoded.
         return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
+
+
+_ENCODED_NONE = EncodedResult(document='{"ok":null}', error=None)
+"""The result of a task that returns nothing."""
 
 
 def error_document(error: TaskError) -> str:

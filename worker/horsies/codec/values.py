@@ -117,6 +117,10 @@ class TypedCodec:
             has_non_string_keys(schema) or has_excluded_fields(schema)
         )
         self._needs_round_trip_check = self._has_untyped_parts or not is_round_trip_safe
+        self._keeps_plain_json = types <= _PARSED_JSON_TYPES and not any(
+            "serialization" in node for node in schema_nodes(schema)
+        )
+        """Whether a value that is plain JSON already is its own stored form."""
         self.max_depth = MAX_DEPTH if self._accepts_parsed_json else MAX_PARSED_DEPTH
 
     def validate(self, value: object) -> object:
@@ -125,6 +129,8 @@ class TypedCodec:
 
     def dump(self, checked: Any) -> JsonValue:
         if type(checked) is self.passthrough_type:
+            return checked
+        if self._needs_round_trip_check and self._keeps_plain_json and find_json_fault(checked) is None:
             return checked
         try:
             # Field names instead of aliases, without computed fields: the form a model can be built from again.
