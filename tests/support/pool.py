@@ -15,6 +15,7 @@ from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream
+from horsies.model.task import TaskContext
 
 # ruff: noqa: ARG002  # listeners ignore some arguments
 
@@ -23,19 +24,22 @@ APP = f"{Path(__file__).with_name('pool_app.py')}:app"
 
 
 def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
+    """An assignment of a task; `details` are fields of its context."""
     usual: dict[str, Any] = {
         "task_id": str(uuid4()),
-        "claim_token": 1,
         "task_name": task_name,
-        "args": json.dumps(args).encode(),
-        "kwargs": b"{}",
         "queue_name": "default",
         "attempt": 1,
         "retry_count": 0,
+        "claim_token": 1,
         "sent_at": datetime.now(UTC),
+        "good_until": None,
+        "timeout_ms": None,
         "worker_id": "a worker",
+        "flags": {},
+        "possible_overlap": False,
     }
-    return Assignment(**usual | details)
+    return Assignment(task=TaskContext(**usual | details), args=json.dumps(args).encode(), kwargs=b"{}")
 
 
 class PoolEvents:
@@ -44,6 +48,7 @@ class PoolEvents:
     def __init__(self) -> None:
         self.begun: list[AttemptKey] = []
         self.outcomes: dict[AttemptKey, EncodedOutcome] = {}
+        self.run_times_ms: list[float] = []
         self.exits: dict[int, ChildExit] = {}
         self.recalled: list[AttemptKey] = []
         self.lines: list[tuple[AttemptKey | None, Stream, str]] = []
@@ -64,9 +69,10 @@ class PoolEvents:
         self.begun.append(key)
         self._changed.set()
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome) -> None:
+    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None:
         assert key not in self.outcomes
         self.outcomes[key] = outcome
+        self.run_times_ms.append(run_ms)
         self._changed.set()
 
     def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:

@@ -49,7 +49,7 @@ async def open_channel() -> AsyncGenerator[tuple[Receiver, socket.socket]]:
 
 
 def _send(sock: socket.socket, *names: str) -> None:
-    sock.sendall(encode_frames(encode(TaskBegan(AttemptKey(name, 1))) for name in names))
+    sock.sendall(encode_frames(encode([TaskBegan(AttemptKey(name, 1))]) for name in names))
 
 
 async def _next(receiver: Receiver, count: int) -> list[str]:

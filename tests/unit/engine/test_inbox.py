@@ -23,7 +23,7 @@ def test_assignments_are_taken_in_order() -> None:
 def test_take_returns_nothing_if_the_head_does_not_match() -> None:
     inbox = Inbox()
     inbox.put([assignment("noop"), assignment("nap")])
-    assert inbox.take(matches=lambda assigned: assigned.task_name == "nap") is None
+    assert inbox.take(matches=lambda assigned: assigned.task.task_name == "nap") is None
 
 
 def test_recalled_assignments_are_never_taken() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
+
+from msgspec.structs import replace
 
 from horsies import (
     Horsies,
@@ -17,6 +19,7 @@ from horsies import (
 )
 from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.pool.protocol import Assignment
+from tests.support import pool
 
 app = Horsies()
 META = {"workflow_id": "w", "task_index": 3, "task_name": "with_context"}
@@ -44,19 +47,7 @@ def missing_id(workflow_ctx: WorkflowContext) -> TaskResult[bool, TaskError]:
 
 
 def assignment(task_name: str, **context: Any) -> Assignment:
-    return Assignment(
-        task_id="t",
-        claim_token=1,
-        task_name=task_name,
-        args=b"[]",
-        kwargs=b"{}",
-        context=json.dumps(context).encode(),
-        queue_name="default",
-        attempt=1,
-        retry_count=0,
-        sent_at=datetime.now(UTC),
-        worker_id="w",
-    )
+    return replace(pool.assignment(task_name), workflow_context=json.dumps(context).encode())
 
 
 def test_task_gets_run_metadata_and_typed_upstream_results() -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from horsies.engine.pool.protocol import Assignment, AttemptKey
@@ -28,6 +28,7 @@ from horsies.model.capacity import (
 )
 from horsies.model.crash import Kill, KillReason
 from horsies.model.retry import AttemptState, Cancel, Cause, Fail, Retry, decide_retry, stored_policy
+from horsies.model.task import TaskContext
 from horsies.store.claims import ClaimedRow, ClaimRef
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ OTHER_TASKS_GRACE_S: Final = 10.0
 """How long the other tasks of that child may then continue before it is killed."""
 
 _NO_OPTIONS: dict[str, Any] = {}
+_NO_FLAGS: dict[str, bool] = {}
 _cached_str = lru_cache(maxsize=16)(str)  # worker ids: few distinct values, formatted for every assignment
 
 
@@ -103,23 +105,32 @@ class InFlightTask:
 
     def assignment(self) -> Assignment:
         row = self.row
-        return Assignment(
+        context = TaskContext(
             task_id=self.key.task_id,
-            claim_token=row.claim_token,
             task_name=row.task_name,
-            args=row.args.encode(),
-            kwargs=row.kwargs.encode(),
-            context=None if row.context is None else row.context.encode(),
             queue_name=row.queue_name,
             attempt=row.attempts + 1,
             retry_count=row.retry_count,
+            claim_token=row.claim_token,
             sent_at=row.sent_at,
             good_until=row.good_until,
             timeout_ms=self.timeout_ms,
             worker_id=_cached_str(self.claim.worker_id),
-            flags=row.flags.encode(),
+            flags=_NO_FLAGS if row.flags == "{}" else _parse_flags(row.flags),
             possible_overlap=row.overlap_possible,
         )
+        return Assignment(
+            task=context,
+            args=row.args.encode(),
+            kwargs=row.kwargs.encode(),
+            workflow_context=None if row.context is None else row.context.encode(),
+        )
+
+
+def _parse_flags(stored: str) -> dict[str, bool]:
+    """Read the stored flags. A child would reject other values than booleans, which other programs may have stored."""
+    flags: object = json.loads(stored)
+    return {name: bool(value) for name, value in cast("Any", flags).items()} if isinstance(flags, dict) else {}
 
 
 class InFlight:
@@ -268,9 +279,8 @@ class Assignments:
         task.cancel_timer()
         return task
 
-    def record_duration(self, task: InFlightTask, run_ms: float | None) -> None:
-        if run_ms is not None:
-            self._durations.observe(task_name=task.row.task_name, queue_name=task.row.queue_name, run_ms=run_ms)
+    def record_duration(self, task: InFlightTask, run_ms: float) -> None:
+        self._durations.observe(task_name=task.row.task_name, queue_name=task.row.queue_name, run_ms=run_ms)
 
     def kill_child(self, child: Child, reason: KillReason, task: InFlightTask | None) -> None:
         """Kill a child on purpose; the first reason is kept."""

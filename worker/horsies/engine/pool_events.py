@@ -47,12 +47,12 @@ class PoolEvents:
     def on_began(self, child: Child, key: AttemptKey) -> None:
         self._parts.assignments.on_began(child, key)
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome) -> None:
+    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None:
         task = self._parts.assignments.remove(child, key)
         if task is not None and task.stop_reason is not None:
             self._resolve_soon(task, Kill(reason=task.stop_reason, pid=child.pid, task_id=key.task_id), None)
         elif task is not None:
-            self._parts.assignments.record_duration(task, outcome.run_ms)
+            self._parts.assignments.record_duration(task, run_ms)
             self._parts.completer.complete(task, outcome)
         self._parts.wake()
 

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from msgspec import Struct
+
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, TaskDefinitionError
 from horsies.model.task_result import OutcomeCode, TaskError, TaskResult
 
@@ -110,12 +112,13 @@ TRANSITIONS: Final = (
 # Public views of a task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext:
+class TaskContext(Struct, frozen=True, kw_only=True, array_like=True):
     """The task that is currently running, returned by `current_task()`.
 
     `task_id` and `claim_token` together identify this attempt; use them as an idempotency key for side effects.
     """
+
+    # A Struct, because every assignment carries one and msgspec decodes it at no cost in Python.
 
     task_id: str
     task_name: str

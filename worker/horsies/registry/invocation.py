@@ -58,28 +58,13 @@ async def call_task_async(
 
 # The current task
 
-_CURRENT_TASK: ContextVar[Callable[[], TaskContext] | None] = ContextVar("horsies_running_task", default=None)
+CURRENT_TASK: ContextVar[TaskContext | None] = ContextVar("horsies_current_task", default=None)
+"""Set by whatever runs a task, for the time of the attempt."""
 
 
 def current_task() -> TaskContext | None:
     """Return the context of the task that is running this code; None outside a task."""
-    get_context = _CURRENT_TASK.get()
-    return None if get_context is None else get_context()
-
-
-class bind_current_task:  # noqa: N801  # a context manager, used like a function
-    """Set the current task inside the `with` block; the context is built only if the task asks for it."""
-
-    __slots__ = ("_get_context", "_token")
-
-    def __init__(self, get_context: Callable[[], TaskContext]) -> None:
-        self._get_context = get_context
-
-    def __enter__(self) -> None:
-        self._token = _CURRENT_TASK.set(self._get_context)
-
-    def __exit__(self, *_: object) -> None:
-        _CURRENT_TASK.reset(self._token)
+    return CURRENT_TASK.get()
 
 
 # Decoding of stored arguments, with the values that a workflow injects

@@ -36,7 +36,7 @@ def main(args: ChildArgs) -> None:
     for descriptor in (args.channel_fd, args.watchdog_fd):
         os.set_inheritable(descriptor, False)  # noqa: FBT003
     channel, running, inbox = ParentChannel(socket.socket(fileno=args.channel_fd)), RunningTasks(), Inbox()
-    output = OutputCapture(channel, running.current_task)
+    output = OutputCapture(channel, running.current_key)
     app = start_app(args.spec, channel)
     reporter = AttemptReporter(channel, running, output)
     runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=args.spec.async_concurrency)

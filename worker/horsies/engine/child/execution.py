@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import partial
 from typing import Protocol
 
 from horsies.codec.arguments import DecodedArguments
@@ -17,7 +14,7 @@ from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.engine.child import lifetime
 from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome
 from horsies.model.settings import AppConfig
-from horsies.model.task import TaskAttemptOutcome, TaskContext
+from horsies.model.task import TaskAttemptOutcome
 from horsies.model.task_result import (
     BuiltInTaskCode,
     ExceptionRules,
@@ -30,7 +27,7 @@ from horsies.model.task_result import (
 )
 from horsies.registry import TaskDefinition
 from horsies.registry.definition import HasDefinition
-from horsies.registry.invocation import bind_current_task, call_task, call_task_async, decode_arguments
+from horsies.registry.invocation import CURRENT_TASK, call_task, call_task_async, decode_arguments
 
 MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # 64 KB for the other fields of the report
 
@@ -81,33 +78,37 @@ class TaskExecutor:
         }
 
     def is_async(self, assignment: Assignment) -> bool:
-        task = self._tasks.get(assignment.task_name)
+        task = self._tasks.get(assignment.task.task_name)
         return task is not None and task.is_async
 
     def run(self, assignment: Assignment) -> EncodedOutcome:
         """Run a `def` task in the calling thread; an unknown task fails here too."""
+        token = CURRENT_TASK.set(assignment.task)
         try:
             task = self._resolve(assignment)
-            with bind_current_task(_context_factory(assignment)):
-                arguments = self._decode_arguments(task, assignment)
-                return self._encode_result(task, self._call(task, arguments))
+            arguments = self._decode_arguments(task, assignment)
+            return self._encode_result(task, self._call(task, arguments))
         except WorkerFailure as failure:
             return _worker_failure_outcome(failure)
+        finally:
+            CURRENT_TASK.reset(token)
 
     async def run_async(self, assignment: Assignment) -> EncodedOutcome:
         """Run an `async def` task on the running loop."""
+        token = CURRENT_TASK.set(assignment.task)
         try:
             task = self._resolve(assignment)
-            with bind_current_task(_context_factory(assignment)):
-                arguments = self._decode_arguments(task, assignment)
-                return self._encode_result(task, await self._call_async(task, arguments))
+            arguments = self._decode_arguments(task, assignment)
+            return self._encode_result(task, await self._call_async(task, arguments))
         except WorkerFailure as failure:
             return _worker_failure_outcome(failure)
+        finally:
+            CURRENT_TASK.reset(token)
 
     def _resolve(self, assignment: Assignment) -> TaskDefinition:
-        task = self._tasks.get(assignment.task_name)
+        task = self._tasks.get(assignment.task.task_name)
         if task is None:
-            message = f"task {assignment.task_name!r} is not registered in this worker"
+            message = f"task {assignment.task.task_name!r} is not registered in this worker"
             raise WorkerFailure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
         return task.definition
 
@@ -117,7 +118,7 @@ class TaskExecutor:
                 task.codec,
                 assignment.args,
                 assignment.kwargs,
-                assignment.context,
+                assignment.workflow_context,
                 result_codec_for=self._result_codec_for,
             )
         except MemoryError:
@@ -154,7 +155,8 @@ class TaskExecutor:
         # The task forked and its code returned in the copy: only the original may report an outcome.
         if lifetime.is_forked():
             lifetime.exit_fork(None if result.err is None else result.err.exception)
-        _raise_if_out_of_memory(result)
+        if result.is_err():
+            _raise_if_out_of_memory(result.err_value)
         try:
             stored = encode_result(result, task.codec.result_codec)
         except MemoryError:
@@ -173,11 +175,10 @@ class TaskExecutor:
         return _encode_failure(stored.error, outcome, document)
 
 
-def _raise_if_out_of_memory(result: AnyResult) -> None:
-    """Raise the MemoryError in a result unless the user mapped it to an error code."""
-    error = result.err
-    is_mapped = error is None or error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
-    if error is not None and not is_mapped and isinstance(error.exception, MemoryError):
+def _raise_if_out_of_memory(error: TaskError) -> None:
+    """Raise the MemoryError in an error unless the user mapped it to an error code."""
+    is_mapped = error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
+    if not is_mapped and isinstance(error.exception, MemoryError):
         raise error.exception
 
 
@@ -205,57 +206,4 @@ def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: byt
         document=document,
         error_code=None if error.error_code is None else str(error.error_code),
         error_message=None if error.message is None else replace_unstorable(error.message),
-    )
-
-
-def _context_factory(assignment: Assignment) -> Callable[[], TaskContext]:
-    """Build the TaskContext on first use: most tasks never ask for it.
-
-    The factory must not hold the assignment, because timers and threads that outlive the task would keep its arguments
-    in memory.
-    """
-    return partial(
-        _build_context,
-        assignment.task_id,
-        assignment.task_name,
-        assignment.queue_name,
-        assignment.attempt,
-        assignment.retry_count,
-        assignment.claim_token,
-        assignment.sent_at,
-        assignment.good_until,
-        assignment.timeout_ms,
-        assignment.worker_id,
-        assignment.flags,
-        assignment.possible_overlap,
-    )
-
-
-def _build_context(
-    task_id: str,
-    task_name: str,
-    queue_name: str,
-    attempt: int,
-    retry_count: int,
-    claim_token: int,
-    sent_at: datetime,
-    good_until: datetime | None,
-    timeout_ms: int | None,
-    worker_id: str,
-    flags: bytes,
-    possible_overlap: bool,  # noqa: FBT001  # all positional: keywords would slow down every task
-) -> TaskContext:
-    return TaskContext(
-        task_id=task_id,
-        task_name=task_name,
-        queue_name=queue_name,
-        attempt=attempt,
-        retry_count=retry_count,
-        claim_token=claim_token,
-        sent_at=sent_at,
-        good_until=good_until,
-        timeout_ms=timeout_ms,
-        worker_id=worker_id,
-        flags={} if flags == b"{}" else json.loads(flags),
-        possible_overlap=possible_overlap,
     )

@@ -9,10 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, TextIO
-
-from msgspec.structs import replace
 
 from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
@@ -32,11 +29,11 @@ from horsies.engine.pool.protocol import (
     encode,
     encode_frames,
 )
-
-CURRENT_TASK: ContextVar[AttemptKey | None] = ContextVar("horsies_current_task", default=None)
-"""The task whose code runs in this context."""
+from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
+MAX_LINES_PER_SEND = 256
+"""Keeps a list of reports far below the limit for one message."""
 _STREAM_FDS = {"stdout": 1, "stderr": 2}
 
 
@@ -56,7 +53,7 @@ class ParentChannel:
 
     def send(self, *reports: Report) -> None:
         """Send reports in one write; exits the process if the channel is broken."""
-        data = encode_frames([encode(report) for report in reports])
+        data = encode_frames([encode(reports)])
         with self._send_lock:
             if self._is_open:
                 try:
@@ -89,19 +86,16 @@ class AttemptReporter:
         self._running = running
         self._output = output
         self._unsent: list[Report] = []
-        self._began_at: dict[AttemptKey, float] = {}
 
     def begin(self, key: AttemptKey) -> None:
-        self._running.add(key)
-        self._began_at[key] = time.monotonic()
+        self._running.began_at[key] = time.monotonic()
         self._unsent.append(TaskBegan(key))
         self.flush()
 
     def end(self, key: AttemptKey, outcome: EncodedOutcome) -> None:
         self._output.flush_task(key)
-        self._running.remove(key)
-        run_ms = 1000 * (time.monotonic() - self._began_at.pop(key))
-        self._unsent.append(TaskEnded(key, replace(outcome, run_ms=run_ms)))
+        run_ms = 1000 * (time.monotonic() - self._running.began_at.pop(key))
+        self._unsent.append(TaskEnded(key, outcome, run_ms))
 
     def flush(self) -> None:
         if self._unsent:
@@ -113,34 +107,32 @@ class RunningTasks:
     """Tasks that have begun and not ended; may be read from any thread."""
 
     def __init__(self) -> None:
-        self._keys: dict[AttemptKey, None] = {}
+        self.began_at: dict[AttemptKey, float] = {}
 
-    def add(self, key: AttemptKey) -> None:
-        self._keys[key] = None
-
-    def remove(self, key: AttemptKey) -> None:
-        del self._keys[key]
-
-    def current_task(self) -> AttemptKey | None:
+    def current_key(self) -> AttemptKey | None:
         """The task of the calling code; in a thread started by a task, the only running task, if there is just one."""
-        keys = tuple(self._keys)
-        return CURRENT_TASK.get() or (keys[0] if len(keys) == 1 else None)
+        task = CURRENT_TASK.get()
+        if task is not None:
+            return AttemptKey(task.task_id, task.claim_token)
+        keys = tuple(self.began_at)
+        return keys[0] if len(keys) == 1 else None
 
 
 class OutputCapture:
     """Replaces sys.stdout and sys.stderr with streams that send each line to the worker."""
 
-    def __init__(self, channel: ParentChannel, current_task: Callable[[], AttemptKey | None]) -> None:
+    def __init__(self, channel: ParentChannel, current_key: Callable[[], AttemptKey | None]) -> None:
         self._streams = (
-            TaskOutputStream(channel, "stdout", current_task),
-            TaskOutputStream(channel, "stderr", current_task),
+            TaskOutputStream(channel, "stdout", current_key),
+            TaskOutputStream(channel, "stderr", current_key),
         )
         sys.stdout, sys.stderr = self._streams
         os.register_at_fork(after_in_child=self._use_pipes)
 
     def flush_task(self, key: AttemptKey) -> None:
         for stream in self._streams:
-            stream.flush_task(key)
+            if stream.partial_lines:
+                stream.flush_task(key)
 
     def _use_pipes(self) -> None:
         for stream in self._streams:
@@ -153,11 +145,12 @@ class TaskOutputStream(io.TextIOBase):
     A process forked by a task has no channel: its output goes to the inherited pipe instead.
     """
 
-    def __init__(self, channel: ParentChannel, stream: Stream, current_task: Callable[[], AttemptKey | None]) -> None:
+    def __init__(self, channel: ParentChannel, stream: Stream, current_key: Callable[[], AttemptKey | None]) -> None:
         self._channel = channel
         self._stream: Stream = stream
-        self._current_task = current_task
-        self._partial_lines: dict[AttemptKey | None, str] = {}
+        self._current_key = current_key
+        self.partial_lines: dict[AttemptKey | None, str] = {}
+        """The begun line of each task, without its newline."""
         self._write_lock = threading.RLock()
         self._pipe: TextIO | None = None
         self.buffer = _OutputBuffer(self)
@@ -176,20 +169,20 @@ class TaskOutputStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if self._pipe is not None:
             return self._pipe.write(text)
-        key = self._current_task()
+        key = self._current_key()
         with self._write_lock:
-            *lines, rest = (self._partial_lines.pop(key, "") + text).split("\n")
+            *lines, rest = (self.partial_lines.pop(key, "") + text).split("\n")
             while len(rest) > MAX_LINE_CHARS:
                 lines.append(rest[:MAX_LINE_CHARS])
                 rest = rest[MAX_LINE_CHARS:]
             if rest:
-                self._partial_lines[key] = rest
+                self.partial_lines[key] = rest
         self._send_lines(key, *lines)
         return len(text)
 
     def flush_task(self, key: AttemptKey) -> None:
         """Send the task's last line if it does not end with a newline."""
-        if rest := self._partial_lines.pop(key, ""):
+        if rest := self.partial_lines.pop(key, ""):
             self._send_lines(key, rest)
 
     def flush(self) -> None:
@@ -205,8 +198,9 @@ class TaskOutputStream(io.TextIOBase):
     def _send_lines(self, key: AttemptKey | None, *lines: str) -> None:
         # Lone surrogates cannot be encoded in a message.
         encodable = [line[:MAX_LINE_CHARS].encode(errors="backslashreplace").decode() for line in lines]
-        if encodable:
-            self._channel.send(*(OutputLine(key, self._stream, line) for line in encodable))
+        for start in range(0, len(encodable), MAX_LINES_PER_SEND):
+            lines_sent = encodable[start : start + MAX_LINES_PER_SEND]
+            self._channel.send(*(OutputLine(key, self._stream, line) for line in lines_sent))
 
 
 class _OutputBuffer(io.RawIOBase):

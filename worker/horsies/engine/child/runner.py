@@ -7,14 +7,13 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import copy_context
 from functools import partial
 from typing import Any, NoReturn, assert_never
 
 from horsies.engine.child import lifetime
 from horsies.engine.child.execution import TaskExecutor, cancelled_outcome
 from horsies.engine.child.lifetime import ParentWatchdog, exit_with
-from horsies.engine.child.reports import CURRENT_TASK, AttemptReporter, ParentChannel
+from horsies.engine.child.reports import AttemptReporter, ParentChannel
 from horsies.engine.pool.protocol import (
     Assignment,
     AttemptKey,
@@ -71,13 +70,11 @@ class Runner:
     def _call(self, assignment: Assignment) -> None:
         key = assignment.key
         self._reporter.begin(key)
-        token = CURRENT_TASK.set(key)
         try:
             outcome = self._executor.run(assignment)
         except MemoryError:
             exit_with(ExitStatus.OUT_OF_MEMORY)
         self._reporter.end(key, outcome)
-        CURRENT_TASK.reset(token)
 
 
 def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
@@ -133,10 +130,8 @@ class CoroutineRunner:
     def _begin(self, assignment: Assignment) -> None:
         key = assignment.key
         self._reporter.begin(key)
-        context = copy_context()
-        context.run(CURRENT_TASK.set, key)
         attempt = self._executor.run_async(assignment)
-        self._tasks[key] = asyncio.get_running_loop().create_task(attempt, context=context)
+        self._tasks[key] = asyncio.get_running_loop().create_task(attempt)
         self._tasks[key].add_done_callback(partial(self._end, key))
 
     def _end(self, key: AttemptKey, task: asyncio.Task[EncodedOutcome]) -> None:

@@ -41,7 +41,7 @@ from horsies.engine.pool.protocol import (
     Stream,
     TaskBegan,
     TaskEnded,
-    decode_report,
+    decode_reports,
     encode,
 )
 from horsies.model.crash import ExitCause
@@ -76,7 +76,7 @@ class PoolListener(Protocol):
 
     def on_began(self, child: Child, key: AttemptKey) -> None: ...
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome) -> None: ...
+    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None: ...
 
     def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None: ...
 
@@ -211,18 +211,18 @@ class Child:
         self.liveness.mark_heard()
         # The two frequent reports are compared by type first: a class pattern costs an isinstance check per case.
         if type(report) is TaskEnded:
-            self._on_ended(report.key, report.outcome)
+            self._on_ended(report)
         elif type(report) is TaskBegan:
             self._outstanding.mark_begun(report.key)
             self._listener.on_began(self, report.key)
         else:
             self._on_rare_report(report)
 
-    def _on_ended(self, key: AttemptKey, outcome: EncodedOutcome) -> None:
-        self._outstanding.remove(key)
+    def _on_ended(self, report: TaskEnded) -> None:
+        self._outstanding.remove(report.key)
         self.tasks_ended += 1
         self._owner.on_task_ended(self)
-        self._listener.on_ended(self, key, outcome)
+        self._listener.on_ended(self, report.key, report.outcome, report.run_ms)
         self._quit_when_idle()
 
     def _on_rare_report(self, report: Report) -> None:
@@ -544,7 +544,8 @@ class ChildChannel:
     def _deliver(self, data: bytes) -> bool:
         try:
             for frame in self._reader.feed(data):
-                self._on_report(decode_report(frame))
+                for report in decode_reports(frame):
+                    self._on_report(report)
         except (ProtocolError, MsgspecError) as error:
             # Frame boundaries are unreliable after the first error.
             self._stop_reading()

@@ -1,7 +1,7 @@
 """Messages between the worker (parent) and its children: commands one way, reports the other.
 
-Each message is a msgpack value in a length-prefixed frame. Arguments and results travel as the JSON bytes stored in the
-database; only the child decodes them.
+Each command, and each list of reports, is a msgpack value in a length-prefixed frame. Arguments and results travel as
+the JSON bytes stored in the database; only the child decodes them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterable, Iterator
-from datetime import datetime  # msgspec reads annotations at run time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from horsies.model.task import TaskAttemptOutcome  # also read at run time
+from horsies.model.task import TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,31 +39,20 @@ class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A task sent to a child: its context and its arguments in stored form."""
+    """A task sent to a child, with its arguments in stored form."""
 
-    task_id: str
-    claim_token: int
-    task_name: str
+    task: TaskContext
     args: bytes
     kwargs: bytes
-    context: bytes | None = None
-    queue_name: str
-    attempt: int
-    retry_count: int
-    sent_at: datetime
-    good_until: datetime | None = None
-    timeout_ms: int | None = None
-    worker_id: str
-    flags: bytes = b"{}"
-    possible_overlap: bool = False
+    workflow_context: bytes | None = None
 
     @property
     def key(self) -> AttemptKey:
-        return AttemptKey(self.task_id, self.claim_token)
+        return AttemptKey(self.task.task_id, self.task.claim_token)
 
     @property
     def size_bytes(self) -> int:
-        return len(self.args) + len(self.kwargs) + len(self.context or b"")
+        return len(self.args) + len(self.kwargs) + len(self.workflow_context or b"")
 
 
 class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -74,8 +62,6 @@ class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=Fals
     document: bytes
     error_code: str | None = None
     error_message: str | None = None
-    run_ms: float | None = None
-    """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
 
 
 class RunTasks(Message, frozen=True):
@@ -131,6 +117,8 @@ class TaskEnded(Message, frozen=True):
 
     key: AttemptKey
     outcome: EncodedOutcome
+    run_ms: float
+    """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
 
 
 class Recalled(Message, frozen=True):
@@ -172,7 +160,7 @@ EXIT_STATUS_BYTES: Final = {status: bytes([status]) for status in ExitStatus}
 
 encode = msgpack.Encoder().encode
 decode_command = msgpack.Decoder(Command).decode
-decode_report = msgpack.Decoder(Report).decode
+decode_reports = msgpack.Decoder(list[Report]).decode
 
 # Framing: four bytes of length, then the message.
 
