@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -63,22 +64,55 @@ async def worker(url: str, runs_file: Path) -> AsyncGenerator[psutil.Process]:
             process.wait()
 
 
-async def drain(url: str, runs_file: Path, tasks: int) -> float:
-    """Return tasks per second, from resuming the queue until the last outcome is stored."""
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU seconds used so far by the processes that drain a queue."""
+
+    parent: float
+    children: float
+    server: float
+    """All processes of the server except the session that measures."""
+
+    @classmethod
+    def of(cls, tree: psutil.Process, own_backend_pid: int) -> CpuTimes:
+        postmaster = psutil.Process(own_backend_pid).parent()
+        assert postmaster is not None
+        return cls(
+            parent=_cpu_s(tree),
+            children=sum(map(_cpu_s, tree.children(recursive=True))),
+            server=sum(_cpu_s(process) for process in postmaster.children() if process.pid != own_backend_pid),
+        )
+
+    def per_task(self, before: CpuTimes, tasks: int) -> str:
+        parent, children, server = (
+            1e6 * used_s / tasks
+            for used_s in (self.parent - before.parent, self.children - before.children, self.server - before.server)
+        )
+        return (
+            f"CPU per task {parent + children + server:.0f} us "
+            f"(parent {parent:.0f}, children {children:.0f}, server {server:.0f})"
+        )
+
+
+async def drain(url: str, runs_file: Path, tasks: int, tree: psutil.Process) -> tuple[float, str]:
+    """Return tasks per second, from resuming the queue until the last outcome is stored, and the CPU time per task."""
     expected_size = runs_file.stat().st_size + tasks * BYTES_PER_RUN
     async with connect(url) as connection:
+        own_backend_pid = await connection.fetchval("SELECT pg_backend_pid()")
         await connection.execute(PAUSE_QUEUE)
         await connection.execute(FILL, tasks)
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
+        before = CpuTimes.of(tree, own_backend_pid)
         started = time.perf_counter()
         await connection.execute(NOTIFY_WORKERS)
         while runs_file.stat().st_size < expected_size or await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
+        cpu = CpuTimes.of(tree, own_backend_pid).per_task(before, tasks)
     if runs_file.stat().st_size != expected_size:
         raise RuntimeError("a task ran twice")
-    return tasks / elapsed_s
+    return tasks / elapsed_s, cpu
 
 
 async def baseline_drain(url: str, tasks: int) -> float:
@@ -127,9 +161,9 @@ async def idle(url: str, tree: psutil.Process, seconds: int) -> str:
         await connection.execute("ALTER SYSTEM SET autovacuum = off")
         await connection.execute("SELECT pg_reload_conf()")
         await asyncio.sleep(SETTLE_S)
-        cpu_s, commits = _cpu_s(tree), await connection.fetchval(COMMITS)
+        cpu_s, commits = _tree_cpu_s(tree), await connection.fetchval(COMMITS)
         await asyncio.sleep(seconds)
-        cpu_s, commits = _cpu_s(tree) - cpu_s, await connection.fetchval(COMMITS) - commits
+        cpu_s, commits = _tree_cpu_s(tree) - cpu_s, await connection.fetchval(COMMITS) - commits
         others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         connections = await connection.fetchval(others)
     pss_mb = sum(process.memory_full_info().pss for process in (tree, *tree.children(recursive=True))) / 2**20
@@ -139,9 +173,13 @@ async def idle(url: str, tree: psutil.Process, seconds: int) -> str:
     )
 
 
-def _cpu_s(tree: psutil.Process) -> float:
-    times = [process.cpu_times() for process in (tree, *tree.children(recursive=True))]
-    return sum(cpu.user + cpu.system for cpu in times)
+def _tree_cpu_s(tree: psutil.Process) -> float:
+    return sum(map(_cpu_s, (tree, *tree.children(recursive=True))))
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _quantiles(values: list[float]) -> str:
@@ -159,13 +197,14 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
-            await drain(url, runs_file, 500)  # warm-up
+            await drain(url, runs_file, 500, tree)  # warm-up
             for number in range(rounds):
                 await clear(url)
-                base, ours = await baseline_drain(url, tasks), await drain(url, runs_file, tasks)
+                base = await baseline_drain(url, tasks)
+                ours, cpu = await drain(url, runs_file, tasks, tree)
                 ratios.append(ours / base)
                 rates = f"baseline {base:,.0f} tasks/s, drain {ours:,.0f} tasks/s"
-                print(f"round {number + 1}: {rates}, {ours / base:.2f} x")
+                print(f"round {number + 1}: {rates}, {ours / base:.2f} x, {cpu}")
                 to_notification += await baseline_notify_ms(url, sends)
                 starts, results = await latencies_ms(url, sends)
                 to_start, to_result = to_start + starts, to_result + results
