@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from horsies.engine.pool.child import Child, ChildExit
+from horsies.engine.pool.chunk import Chunk, ChunkTask
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream
@@ -42,6 +44,24 @@ def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
     return Assignment(task=TaskContext(**usual | details), args=json.dumps(args).encode(), kwargs=b"{}")
 
 
+class KeyedChunk(Chunk):
+    """A chunk that remembers the keys of its tasks."""
+
+    numbers = count()
+
+    def __init__(self, assignments: Sequence[Assignment], child: Child) -> None:
+        super().__init__(next(self.numbers), cast("Any", assignments), uuid4(), child)
+        self.keys = [key_of(given) for given in assignments]
+
+
+def key_of(given: Assignment) -> AttemptKey:
+    return AttemptKey(given.task.task_id, given.task.claim_token)
+
+
+def keys_of(tasks: Iterable[ChunkTask]) -> tuple[AttemptKey, ...]:
+    return tuple(cast("KeyedChunk", chunk).keys[position] for chunk, position in tasks)
+
+
 class PoolEvents:
     """Records the events of a pool and lets tests wait for them."""
 
@@ -65,18 +85,19 @@ class PoolEvents:
         self.ready_pids.append(child.pid)
         self._changed.set()
 
-    def on_began(self, child: Child, key: AttemptKey) -> None:
-        self.begun.append(key)
+    def on_began(self, chunk: Chunk, position: int) -> None:
+        self.begun += keys_of([ChunkTask(chunk, position)])
         self._changed.set()
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None:
+    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
+        (key,) = keys_of([ChunkTask(chunk, position)])
         assert key not in self.outcomes
         self.outcomes[key] = outcome
         self.run_times_ms.append(run_ms)
         self._changed.set()
 
-    def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:
-        self.recalled += keys
+    def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
+        self.recalled += keys_of(tasks)
         self._changed.set()
 
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
@@ -106,8 +127,15 @@ class PoolHarness:
 
     def give(self, task_name: str, *args: object, to: Child | None = None) -> AttemptKey:
         given = assignment(task_name, *args)
-        (to or self.child).run([given])
-        return given.key
+        self.send([given], to=to)
+        return key_of(given)
+
+    def send(self, assignments: Sequence[Assignment], *, to: Child | None = None) -> KeyedChunk:
+        """Send tasks to a child as one chunk."""
+        child = to or self.child
+        chunk = KeyedChunk(assignments, child)
+        child.run(chunk, assignments)
+        return chunk
 
     async def wait_for_outcome(self, key: AttemptKey) -> EncodedOutcome:
         await self.events.until(lambda: key in self.events.outcomes)

@@ -14,7 +14,7 @@ import pytest
 
 from horsies.engine.pool.process import call_on_exit_by_thread
 from horsies.model.crash import ExitCause
-from tests.support.pool import PoolHarness, assignment, running_pool
+from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_killed_child_loses_only_its_own_task(tmp_path: Path) -> None:
         os.kill(children[0].pid, signal.SIGKILL)
         death = await pool.wait_for_exit(children[0].pid)
         assert (death.cause, death.signal) == (ExitCause.CHILD_SIGNAL, signal.SIGKILL)
-        assert (death.begun, death.unbegun) == ((keys[0],), ())
+        assert (keys_of(death.begun), keys_of(death.unbegun)) == ((keys[0],), ())
         gate.touch()
         assert [await pool.value(key) for key in keys[1:]] == [child.pid for child in children[1:]]
         await pool.events.until(lambda: len(pool.free) == 4)
@@ -67,7 +67,7 @@ async def test_each_kind_of_exit_has_its_cause(
     key = pool.give(task_name, *args)
     death = await pool.wait_for_exit(child)
     assert (death.cause, death.signal, death.exit_status) == (cause, signal_number, exit_status)
-    assert death.begun == (key,)
+    assert keys_of(death.begun) == (key,)
     await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
     assert await pool.value(pool.give("pid")) == pool.events.ready_pids[1]
 
@@ -95,17 +95,17 @@ async def test_result_sent_before_the_exit_counts(pool: PoolHarness) -> None:
     key = pool.give("die_after")
     death = await pool.wait_for_exit(child)
     assert await pool.value(key) == "done"
-    assert (death.signal, death.begun) == (signal.SIGKILL, ())
+    assert (death.signal, keys_of(death.begun)) == (signal.SIGKILL, ())
 
 
 async def test_only_the_begun_task_of_a_chunk_is_lost(pool: PoolHarness) -> None:
     assigned = [assignment("noop"), assignment("exit_process", 3), assignment("noop"), assignment("noop")]
     child = pool.child
-    child.run(assigned)
+    pool.send(assigned, to=child)
     death = await pool.wait_for_exit(child.pid)
-    assert death.begun == (assigned[1].key,)
-    assert death.unbegun == (assigned[2].key, assigned[3].key)
-    assert list(pool.events.outcomes) == [assigned[0].key]
+    assert keys_of(death.begun) == (key_of(assigned[1]),)
+    assert keys_of(death.unbegun) == (key_of(assigned[2]), key_of(assigned[3]))
+    assert list(pool.events.outcomes) == [key_of(assigned[0])]
 
 
 async def test_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
@@ -113,7 +113,7 @@ async def test_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> 
     os.kill(child.pid, signal.SIGSTOP)
     key = pool.give("noop")
     child.kill("stopped")
-    assert (await pool.wait_for_exit(child.pid)).begun == (key,)
+    assert keys_of((await pool.wait_for_exit(child.pid)).begun) == (key,)
 
 
 async def test_killed_child_keeps_the_first_reason(pool: PoolHarness, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_stopped_child_is_killed_after_the_silence_timeout(tmp_path: Path)
         await pool.begun(key)
         os.kill(child.pid, signal.SIGSTOP)
         death = await pool.wait_for_exit(child.pid)
-        assert (death.cause, death.begun) == (ExitCause.HEARTBEAT_LOST, (key,))
+        assert (death.cause, keys_of(death.begun)) == (ExitCause.HEARTBEAT_LOST, (key,))
 
 
 async def test_silent_child_that_uses_cpu_is_not_killed() -> None:

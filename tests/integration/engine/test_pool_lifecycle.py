@@ -20,7 +20,7 @@ from horsies.engine.pool.process import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.model.crash import ExitCause
 from tests.support.cli import Project
-from tests.support.pool import PoolEvents, assignment, running_pool
+from tests.support.pool import PoolEvents, assignment, key_of, keys_of, running_pool
 
 HOOKED = """
 import sys
@@ -65,7 +65,7 @@ async def test_kill_all_reports_the_tasks_that_were_running(tmp_path: Path) -> N
         child.retire()
         await pool.pool.kill_all("the pool is stopped")
         death = pool.events.exits[child.pid]
-        assert (death.cause, death.begun) == (ExitCause.KILLED, (key,))
+        assert (death.cause, keys_of(death.begun)) == (ExitCause.KILLED, (key,))
 
 
 async def test_children_are_replaced_after_max_tasks_without_losing_any() -> None:
@@ -82,14 +82,14 @@ async def test_children_are_replaced_one_at_a_time_when_idle(tmp_path: Path) -> 
         one, other = pool.free
         gate = tmp_path / "gate"
         chunk = [assignment("noop"), assignment("wait_for", str(gate))]
-        one.run(chunk)
-        await pool.begun(chunk[1].key)
+        pool.send(chunk, to=one)
+        await pool.begun(key_of(chunk[1]))
         assert not one.accepts_work
         await pool.wait_for_outcome(pool.give("noop", to=other))
         assert other.accepts_work
         gate.touch()
         assert (await pool.wait_for_exit(one.pid)).cause is ExitCause.RETIRED
-        assert chunk[1].key in pool.events.outcomes
+        assert key_of(chunk[1]) in pool.events.outcomes
 
 
 async def test_child_over_its_memory_limit_is_replaced() -> None:

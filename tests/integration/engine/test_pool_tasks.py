@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from horsies.model.task import TaskAttemptOutcome
-from tests.support.pool import PoolHarness, assignment, running_pool
+from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,9 +33,9 @@ async def survivor() -> AsyncIterator[PoolHarness]:
 async def test_every_assigned_task_ends_once(pool: PoolHarness) -> None:
     assigned = [assignment("noop") for _ in range(500)]
     for start in range(0, 500, 50):
-        pool.child.run(assigned[start : start + 50])
+        pool.send(assigned[start : start + 50])
     await pool.events.until(lambda: len(pool.events.outcomes) == 500)
-    assert pool.events.begun == [task.key for task in assigned]
+    assert pool.events.begun == [key_of(task) for task in assigned]
     assert {ending.outcome for ending in pool.events.outcomes.values()} == {TaskAttemptOutcome.COMPLETED}
     assert pool.child.is_idle
 
@@ -47,15 +47,15 @@ async def test_large_arguments_and_results_pass_both_ways(survivor: PoolHarness)
 
 async def test_chunk_with_large_arguments_passes(pool: PoolHarness) -> None:
     assigned = [assignment("echo", "x" * (2 << 20)) for _ in range(8)]
-    pool.child.run(assigned)
+    pool.send(assigned)
     await pool.events.until(lambda: len(pool.events.outcomes) == 8)
     assert all(len(ending.document) > 2 << 20 for ending in pool.events.outcomes.values())
 
 
 async def test_task_knows_its_attempt(survivor: PoolHarness) -> None:
     assigned = assignment("describe_self", attempt=3, possible_overlap=True, flags={"careful": True})
-    survivor.child.run([assigned])
-    assert await survivor.value(assigned.key) == "describe_self 3 True {'careful': True}"
+    survivor.send([assigned])
+    assert await survivor.value(key_of(assigned)) == "describe_self 3 True {'careful': True}"
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ async def test_exceptions_of_result_serializers_are_worker_failures(survivor: Po
 async def test_unbegun_tasks_can_be_recalled(pool: PoolHarness, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     first, *rest = assigned = [assignment("wait_for", str(gate)), *(assignment("noop") for _ in range(63))]
-    pool.child.run(assigned)
-    await pool.begun(first.key)
+    pool.send(assigned)
+    await pool.begun(key_of(first))
     pool.child.recall()
     await pool.events.until(lambda: bool(pool.events.recalled))
-    assert pool.events.recalled == [task.key for task in rest]
+    assert pool.events.recalled == [key_of(task) for task in rest]
     gate.touch()
-    await pool.wait_for_outcome(first.key)
-    assert list(pool.events.outcomes) == [first.key]
+    await pool.wait_for_outcome(key_of(first))
+    assert list(pool.events.outcomes) == [key_of(first)]
 
 
 async def test_output_lines_carry_the_task_that_printed_them(pool: PoolHarness) -> None:
@@ -158,10 +158,10 @@ async def test_fork_that_returns_from_its_task_exits(
         assignment("append_line_async", str(file)),
         assignment("append_line", str(file)),
     ]
-    survivor.child.run(assigned)
-    assert await survivor.value(forking.key) == status
+    survivor.send(assigned)
+    assert await survivor.value(key_of(forking)) == status
     for other in others:
-        await survivor.wait_for_outcome(other.key)
+        await survivor.wait_for_outcome(key_of(other))
     assert file.read_text() == "here\n" * 2, "the forked copy also ran the child's next tasks"
 
 
@@ -176,46 +176,46 @@ async def test_process_forked_by_a_thread_has_no_channel(pool: PoolHarness, way:
 
 async def test_coroutines_of_one_child_run_concurrently(survivor: PoolHarness) -> None:
     one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
-    survivor.child.run([one, other])
-    assert [await survivor.value(one.key), await survivor.value(other.key)] == ["one", "other"]
+    survivor.send([one, other])
+    assert [await survivor.value(key_of(one)), await survivor.value(key_of(other))] == ["one", "other"]
 
 
 async def test_coroutines_beyond_the_limit_wait() -> None:
     async with running_pool(async_concurrency=2) as pool:
         assigned = [assignment("nap", 60) for _ in range(3)]
-        pool.child.run(assigned)
-        await pool.begun(assigned[0].key, assigned[1].key)
-        assert pool.child.unbegun == (assigned[2].key,)
-        pool.child.cancel(assigned[0].key)
-        await pool.begun(assigned[2].key)
+        chunk = pool.send(assigned)
+        await pool.begun(key_of(assigned[0]), key_of(assigned[1]))
+        assert keys_of(pool.child.unbegun) == (key_of(assigned[2]),)
+        pool.child.cancel(chunk, 0)
+        await pool.begun(key_of(assigned[2]))
 
 
 async def test_functions_and_coroutines_run_in_order(pool: PoolHarness) -> None:
     assigned = [
         assignment(name, *args) for name, args in [("pid", ()), ("nap", (0.01,)), ("pid", ()), ("nap", (0.01,))]
     ]
-    pool.child.run(assigned)
+    pool.send(assigned)
     await pool.events.until(lambda: len(pool.events.outcomes) == 4)
-    assert list(pool.events.outcomes) == [task.key for task in assigned]
+    assert list(pool.events.outcomes) == [key_of(task) for task in assigned]
 
 
 async def test_cancelled_coroutine_ends_alone(pool: PoolHarness) -> None:
     one, other = assignment("nap", 60), assignment("nap", 60)
-    pool.child.run([one, other])
-    await pool.begun(one.key, other.key)
-    pool.child.cancel(one.key)
-    assert (await pool.wait_for_outcome(one.key)).error_code == "TASK_CANCELLED"
-    assert pool.child.begun == (other.key,)
+    chunk = pool.send([one, other])
+    await pool.begun(key_of(one), key_of(other))
+    pool.child.cancel(chunk, 0)
+    assert (await pool.wait_for_outcome(key_of(one))).error_code == "TASK_CANCELLED"
+    assert keys_of(pool.child.begun) == (key_of(other),)
 
 
 async def test_cancelled_unbegun_task_is_recalled(pool: PoolHarness, tmp_path: Path) -> None:
     busy, waiting = assignment("wait_for", str(tmp_path / "never")), assignment("noop")
-    pool.child.run([busy, waiting])
-    await pool.begun(busy.key)
-    pool.child.cancel(waiting.key)
+    chunk = pool.send([busy, waiting])
+    await pool.begun(key_of(busy))
+    pool.child.cancel(chunk, 1)
     await pool.events.until(lambda: bool(pool.events.recalled))
-    assert pool.events.recalled == [waiting.key]
-    assert pool.events.begun == [busy.key]
+    assert pool.events.recalled == [key_of(waiting)]
+    assert pool.events.begun == [key_of(busy)]
 
 
 async def test_exit_in_an_asyncio_task_spares_loop_and_child(survivor: PoolHarness) -> None:

@@ -1,4 +1,4 @@
-"""A child as the worker sees it: outstanding tasks, liveness and exit classification."""
+"""A child as the worker sees it: liveness and exit classification."""
 
 from __future__ import annotations
 
@@ -6,38 +6,10 @@ import signal
 
 import pytest
 
-from horsies.engine.pool.child import ExitReason, Liveness, Outstanding, WaitStatus
-from horsies.engine.pool.protocol import AttemptKey, ProtocolError
+from horsies.engine.pool.child import ExitReason, Liveness, WaitStatus
 from horsies.model.crash import ExitCause
-from tests.support.pool import assignment
 
 TIMED_OUT = ExitReason(cause=ExitCause.KILLED, why="TASK_TIMEOUT")
-
-
-def test_only_task_of_an_idle_child_counts_as_begun() -> None:
-    outstanding, assigned = Outstanding(), assignment("noop")
-    outstanding.add([assigned])
-    assert (outstanding.begun, outstanding.unbegun) == ((assigned.key,), ())
-
-
-def test_tasks_of_a_chunk_begin_when_reported() -> None:
-    outstanding, assigned = Outstanding(), [assignment("noop"), assignment("noop")]
-    outstanding.add(assigned)
-    assert outstanding.begun == ()
-    outstanding.mark_begun(assigned[0].key)
-    assert (outstanding.begun, outstanding.unbegun) == ((assigned[0].key,), (assigned[1].key,))
-
-
-def test_task_assigned_to_a_busy_child_has_not_begun() -> None:
-    outstanding, assigned = Outstanding(), assignment("noop")
-    outstanding.add([assignment("noop")])
-    outstanding.add([assigned])
-    assert outstanding.unbegun == (assigned.key,)
-
-
-def test_report_about_an_unknown_task_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="not given"):
-        Outstanding().remove(AttemptKey("unknown", 1))
 
 
 def liveness_after(*ticks: tuple[bool, float], elapsed_s: float = 1.0) -> Liveness:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
-from horsies.engine.pool.protocol import AttemptKey, Report, TaskBegan, encode, encode_frames
+from horsies.engine.pool.protocol import OutputLine, Report, encode, encode_frames
 
 
 class Receiver:
@@ -30,7 +30,7 @@ class Receiver:
         )
 
     def _on_report(self, report: Report) -> None:
-        if isinstance(report, TaskBegan) and report.key.task_id == "invalid":
+        if isinstance(report, OutputLine) and report.line == "invalid":
             raise ValueError("invalid")
         self.received.put_nowait(report)
 
@@ -49,13 +49,13 @@ async def open_channel() -> AsyncGenerator[tuple[Receiver, socket.socket]]:
 
 
 def _send(sock: socket.socket, *names: str) -> None:
-    sock.sendall(encode_frames(encode([TaskBegan(AttemptKey(name, 1))]) for name in names))
+    sock.sendall(encode_frames(encode([OutputLine(None, "stdout", name)]) for name in names))
 
 
 async def _next(receiver: Receiver, count: int) -> list[str]:
     async with asyncio.timeout(5):
         received = [await receiver.received.get() for _ in range(count)]
-    return [report.key.task_id for report in received if isinstance(report, TaskBegan)]
+    return [report.line for report in received if isinstance(report, OutputLine)]
 
 
 async def test_reports_are_received_in_order_in_both_modes() -> None:

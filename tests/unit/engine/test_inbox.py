@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from horsies.engine.child.runner import Inbox
-from horsies.engine.pool.protocol import Assignment
+from horsies.engine.pool.protocol import Assignment, RunTasks, TaskRef
 from tests.support.pool import assignment
 
 
@@ -13,41 +13,50 @@ def _any(_: Assignment) -> bool:
     return True
 
 
+def command(*names: str, chunk: int = 0, first: int = 0) -> RunTasks:
+    return RunTasks(chunk, first, tuple(assignment(name) for name in names))
+
+
+def taken(inbox: Inbox) -> TaskRef | None:
+    received = inbox.take(matches=_any)
+    return received and received[0]
+
+
 def test_assignments_are_taken_in_order() -> None:
-    inbox, assignments = Inbox(), [assignment("noop") for _ in range(3)]
-    inbox.put(assignments[:2])
-    inbox.put(assignments[2:])
-    assert [inbox.take(matches=_any) for _ in range(4)] == [*assignments, None]
+    inbox = Inbox()
+    inbox.put(command("noop", "noop", chunk=7))
+    inbox.put(command("noop", chunk=7, first=2))
+    assert [taken(inbox) for _ in range(4)] == [TaskRef(7, 0), TaskRef(7, 1), TaskRef(7, 2), None]
 
 
 def test_take_returns_nothing_if_the_head_does_not_match() -> None:
     inbox = Inbox()
-    inbox.put([assignment("noop"), assignment("nap")])
+    inbox.put(command("noop", "nap"))
     assert inbox.take(matches=lambda assigned: assigned.task.task_name == "nap") is None
 
 
 def test_recalled_assignments_are_never_taken() -> None:
-    inbox, assignments = Inbox(), [assignment("noop") for _ in range(3)]
-    inbox.put(assignments)
-    assert inbox.recall(assignments[1].key) == (assignments[1].key,)
-    assert inbox.recall() == (assignments[0].key, assignments[2].key)
-    assert inbox.take(matches=_any) is None
+    inbox = Inbox()
+    inbox.put(command("noop", "noop", "noop"))
+    assert inbox.recall(TaskRef(0, 1)) == (TaskRef(0, 1),)
+    assert inbox.recall() == (TaskRef(0, 0), TaskRef(0, 2))
+    assert taken(inbox) is None
 
 
 def test_put_wakes_a_waiting_thread() -> None:
-    inbox, assignments = Inbox(), assignment("noop")
+    inbox = Inbox()
     waiting = threading.Thread(target=inbox.wait)
     waiting.start()
-    inbox.put([assignments])
+    inbox.put(command("noop"))
     waiting.join(5)
     assert not waiting.is_alive()
 
 
 def test_inbox_is_exhausted_when_closed_and_empty() -> None:
     inbox = Inbox()
-    inbox.put([assignment("noop")])
+    inbox.put(command("noop"))
     inbox.close()
     assert not inbox.is_exhausted
-    inbox.take(matches=_any)
+    taken(inbox)
     assert inbox.is_exhausted
     inbox.wait()

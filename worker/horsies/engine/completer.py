@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
-from horsies.engine.in_flight import InFlight, InFlightTask, Phase
+from horsies.engine.in_flight import InFlight, InFlightTask
+from horsies.engine.pool.chunk import Chunk, TaskState
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
 from horsies.model.retry import Cause
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
-from horsies.store.claims import ClaimStatusRow, ClaimStore, FinishedAttempt
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimStatusRow, ClaimStore, FinishedAttempt
 from horsies.store.connection import StatementFailed
 
 if TYPE_CHECKING:
@@ -45,22 +46,47 @@ _TRANSITION_NAMES = {
 
 
 class UnstoredOutcome:
-    """An outcome waiting to be stored, and the event to emit once it is."""
+    """An outcome waiting to be stored: of a completed task its document, of any other a `FinishedAttempt`."""
 
-    __slots__ = ("event_when_stored", "finish", "task", "was_sent")
+    __slots__ = ("chunk", "document", "event_when_stored", "finish", "position", "was_sent")
 
     def __init__(
-        self, task: InFlightTask, finish: FinishedAttempt, event_when_stored: events.Event | None = None
+        self,
+        chunk: Chunk,
+        position: int,
+        *,
+        document: str = "",
+        finish: FinishedAttempt | None = None,
+        event_when_stored: events.Event | None = None,
     ) -> None:
-        self.task = task
+        self.chunk = chunk
+        self.position = position
+        self.document = document
         self.finish = finish
         self.event_when_stored = event_when_stored
         self.was_sent = False
         """It may already be stored: it was sent once and the answer was lost."""
 
     @property
+    def row(self) -> ClaimedRow:
+        return self.chunk.rows[self.position]
+
+    @property
+    def claim(self) -> ClaimRef:
+        row = self.row
+        return ClaimRef(row.id, row.claim_token, self.chunk.worker_id)
+
+    @property
+    def outcome(self) -> TaskAttemptOutcome:
+        return TaskAttemptOutcome.COMPLETED if self.finish is None else self.finish.outcome
+
+    @property
+    def error_code(self) -> str | None:
+        return None if self.finish is None else self.finish.error_code
+
+    @property
     def size_bytes(self) -> int:
-        return len(self.finish.document)
+        return len(self.document) if self.finish is None else len(self.finish.document)
 
 
 class Completer:
@@ -104,8 +130,12 @@ class Completer:
     def unstored_count(self) -> int:
         return len(self._batcher.unstored)
 
-    def complete(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
+    def complete(self, chunk: Chunk, position: int, outcome: EncodedOutcome) -> None:
         """Store the outcome that a child reported; a retry policy may turn a failure into a retry."""
+        if outcome.outcome is TaskAttemptOutcome.COMPLETED:
+            self._put(UnstoredOutcome(chunk, position, document=outcome.document.decode()))
+            return
+        task = InFlightTask(chunk.rows[position], chunk.worker_id, chunk, position)
         if outcome.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
             self._on_unknown_task(task.row.task_name)
         self.store(task, finished_attempt(task, outcome))
@@ -114,24 +144,48 @@ class Completer:
         self, task: InFlightTask, finish: FinishedAttempt, *, event_when_stored: events.Event | None = None
     ) -> None:
         """Store an outcome with the next batch; `event_when_stored` is emitted unless the database refuses it."""
-        task.cancel_timer()
-        task.phase = Phase.STORING
-        self._batcher.put([UnstoredOutcome(task, finish, event_when_stored)])
+        assert task.chunk is not None  # noqa: S101  # only tasks of a chunk have outcomes
+        self._put(UnstoredOutcome(task.chunk, task.position, finish=finish, event_when_stored=event_when_stored))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Store outcomes until `stop` is set and none is left."""
         await self._batcher.run(stop)
 
+    def _put(self, unstored: UnstoredOutcome) -> None:
+        unstored.chunk.states[unstored.position] = TaskState.STORING
+        self._batcher.put((unstored,))
+
     async def _store_batch(self, batch: list[UnstoredOutcome]) -> list[ClaimStatusRow]:
+        """Store a batch: one statement for completed tasks, one for the others."""
         sent_at = time.monotonic()
         changes = self._reporter.changes.drain(sent_at)  # published by the same statement, saving a round trip
         were_sent = [unstored.was_sent for unstored in batch]
         for unstored in batch:
             unstored.was_sent = True
-        rows = await self._store.finish([unstored.finish for unstored in batch], events=changes)
+        finishes = [unstored.finish for unstored in batch if unstored.finish is not None]
+        completed = batch if not finishes else [unstored for unstored in batch if unstored.finish is None]
+        # Completed tasks first: if their statement fails, nothing of the batch is stored.
+        rows = await self._store_completed(completed, () if finishes else changes) if completed else []
+        if finishes:
+            rows += await self._store.finish(finishes, events=changes)
         self._fence.record_statement(sent_at)
-        await self._check_missing(batch, rows, were_sent)
+        self._late = []
+        if len(rows) < len(batch):
+            await self._check_missing(batch, rows, were_sent)
         return rows
+
+    async def _store_completed(
+        self, completed: Sequence[UnstoredOutcome], changes: Sequence[str]
+    ) -> list[ClaimStatusRow]:
+        rows = [unstored.chunk.rows[unstored.position] for unstored in completed]
+        return await self._store.complete(
+            [row.id for row in rows],
+            [row.claim_token for row in rows],
+            [unstored.chunk.worker_id for unstored in completed],
+            [unstored.document for unstored in completed],
+            [unstored.chunk.child.pid for unstored in completed],
+            events=changes,
+        )
 
     async def _check_missing(
         self, batch: list[UnstoredOutcome], rows: list[ClaimStatusRow], were_sent: list[bool]
@@ -144,41 +198,35 @@ class Completer:
         missing = [
             (unstored, was_sent)
             for unstored, was_sent in zip(batch, were_sent, strict=True)
-            if (unstored.task.row.id, unstored.task.row.claim_token) not in returned
+            if (unstored.row.id, unstored.row.claim_token) not in returned
         ]
-        resent = [unstored.finish.claim for unstored, was_sent in missing if was_sent]
+        resent = [unstored.claim for unstored, was_sent in missing if was_sent]
         recorded = await self._store.recorded_outcomes(resent) if resent else []
         stored = {(row.id, row.claim_token, row.outcome, row.error_code) for row in recorded}
         self._late = [
             unstored
             for unstored, _ in missing
-            if (
-                unstored.finish.claim.task_id,
-                unstored.finish.claim.claim_token,
-                unstored.finish.outcome,
-                unstored.finish.error_code,
-            )
-            not in stored
+            if (unstored.row.id, unstored.row.claim_token, unstored.outcome, unstored.error_code) not in stored
         ]
         if self._late:
             await self._emit_late()
 
     async def _emit_late(self) -> None:
-        states = await self._store.current_states([unstored.task.row.id for unstored in self._late])
+        states = await self._store.current_states([unstored.row.id for unstored in self._late])
         state_by_id = {row.id: row for row in states}
         for unstored in self._late:
-            task, now = unstored.task, state_by_id.get(unstored.task.row.id)
+            row, now = unstored.row, state_by_id.get(unstored.row.id)
             self._reporter.emit(
                 events.LateResultRefused(
-                    worker_id=str(task.claim.worker_id),
-                    task_id=task.key.task_id,
-                    claim_token=task.key.claim_token,
-                    queue_name=task.row.queue_name,
+                    worker_id=str(unstored.chunk.worker_id),
+                    task_id=str(row.id),
+                    claim_token=row.claim_token,
+                    queue_name=row.queue_name,
                     status=now.status if now else None,
                     token_now=now.claim_token if now else None,
                     owner_now=str(now.worker_id) if now and now.worker_id else None,
-                    outcome=unstored.finish.outcome,
-                    error_code=unstored.finish.error_code,
+                    outcome=unstored.outcome,
+                    error_code=unstored.error_code,
                     started_at=now.started_at if now else None,
                     moved_at=(now.terminal_at or now.claimed_at) if now else None,
                 )
@@ -187,58 +235,63 @@ class Completer:
     def _on_batch_stored(self, batch: list[UnstoredOutcome], rows: list[ClaimStatusRow]) -> None:
         statuses = {(row.id, row.claim_token): row.status for row in rows}
         emits_finished = self._reporter.is_enabled_for(events.TaskFinished)
-        ids: dict[tuple[str, str], list[str]] = {}
+        stored: dict[tuple[str, str], list[UnstoredOutcome]] = {}
         for unstored in batch:
-            task = unstored.task
-            self._in_flight.remove(task)
+            row = unstored.chunk.rows[unstored.position]
+            self._in_flight.settle_in_chunk(unstored.chunk, unstored.position)
             if unstored.event_when_stored is not None and unstored not in self._late:
                 self._reporter.emit(unstored.event_when_stored)
-            status = statuses.get((task.row.id, task.row.claim_token))
+            status = statuses.get((row.id, row.claim_token))
             if status is not None:
-                ids.setdefault((status, task.row.queue_name), []).append(task.key.task_id)
-                if unstored.finish.retry_delay_s is not None and status == TaskStatus.PENDING:
-                    self._on_retry(unstored.finish.retry_delay_s)
+                stored.setdefault((status, row.queue_name), []).append(unstored)
                 if emits_finished:
                     self._emit_finished(unstored, TaskStatus(status))
-        for (status_value, queue), task_ids in ids.items():
+        for (status_value, queue), outcomes in stored.items():
             status = TaskStatus(status_value)
-            self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, task_ids)
-            self._reporter.totals.add_finished(status, len(task_ids))
+            ids = [unstored.row.id for unstored in outcomes]
+            self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, ids)
+            self._reporter.totals.add_finished(status, len(outcomes))
             if status is TaskStatus.FAILED:
-                self._emit_failed(batch, frozenset(task_ids))
-        if any(unstored.task.row.is_workflow_task for unstored in batch):
+                self._emit_failed(outcomes)
+            elif status is TaskStatus.PENDING:
+                self._expect_retries(outcomes)
+        if any(unstored.row.is_workflow_task for unstored in batch):
             self._on_nodes_finished()
         self._on_stored()
 
-    def _emit_failed(self, batch: list[UnstoredOutcome], failed_ids: Container[str]) -> None:
-        for unstored in batch:
-            task = unstored.task
-            if task.key.task_id in failed_ids:
-                self._reporter.totals.add_failed(
-                    task.row.task_name,
-                    error_code=unstored.finish.error_code,
-                    task_id=task.key.task_id,
-                    message=unstored.finish.error_message,
-                )
-        self._reporter.emit_failures(str(batch[0].task.claim.worker_id))
+    def _expect_retries(self, retried: Sequence[UnstoredOutcome]) -> None:
+        for unstored in retried:
+            if unstored.finish is not None and unstored.finish.retry_delay_s is not None:
+                self._on_retry(unstored.finish.retry_delay_s)
+
+    def _emit_failed(self, failed: Sequence[UnstoredOutcome]) -> None:
+        for unstored in failed:
+            self._reporter.totals.add_failed(
+                unstored.row.task_name,
+                error_code=unstored.error_code,
+                task_id=str(unstored.row.id),
+                message=None if unstored.finish is None else unstored.finish.error_message,
+            )
+        self._reporter.emit_failures(str(failed[0].chunk.worker_id))
 
     def _emit_finished(self, unstored: UnstoredOutcome, status: TaskStatus) -> None:
-        task = unstored.task
+        row = unstored.row
         self._reporter.emit(
             events.TaskFinished(
-                worker_id=str(task.claim.worker_id),
-                task_id=task.key.task_id,
-                claim_token=task.key.claim_token,
-                queue_name=task.row.queue_name,
-                task_name=task.row.task_name,
+                worker_id=str(unstored.chunk.worker_id),
+                task_id=str(row.id),
+                claim_token=row.claim_token,
+                queue_name=row.queue_name,
+                task_name=row.task_name,
                 status=status,
-                error_code=unstored.finish.error_code,
+                error_code=unstored.error_code,
                 run_ms=None,
             )
         )
 
     def _on_row_refused(self, unstored: UnstoredOutcome, error: StatementFailed) -> None:
-        self._batcher.put([UnstoredOutcome(unstored.task, refused_attempt(unstored.finish, error))])
+        finish = refused_attempt(unstored.claim, error, pid=unstored.chunk.child.pid)
+        self._put(UnstoredOutcome(unstored.chunk, unstored.position, finish=finish))
 
 
 def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAttempt:
@@ -252,21 +305,21 @@ def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAtt
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         retry_delay_s=delay_s if isinstance(delay_s, float) else None,
-        pid=None if task.child is None else task.child.pid,
+        pid=task.pid,
     )
 
 
-def refused_attempt(finish: FinishedAttempt, error: StatementFailed) -> FinishedAttempt:
+def refused_attempt(claim: ClaimRef, error: StatementFailed, *, pid: int | None) -> FinishedAttempt:
     """Build the failure that is stored in place of an outcome that the database will never accept."""
     code = OperationalErrorCode.WORKER_SERIALIZATION_ERROR
     failure = TaskError(error_code=code, message=f"the database rejected the result: {error.message}")
     return FinishedAttempt(
-        claim=finish.claim,
+        claim=claim,
         outcome=TaskAttemptOutcome.WORKER_FAILURE,
         document=error_document(failure),
         error_code=code,
         error_message=failure.message,
-        pid=finish.pid,
+        pid=pid,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -17,8 +17,7 @@ from uuid import UUID
 
 from horsies.codec.results import error_document
 from horsies.engine import events
-from horsies.engine.in_flight import InFlightTask, Phase
-from horsies.engine.pool.protocol import AttemptKey
+from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import run_until
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.capacity import (
@@ -88,11 +87,11 @@ class Dispatcher:
 
     async def wait_until_idle(self) -> None:
         """Wait until no task is left in a child; releases tasks that come back unbegun."""
-        while self._parts.in_flight.in_phase(Phase.RUNNING):
+        while self._parts.in_flight.is_running:
             self._woken.clear()
             with suppress(HorsiesError):
                 await self._parts.releases.release_unbegun()
-            if self._parts.in_flight.in_phase(Phase.RUNNING):
+            if self._parts.in_flight.is_running:
                 await self._woken.wait()
 
     def recall_chunks(self) -> None:
@@ -103,8 +102,8 @@ class Dispatcher:
     def kill_busy_children(self) -> None:
         """Kill every child that still has tasks; the shutdown grace period is over."""
         for child in self._parts.pool.children:
-            if self._parts.assignments.for_child(child).tasks:
-                self._parts.assignments.kill_child(child, KillReason.SHUTDOWN, None)
+            if not child.is_idle:
+                self._parts.assignments.kill_child(child, KillReason.SHUTDOWN)
 
     async def _run_passes(self, stop: asyncio.Event) -> None:
         """Run passes while they claim something; retry after a database error."""
@@ -160,32 +159,33 @@ class Dispatcher:
     def _accept(self, rows: Sequence[ClaimedRow], worker_id: UUID, *, took_s: float) -> None:
         """Add claimed rows to the tasks in flight and assign those that were claimed as RUNNING."""
         parts = self._parts
-        tasks = [
-            parts.in_flight.add(row, worker_id, Phase.RUNNING if row.status == TaskStatus.RUNNING else Phase.CLAIMED)
-            for row in rows
-        ]
-        self._record_claimed(tasks)
-        running = [task for task in tasks if task.phase is Phase.RUNNING]
+        self._record_claimed(rows)
+        running: list[ClaimedRow] = []
+        for row in rows:
+            if row.status == TaskStatus.RUNNING:
+                running.append(row)
+            else:
+                parts.in_flight.add_prefetched(row, worker_id)
         if may_assign(parts.app_config.recovery, took_s=took_s) and not parts.capacity.is_closed:
-            rejected_functions = assign(parts, running)
+            rejected_functions = assign(parts, running, worker_id)
             self._update_admission(rows, rejected_functions)
         else:
-            parts.releases.add(running)
+            parts.releases.add_rows(running, worker_id)
 
-    def _record_claimed(self, tasks: Sequence[InFlightTask]) -> None:
-        ids: dict[tuple[str, str], list[str]] = {}
-        for task in tasks:
-            ids.setdefault((task.row.status, task.row.queue_name), []).append(task.key.task_id)
+    def _record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
+        ids: dict[tuple[str, str], list[UUID]] = {}
+        for row in rows:
+            ids.setdefault((row.status, row.queue_name), []).append(row.id)
         for (status_value, queue), task_ids in ids.items():
             status = TaskStatus(status_value)
             kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
             self._parts.reporter.record_change(kind, queue, TaskStatus.PENDING, status, task_ids)
 
-    def _update_admission(self, rows: Sequence[ClaimedRow], rejected_functions: Sequence[InFlightTask]) -> None:
+    def _update_admission(self, rows: Sequence[ClaimedRow], rejected_functions: Sequence[ClaimedRow]) -> None:
         """Adapt how many tasks the next claim may request for async-only slots."""
         admission, now = self._parts.capacity.async_admission, time.monotonic()
         if rejected_functions:
-            pause_s = admission.on_rejected(rejected_functions[-1].row.id, now)
+            pause_s = admission.on_rejected(rejected_functions[-1].id, now)
             asyncio.get_running_loop().call_later(pause_s, self.wake_to_claim)
         elif rows:
             is_last_async = self._parts.assignments.is_async_task(rows[-1].task_name)
@@ -194,7 +194,7 @@ class Dispatcher:
     async def _start_claimed(self) -> None:
         """Start prefetched tasks for which a slot is free now."""
         parts = self._parts
-        waiting = parts.in_flight.in_phase(Phase.CLAIMED)
+        waiting = list(parts.in_flight.prefetched.values())
         if not waiting or parts.capacity.is_closed:
             return
         children = {child.pid: child for child in parts.capacity.available_children()}
@@ -208,22 +208,22 @@ class Dispatcher:
         started = {(row.id, row.claim_token) for row in rows}
         moved = [task for task, _ in slots if (task.row.id, task.row.claim_token) in started]
         parts.reporter.record_unbegun_changes(moved, TaskStatus.CLAIMED, TaskStatus.RUNNING)
-        by_child: dict[int, list[InFlightTask]] = {}
+        rows_by_slot: dict[tuple[int, UUID], list[ClaimedRow]] = {}
         for task, pid in slots:
+            parts.in_flight.settle(task)  # no longer as a prefetched task
             if (task.row.id, task.row.claim_token) not in started:
                 await self._on_start_refused(task)
             elif may_assign(parts.app_config.recovery, took_s=took_s) and children[pid].accepts_work:
-                by_child.setdefault(pid, []).append(task)
+                rows_by_slot.setdefault((pid, task.worker_id), []).append(task.row)
             else:
-                parts.releases.add([task])
+                parts.releases.add_rows([task.row], task.worker_id)
         # All tasks of a child together: one by one, each would be a chunk, and a child takes only two chunks.
-        for pid, tasks in by_child.items():
-            parts.releases.add(parts.assignments.assign(children[pid], tasks))
+        for (pid, worker_id), child_rows in rows_by_slot.items():
+            parts.releases.add_rows(parts.assignments.assign(children[pid], child_rows, worker_id), worker_id)
 
     async def _on_start_refused(self, task: InFlightTask) -> None:
         """The row could not be started: the task has expired, or this worker lost the claim."""
         parts = self._parts
-        parts.in_flight.remove(task)
         if task.row.good_until is not None:
             error = expired_error(
                 task_id=task.key.task_id, good_until=task.row.good_until, worker_id=str(task.claim.worker_id)
@@ -245,39 +245,38 @@ class Dispatcher:
 # Assigning tasks to slots
 
 
-def assign(parts: Parts, tasks: Sequence[InFlightTask]) -> list[InFlightTask]:
+def assign(parts: Parts, rows: Sequence[ClaimedRow], worker_id: UUID) -> list[ClaimedRow]:
     """Assign each task to the child it was claimed for, after swapping slots so that coroutines run beside coroutines.
 
     Releases the tasks that do not fit; returns the functions among them that ended up with an async-only slot.
     """
     children = {child.pid: child for child in parts.capacity.available_children()}
-    slots = [(task, task.row.worker_pid or 0) for task in tasks]  # 0: no child, so the task is released
     async_pids = {pid for pid, child in children.items() if parts.assignments.runs_only_coroutines(child)}
-    if async_pids:
-        slots = _match_by_kind(parts, slots, async_pids)
-    by_child: dict[int, list[InFlightTask]] = {}
-    for task, pid in slots:
-        by_child.setdefault(pid, []).append(task)
-    rejected_functions: list[InFlightTask] = []
-    for pid, child_tasks in by_child.items():
+    rows_by_child: dict[int, list[ClaimedRow]] = {}
+    for row, pid in _match_by_kind(parts, rows, async_pids) if async_pids else _claimed_slots(rows):
+        rows_by_child.setdefault(pid, []).append(row)
+    rejected_functions: list[ClaimedRow] = []
+    for pid, child_rows in rows_by_child.items():
         child = children.get(pid)
-        rejected = child_tasks if child is None else parts.assignments.assign(child, child_tasks)
-        parts.releases.add(rejected)
+        rejected = child_rows if child is None else parts.assignments.assign(child, child_rows, worker_id)
+        parts.releases.add_rows(rejected, worker_id)
         if pid in async_pids:
-            rejected_functions += [task for task in rejected if not parts.assignments.is_async(task)]
+            rejected_functions += [row for row in rejected if not parts.assignments.is_async(row)]
     return rejected_functions
 
 
-def _match_by_kind(
-    parts: Parts, slots: Sequence[tuple[InFlightTask, int]], async_pids: set[int]
-) -> list[tuple[InFlightTask, int]]:
+def _claimed_slots(rows: Iterable[ClaimedRow]) -> list[tuple[ClaimedRow, int]]:
+    return [(row, row.worker_pid or 0) for row in rows]  # 0: no child, so the task is released
+
+
+def _match_by_kind(parts: Parts, rows: Sequence[ClaimedRow], async_pids: set[int]) -> list[tuple[ClaimedRow, int]]:
     """Swap slots so that coroutines get the async-only ones, and put leftover functions there last.
 
     A child accepts tasks in order up to the first that does not fit, so a function must not come before coroutines.
     """
-    are_async = [parts.assignments.is_async(task) for task, _ in slots]
-    pids = swap_mismatched_slots([pid for _, pid in slots], async_pids, are_async)
-    swapped = [(task, pid) for (task, _), pid in zip(slots, pids, strict=True)]
+    are_async = [parts.assignments.is_async(row) for row in rows]
+    pids = swap_mismatched_slots([pid for _, pid in _claimed_slots(rows)], async_pids, are_async)
+    swapped = list(zip(rows, pids, strict=True))
     return sorted(swapped, key=lambda slot: slot[1] in async_pids and not parts.assignments.is_async(slot[0]))
 
 
@@ -289,7 +288,7 @@ def match_slots(
     any_task, async_only = iter(free.any_task), iter(free.async_only)
     for task in waiting:
         pid = next(any_task, None)
-        if pid is None and parts.assignments.is_async(task):
+        if pid is None and parts.assignments.is_async(task.row):
             pid = next(async_only, None)
         if pid is None:
             return
@@ -318,9 +317,9 @@ class Capacity:
         """The next claim; None if there is no capacity."""
         parts = self._parts
         children = self.available_children()
-        waiting = parts.in_flight.in_phase(Phase.CLAIMED)
+        waiting = parts.in_flight.prefetched.values()
         # A function that is already claimed goes before anything that could be claimed for async-only slots.
-        has_waiting_function = not all(map(parts.assignments.is_async, waiting))
+        has_waiting_function = not all(parts.assignments.is_async(task.row) for task in waiting)
         plan = plan_claim(
             self._served_queues(),
             [parts.assignments.load(child) for child in children],
@@ -343,13 +342,8 @@ class Capacity:
 
     def available_children(self) -> list[Child]:
         """Children that accept tasks, the least busy first."""
-        assignments = self._parts.assignments
-        available = [
-            child
-            for child in self._parts.pool.children
-            if child.accepts_work and not assignments.for_child(child).is_closed
-        ]
-        return sorted(available, key=lambda child: len(assignments.for_child(child).tasks))
+        available = filter(self._parts.assignments.accepts_work, self._parts.pool.children)
+        return sorted(available, key=lambda child: child.tasks_in_child)
 
     def free_slots(self, children: Sequence[Child]) -> FreeSlots:
         loads = [(child.pid, self._parts.assignments.load(child)) for child in children]
@@ -407,6 +401,11 @@ class Releases:
         """Queue tasks for release that are RUNNING in the database and have not begun in a child."""
         self._unbegun += tasks
 
+    def add_rows(self, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
+        """Like `add`, for tasks that no child could take."""
+        if rows:
+            self.add(self._parts.in_flight.add_unassigned(rows, worker_id))
+
     async def release_unbegun(self) -> None:
         """Release the queued tasks; they stay queued if the database does not answer."""
         tasks = list(self._unbegun)
@@ -416,16 +415,16 @@ class Releases:
         del self._unbegun[: len(tasks)]  # others may have been added during the statement
         self._record_changes(TaskStatus.RUNNING, tasks, rows)
         for task in tasks:
-            self._parts.in_flight.remove(task)
+            self._parts.in_flight.settle(task)
 
     async def release_claimed(self) -> None:
         """Release all prefetched tasks."""
-        tasks = self._parts.in_flight.in_phase(Phase.CLAIMED)
+        tasks = list(self._parts.in_flight.prefetched.values())
         if tasks:
             rows = await self._parts.claims.release([task.claim for task in tasks])
             self._record_changes(TaskStatus.CLAIMED, tasks, rows)
         for task in tasks:
-            self._parts.in_flight.remove(task)
+            self._parts.in_flight.settle(task)
 
     async def reconcile_if_due(self) -> None:
         """Reconcile once per check interval: the server may execute a statement long after we gave up on it."""
@@ -442,16 +441,18 @@ class Releases:
             sent_at = time.monotonic()
             rows = await parts.claims.owned(worker_id)
             parts.fence.record_statement(sent_at)
-            await self._release_rows([row for row in rows if self._is_answer_lost(row)], worker_id)
+            started = {(task.row.id, task.row.claim_token) for task in parts.in_flight.started()}
+            await self._release_rows([row for row in rows if self._is_answer_lost(row, started)], worker_id)
             if not rows and worker_id in identity.former_ids:
                 await parts.worker_store.set_state(worker_id, WorkerState.STOPPED)
                 identity.former_ids.remove(worker_id)
         self._reconciled_at = time.monotonic()
 
-    def _is_answer_lost(self, row: ClaimStatusRow) -> bool:
-        """Whether we do not know of this claim (not in flight) or of this start (still CLAIMED here)."""
-        task = self._parts.in_flight.get(_key(row))
-        return task is None or (task.phase is Phase.CLAIMED and row.status == TaskStatus.RUNNING)
+    def _is_answer_lost(self, row: ClaimStatusRow, started: Container[tuple[UUID, int]]) -> bool:
+        """Whether we do not know of this claim (not in flight) or of this start (still prefetched here)."""
+        key = (row.id, row.claim_token)
+        is_known = key in started or (row.status == TaskStatus.CLAIMED and key in self._parts.in_flight.prefetched)
+        return not is_known
 
     async def _release_rows(self, rows: Sequence[ClaimStatusRow], worker_id: UUID) -> None:
         claims, in_flight = self._parts.claims, self._parts.in_flight
@@ -460,8 +461,7 @@ class Releases:
         if running := [_claim_ref(row, worker_id) for row in rows if row.status == TaskStatus.RUNNING]:
             await claims.release_running(running)
         for row in rows:
-            if (task := in_flight.get(_key(row))) is not None:
-                in_flight.remove(task)
+            in_flight.prefetched.pop((row.id, row.claim_token), None)
 
     def _record_changes(
         self, source: TaskStatus, tasks: Iterable[InFlightTask], rows: Sequence[ClaimStatusRow]
@@ -470,10 +470,6 @@ class Releases:
         for target in set(statuses.values()):
             moved = [task for task in tasks if statuses.get((task.row.id, task.row.claim_token)) is target]
             self._parts.reporter.record_unbegun_changes(moved, source, target)
-
-
-def _key(row: ClaimStatusRow) -> AttemptKey:
-    return AttemptKey(str(row.id), row.claim_token)
 
 
 def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:

@@ -16,7 +16,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from horsies.engine import events
-from horsies.engine.in_flight import InFlightTask, Phase
+from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model.crash import KillReason
@@ -143,7 +143,7 @@ class Heartbeat:
 
     async def _send_claimer_heartbeats(self) -> None:
         parts = self._parts
-        tasks = parts.in_flight.in_phase(Phase.CLAIMED)
+        tasks = list(parts.in_flight.prefetched.values())
         if not tasks:
             return
         lease_ms = parts.app_config.claim_lease_ms
@@ -162,7 +162,7 @@ class Heartbeat:
             # RUNNING with our token: we have started the task meanwhile; the answer to the start is still under way.
             is_started = reply.status == TaskStatus.RUNNING and reply.current_token == task.key.claim_token
             if not reply.is_held and not is_started:
-                parts.in_flight.remove(task)
+                parts.in_flight.settle(task)
 
     # Heartbeats of running tasks
 
@@ -170,10 +170,10 @@ class Heartbeat:
         parts = self._parts
         limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(parts.app_config.recovery)
         self._emit_silent_children(limit_s)
-        tasks = [task for task in parts.in_flight.in_phase(Phase.RUNNING, Phase.STORING) if _is_alive(task, limit_s)]
+        tasks = [task for task in parts.in_flight.started() if _is_alive(task, limit_s)]
         if not tasks:
             return
-        pids = {task.claim: task.child.pid if task.child else parts.identity.pid for task in tasks}
+        pids = {task.claim: _pid(task) or parts.identity.pid for task in tasks}
         sent_at = time.monotonic()
         changes = parts.reporter.changes.drain(sent_at)
         replies = await parts.worker_store.task_heartbeats(
@@ -183,7 +183,7 @@ class Heartbeat:
         for task, reply in _match_replies(tasks, replies):
             if not reply.is_held:
                 self._on_row_lost(task, reply)
-            elif reply.kill_requested and task.phase is Phase.RUNNING and task.stop_reason is None:
+            elif reply.kill_requested and task.chunk is not None and task.position not in task.chunk.stop_reasons:
                 parts.assignments.stop_task(task, KillReason.REQUEUED)
 
     def _emit_silent_children(self, limit_s: float) -> None:
@@ -201,7 +201,7 @@ class Heartbeat:
     def _on_row_lost(self, task: InFlightTask, reply: HeartbeatReply) -> None:
         """The row is no longer ours: stop the task, unless an operator ended it without asking to kill its code."""
         parts = self._parts
-        if not _is_in_child(task) or task.key in self._stopped_keys:
+        if not task.is_in_child or task.key in self._stopped_keys:
             return  # this worker is storing or releasing the task itself, or has stopped it already
         is_ended_by_operator = reply.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
             reply.current_token == task.key.claim_token and reply.error_code in _OPERATOR_CODES
@@ -223,16 +223,14 @@ class Heartbeat:
         parts.assignments.stop_task(task, KillReason.ROW_LOST)
 
 
-def _is_in_child(task: InFlightTask) -> bool:
-    child = task.child
-    return task.phase is Phase.RUNNING and child is not None and task.key in (*child.begun, *child.unbegun)
-
-
 def _is_alive(task: InFlightTask, limit_s: float) -> bool:
-    """Whether to send a heartbeat: the child shows activity, or the task has left it and the worker stores it."""
-    if task.phase is Phase.STORING or task.child is None:
-        return True
-    return task.child.liveness.idle_s <= limit_s
+    """Whether to send a heartbeat: the child shows activity, or the task is not in a child and the worker has it."""
+    return task.chunk is None or not task.is_in_child or task.chunk.child.liveness.idle_s <= limit_s
+
+
+def _pid(task: InFlightTask) -> int | None:
+    """The child that has or had the task; None if that child is gone."""
+    return None if task.chunk is None or task.chunk.child.exited.is_set() else task.chunk.child.pid
 
 
 def _match_replies(

@@ -12,6 +12,7 @@ from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.hooks import INTERRUPTION_REASONS
 from horsies.engine.in_flight import InFlight, InFlightTask
+from horsies.engine.pool.chunk import Chunk, ChunkTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
@@ -40,37 +41,41 @@ class PoolEvents:
         self._parts = parts
         self._resolving: set[asyncio.Task[None]] = set()
 
-    def on_ready(self, child: Child) -> None:
-        self._parts.assignments.for_child(child)
+    def on_ready(self, child: Child) -> None:  # noqa: ARG002  # one slot more, whichever child
         self._parts.wake()
 
-    def on_began(self, child: Child, key: AttemptKey) -> None:
-        self._parts.assignments.on_began(child, key)
+    def on_began(self, chunk: Chunk, position: int) -> None:
+        self._parts.assignments.on_began(chunk, position)
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None:
-        task = self._parts.assignments.remove(child, key)
-        if task is not None and task.stop_reason is not None:
-            self._resolve_soon(task, Kill(reason=task.stop_reason, pid=child.pid, task_id=key.task_id), None)
-        elif task is not None:
-            self._parts.assignments.record_duration(task, run_ms)
-            self._parts.completer.complete(task, outcome)
-        self._parts.wake()
+    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
+        parts = self._parts
+        parts.assignments.on_out(chunk, position)
+        if chunk.stop_reasons and (reason := chunk.stop_reasons.get(position)) is not None:
+            task = _task(chunk, position)
+            self._resolve_soon(task, Kill(reason=reason, pid=chunk.child.pid, task_id=task.key.task_id), None)
+        else:
+            row = chunk.rows[position]
+            parts.durations.observe(task_name=row.task_name, queue_name=row.queue_name, run_ms=run_ms)
+            parts.completer.complete(chunk, position, outcome)
+        parts.wake()
 
-    def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:
+    def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
         """Assign recalled tasks to idle children; release the rest, and all that were recalled to be stopped."""
-        assignments, releases = self._parts.assignments, self._parts.releases
-        recalled = [task for key in keys if (task := assignments.remove(child, key)) is not None]
+        parts = self._parts
+        for chunk, position in tasks:
+            parts.assignments.on_out(chunk, position)
+        recalled = [_task(chunk, position) for chunk, position in tasks]
         # These must not begin any more, for example because an operator requeued them. The release skips rows that are
         # no longer ours.
-        releases.add(task for task in recalled if not _may_begin(task))
+        parts.releases.add(task for task in recalled if not _may_begin(task))
         startable = [task for task in recalled if _may_begin(task)]
-        others = [other for other in self._parts.capacity.available_children() if other is not child]
-        is_closed = self._parts.capacity.is_closed
-        idle = [] if is_closed else [other for other in others if not assignments.for_child(other).tasks]
+        others = [other for other in parts.capacity.available_children() if other is not child]
+        idle = [] if parts.capacity.is_closed else [other for other in others if other.is_idle]
         for task, other in zip(startable, idle, strict=False):
-            task.stop_reason = None  # the timeout starts again: it expired while the task was waiting
-            releases.add(assignments.assign(other, [task]))
-        releases.add(startable[len(idle) :])
+            # In a new chunk the timeout starts again: it expired while the task was waiting.
+            parts.in_flight.settle(task)
+            parts.releases.add_rows(parts.assignments.assign(other, [task.row], task.worker_id), task.worker_id)
+        parts.releases.add(startable[len(idle) :])
         if recalled:
             worker_id = str(self._parts.identity.worker_id)
             self._parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(recalled)))
@@ -82,16 +87,11 @@ class PoolEvents:
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
         """Release the tasks that had not begun and resolve those that had."""
-        assigned = self._parts.assignments.remove_child(child)
-        for key in child_exit.unbegun:
-            if (task := assigned.tasks.get(key)) is not None:
-                task.cancel_timer()
-                self._parts.releases.add([task])
-        begun = [task for key in child_exit.begun if (task := assigned.tasks.get(key)) is not None]
-        death = classify_death(child_exit, assigned.kill)
-        for task in begun:
-            task.cancel_timer()
-            self._resolve_soon(task, death, child_exit)
+        kill = self._parts.assignments.remove_child(child)
+        self._parts.releases.add(_task(chunk, position) for chunk, position in child_exit.unbegun)
+        death = classify_death(child_exit, kill)
+        for chunk, position in child_exit.begun:
+            self._resolve_soon(_task(chunk, position), death, child_exit)
         self._parts.wake()
 
     def _resolve_soon(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
@@ -106,7 +106,7 @@ class PoolEvents:
         # Only the task that caused a kill can be dropped or requeued; others that ran in the same child fail.
         match death:
             case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
-                parts.in_flight.remove(task)
+                parts.in_flight.settle(task)
             case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
                 await parts.requeuer.requeue(task)
             case _:
@@ -116,7 +116,12 @@ class PoolEvents:
 
 def _may_begin(task: InFlightTask) -> bool:
     """Whether a recalled task may still run: it was not stopped, or only timed out before it began."""
-    return task.stop_reason is None or task.stop_reason is KillReason.TIMEOUT
+    reason = task.chunk and task.chunk.stop_reasons.get(task.position)
+    return reason is None or reason is KillReason.TIMEOUT
+
+
+def _task(chunk: Chunk, position: int) -> InFlightTask:
+    return InFlightTask(chunk.rows[position], chunk.worker_id, chunk, position)
 
 
 def classify_death(child_exit: ChildExit, kill: Kill | None) -> Death:
@@ -174,7 +179,7 @@ class CrashHandler:
             retry_delay_s=decision if isinstance(decision, float) else None,
             is_crash=cause.is_crash,
             final_code=final_error.error_code,
-            pid=None if task.child is None else task.child.pid,
+            pid=task.pid,
         )
         self._completer.store(task, finish, event_when_stored=poisoned)
 
@@ -228,7 +233,6 @@ class Requeuer:
 
     async def requeue(self, task: InFlightTask) -> None:
         """Requeue, retrying while the database is unavailable; a row that has changed meanwhile is left alone."""
-        task.child = None  # the child is gone: from now on the worker itself sends the heartbeats
         target = Target(id=task.row.id, status=TaskStatus.RUNNING, claim_token=task.row.claim_token)
         try:
             while not await self._try_requeue(target):
@@ -239,7 +243,7 @@ class Requeuer:
                 "cannot requeue a stopped task  task_id=%s  error=%s", task.key.task_id, format_one_line(error)
             )
         finally:
-            self._in_flight.remove(task)
+            self._in_flight.settle(task)
 
     async def _try_requeue(self, target: Target) -> bool:
         try:

@@ -16,7 +16,7 @@ import psutil
 from horsies.engine import events
 from horsies.engine.events import REPORT_INTERVAL_S, AttemptTotals
 from horsies.engine.heartbeat import WorkerIdentity
-from horsies.engine.in_flight import InFlightTask, Phase
+from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
 from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, EventRecord, TaskChange
@@ -131,7 +131,7 @@ class Reporter:
             )
 
     def record_change(
-        self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[str]
+        self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[object]
     ) -> None:
         """Add a status change to the next message to viewers."""
         self.changes.add(TaskChange(kind=kind, queue=queue, source=source, target=target), ids)
@@ -300,8 +300,8 @@ class SnapshotWriter:
             cluster_wide_cap=parts.app_config.cluster_wide_cap,
             queue_priorities={queue.name: queue.priority for queue in queues},
             queue_max_concurrency={queue.name: queue.max_concurrency for queue in queues},
-            tasks_running=len(parts.in_flight.in_phase(Phase.RUNNING, Phase.STORING)),
-            tasks_claimed=len(parts.in_flight.in_phase(Phase.CLAIMED)),
+            tasks_running=parts.in_flight.count_started(),
+            tasks_claimed=len(parts.in_flight.prefetched),
             memory_usage_mb=self._process.memory_info().rss / MB,
             memory_percent=self._process.memory_percent(),
             cpu_percent=self._process.cpu_percent(),

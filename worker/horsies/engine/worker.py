@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from horsies.engine import events
+from horsies.engine.assignments import Assignments
 from horsies.engine.completer import Completer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
 from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
-from horsies.engine.in_flight import Assignments, InFlight, InFlightTask, Phase
+from horsies.engine.in_flight import InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
@@ -218,7 +219,9 @@ class Worker:
         app, worker = self._app, self._worker
         capped_queues = {queue.name for queue in app.custom_queues or () if queue.max_concurrency is not None}
         durations = DurationEstimates()
+        in_flight = InFlight()
         assignments = Assignments(
+            in_flight,
             durations,
             max_chunk=worker.max_chunk,
             is_async=self._is_async,
@@ -232,7 +235,7 @@ class Worker:
             worker_config=worker,
             identity=self.identity,
             fence=SelfFence(app.recovery),
-            in_flight=InFlight(),
+            in_flight=in_flight,
             durations=durations,
             assignments=assignments,
             claims=ClaimStore(database),
@@ -525,7 +528,7 @@ class DispatchThenDrain:
             logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", suffix)
 
     def _running(self) -> list[InFlightTask]:
-        return self._parts.in_flight.in_phase(Phase.RUNNING)
+        return [task for task in self._parts.in_flight.started() if not task.is_storing]
 
     async def _within_budget(self, work: Awaitable[None]) -> None:
         try:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -84,13 +85,13 @@ class ChangeSummary:
         self._counts: dict[TaskChange, _ChangeCount] = {}
         self._published_at: float | None = None
 
-    def add(self, change: TaskChange, task_ids: Collection[str]) -> None:
+    def add(self, change: TaskChange, task_ids: Collection[object]) -> None:
         """Count changed tasks and keep the first `MAX_IDS` of their ids."""
         total = self._counts.setdefault(change, _ChangeCount(0, []))
         total.count += len(task_ids)
         missing = MAX_IDS - len(total.ids)
         if missing > 0:
-            total.ids += list(task_ids)[:missing]
+            total.ids += map(str, islice(task_ids, missing))
 
     def due_at(self) -> float | None:
         """When `drain` will return payloads; None if there are no changes, minus infinity for immediately."""

@@ -241,13 +241,25 @@ class ClaimStore:
             CLAIMS.finish, *claim_arrays(claims), *columns, NO_RESTART_RESULTS, events
         )
 
+    async def complete(
+        self,
+        ids: Sequence[UUID],
+        claim_tokens: Sequence[int],
+        worker_ids: Sequence[UUID],
+        documents: Sequence[str],
+        pids: Sequence[int | None],
+        *,
+        events: Sequence[str] = (),
+    ) -> list[ClaimStatusRow]:
+        """Like `finish`, for completed tasks, given as columns."""
+        return await self.database.fetch(CLAIMS.complete, ids, claim_tokens, worker_ids, documents, pids, events)
+
     async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
-        return await self.database.fetch(
-            CLAIMS.complete,
+        return await self.complete(
             *claim_arrays([finish.claim for finish in finishes]),
             [finish.document for finish in finishes],
             [finish.pid for finish in finishes],
-            events,
+            events=events,
         )
 
     async def recorded_outcomes(self, claims: Sequence[ClaimRef]) -> list[AttemptOutcomeRow]:

@@ -17,7 +17,7 @@ from uuid_utils.compat import uuid7
 from horsies.app import Horsies
 from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.completer import finished_attempt, is_row_error, refused_attempt
-from horsies.engine.in_flight import InFlightTask, Phase
+from horsies.engine.in_flight import InFlightTask, build_assignment
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
 from horsies.model.capacity import QueueCapacity
@@ -85,7 +85,7 @@ class Drainer:
         except StatementFailed as error:
             if not is_row_error(error):
                 raise
-            stored = await self._claims.finish([refused_attempt(finish, error)])
+            stored = await self._claims.finish([refused_attempt(task.claim, error, pid=None)])
         if not stored:
             logger.warning("claim lost while the task was running, outcome discarded", extra={"task_id": task.key[0]})
         return True
@@ -100,7 +100,7 @@ class Drainer:
             cluster_cap=self._cluster_cap,
         )
         for row in await self._claims.claim(request):
-            task = InFlightTask(row, self._worker_id, Phase.RUNNING)
+            task = InFlightTask(row, self._worker_id)
             # Not started yet if its workflow node was locked, or if it was taken over after its lease had expired.
             if row.status == TaskStatus.RUNNING or await self._start(task):
                 return task
@@ -113,7 +113,7 @@ class Drainer:
         return False
 
     async def _execute(self, task: InFlightTask) -> EncodedOutcome:
-        assignment = task.assignment()
+        assignment = build_assignment(task.row, task.worker_id)
         if self._executor.is_async(assignment):
             return await self._executor.run_async(assignment)
         # In a thread, where it may block and send.

@@ -33,6 +33,7 @@ from horsies.model.send import (
 from horsies.model.task import (
     TaskAttemptInfo,
     TaskAttemptOutcome,
+    TaskContext,
     TaskInfo,
     TaskStatus,
     expired_error,
@@ -239,11 +240,9 @@ class InlineTask:
     def _assignment(self) -> Assignment:
         payload = self.payload
         number = len(self._attempts) + 1
-        return Assignment(
+        context = TaskContext(
             task_id=payload.task_id,
             task_name=payload.task_name,
-            args=payload.args.encode(),
-            kwargs=payload.kwargs.encode(),
             queue_name=payload.queue_name,
             attempt=number,
             retry_count=self._retry_count,
@@ -252,8 +251,10 @@ class InlineTask:
             good_until=payload.good_until,
             timeout_ms=self._task.options.timeout_ms,
             worker_id=self._worker_id,
-            flags=payload.flags.encode(),
+            flags=json.loads(payload.flags),
+            possible_overlap=False,
         )
+        return Assignment(task=context, args=payload.args.encode(), kwargs=payload.kwargs.encode())
 
     def _attempt_info(self, outcome: EncodedOutcome, *, will_retry: bool) -> TaskAttemptInfo:
         number = len(self._attempts) + 1

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
@@ -25,10 +25,12 @@ from horsies.engine.pool.protocol import (
     Stream,
     TaskBegan,
     TaskEnded,
+    TaskRef,
     decode_command,
     encode,
     encode_frames,
 )
+from horsies.model.task import TaskContext
 from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
@@ -87,15 +89,16 @@ class AttemptReporter:
         self._output = output
         self._unsent: list[Report] = []
 
-    def begin(self, key: AttemptKey) -> None:
-        self._running.began_at[key] = time.monotonic()
-        self._unsent.append(TaskBegan(key))
+    def begin(self, ref: TaskRef, task: TaskContext) -> None:
+        self._running.attempts[ref] = RunningAttempt(task, time.monotonic())
+        self._unsent.append(TaskBegan(ref))
         self.flush()
 
-    def end(self, key: AttemptKey, outcome: EncodedOutcome) -> None:
-        self._output.flush_task(key)
-        run_ms = 1000 * (time.monotonic() - self._running.began_at.pop(key))
-        self._unsent.append(TaskEnded(key, outcome, run_ms))
+    def end(self, ref: TaskRef, outcome: EncodedOutcome) -> None:
+        attempt = self._running.attempts.pop(ref)
+        if self._output.has_partial_lines:
+            self._output.flush_task(attempt_key(attempt.task))
+        self._unsent.append(TaskEnded(ref, outcome, 1000 * (time.monotonic() - attempt.began_at)))
 
     def flush(self) -> None:
         if self._unsent:
@@ -103,19 +106,29 @@ class AttemptReporter:
             self._unsent.clear()
 
 
+class RunningAttempt(NamedTuple):
+    """An attempt that has begun and not ended."""
+
+    task: TaskContext
+    began_at: float
+
+
 class RunningTasks:
-    """Tasks that have begun and not ended; may be read from any thread."""
+    """The attempts that have begun and not ended; may be read from any thread."""
 
     def __init__(self) -> None:
-        self.began_at: dict[AttemptKey, float] = {}
+        self.attempts: dict[TaskRef, RunningAttempt] = {}
 
     def current_key(self) -> AttemptKey | None:
         """The task of the calling code; in a thread started by a task, the only running task, if there is just one."""
-        task = CURRENT_TASK.get()
-        if task is not None:
-            return AttemptKey(task.task_id, task.claim_token)
-        keys = tuple(self.began_at)
-        return keys[0] if len(keys) == 1 else None
+        if (task := CURRENT_TASK.get()) is not None:
+            return attempt_key(task)
+        attempts = tuple(self.attempts.values())
+        return attempt_key(attempts[0].task) if len(attempts) == 1 else None
+
+
+def attempt_key(task: TaskContext) -> AttemptKey:
+    return AttemptKey(task.task_id, task.claim_token)
 
 
 class OutputCapture:
@@ -129,10 +142,13 @@ class OutputCapture:
         sys.stdout, sys.stderr = self._streams
         os.register_at_fork(after_in_child=self._use_pipes)
 
+    @property
+    def has_partial_lines(self) -> bool:
+        return any(stream.partial_lines for stream in self._streams)
+
     def flush_task(self, key: AttemptKey) -> None:
         for stream in self._streams:
-            if stream.partial_lines:
-                stream.flush_task(key)
+            stream.flush_task(key)
 
     def _use_pipes(self) -> None:
         for stream in self._streams:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn, assert_never
 
@@ -16,7 +16,6 @@ from horsies.engine.child.lifetime import ParentWatchdog, exit_with
 from horsies.engine.child.reports import AttemptReporter, ParentChannel
 from horsies.engine.pool.protocol import (
     Assignment,
-    AttemptKey,
     CancelTask,
     Command,
     EncodedOutcome,
@@ -26,6 +25,7 @@ from horsies.engine.pool.protocol import (
     Recall,
     Recalled,
     RunTasks,
+    TaskRef,
 )
 
 
@@ -50,8 +50,8 @@ class Runner:
         has_seen_coroutines = False
         with asyncio.Runner(loop_factory=lambda: self._loop):
             while not self._inbox.is_exhausted:
-                while assignment := self._inbox.take(matches=self._is_function):
-                    self._call(assignment)
+                while received := self._inbox.take(matches=self._is_function):
+                    self._call(*received)
                 self._reporter.flush()
                 has_seen_coroutines = has_seen_coroutines or self._inbox.head_matches(self._executor.is_async)
                 if has_seen_coroutines:
@@ -59,22 +59,21 @@ class Runner:
                 else:
                     self._inbox.wait()
 
-    def cancel(self, key: AttemptKey) -> None:
+    def cancel(self, ref: TaskRef) -> None:
         """Cancel a coroutine, from any thread; has no effect on a function."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is running
-            self._loop.call_soon_threadsafe(self._coroutines.cancel, key)
+            self._loop.call_soon_threadsafe(self._coroutines.cancel, ref)
 
     def _is_function(self, assignment: Assignment) -> bool:
         return not self._executor.is_async(assignment)
 
-    def _call(self, assignment: Assignment) -> None:
-        key = assignment.key
-        self._reporter.begin(key)
+    def _call(self, ref: TaskRef, assignment: Assignment) -> None:
+        self._reporter.begin(ref, assignment.task)
         try:
             outcome = self._executor.run(assignment)
         except MemoryError:
             exit_with(ExitStatus.OUT_OF_MEMORY)
-        self._reporter.end(key, outcome)
+        self._reporter.end(ref, outcome)
 
 
 def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
@@ -97,7 +96,7 @@ class CoroutineRunner:
         self._executor = executor
         self._reporter = reporter
         self._limit = limit
-        self._tasks: dict[AttemptKey, asyncio.Task[EncodedOutcome]] = {}
+        self._tasks: dict[TaskRef, asyncio.Task[EncodedOutcome]] = {}
         self._woken = asyncio.Event()
 
     async def serve(self) -> None:
@@ -108,17 +107,17 @@ class CoroutineRunner:
             while not self._is_done():
                 self._woken.clear()
                 while len(self._tasks) < self._limit and (
-                    assignment := self._inbox.take(matches=self._executor.is_async)
+                    received := self._inbox.take(matches=self._executor.is_async)
                 ):
-                    self._begin(assignment)
+                    self._begin(*received)
                 if not self._is_done():
                     await self._woken.wait()
         finally:
             self._inbox.on_change(None)
 
-    def cancel(self, key: AttemptKey) -> None:
+    def cancel(self, ref: TaskRef) -> None:
         """Cancel a running coroutine; call it on the loop."""
-        if task := self._tasks.get(key):
+        if task := self._tasks.get(ref):
             task.cancel()
 
     def _is_done(self) -> bool:
@@ -127,18 +126,17 @@ class CoroutineRunner:
     def _is_function(self, assignment: Assignment) -> bool:
         return not self._executor.is_async(assignment)
 
-    def _begin(self, assignment: Assignment) -> None:
-        key = assignment.key
-        self._reporter.begin(key)
+    def _begin(self, ref: TaskRef, assignment: Assignment) -> None:
+        self._reporter.begin(ref, assignment.task)
         attempt = self._executor.run_async(assignment)
-        self._tasks[key] = asyncio.get_running_loop().create_task(attempt)
-        self._tasks[key].add_done_callback(partial(self._end, key))
+        self._tasks[ref] = asyncio.get_running_loop().create_task(attempt)
+        self._tasks[ref].add_done_callback(partial(self._end, ref))
 
-    def _end(self, key: AttemptKey, task: asyncio.Task[EncodedOutcome]) -> None:
-        del self._tasks[key]
+    def _end(self, ref: TaskRef, task: asyncio.Task[EncodedOutcome]) -> None:
+        del self._tasks[ref]
         if not task.cancelled() and (error := task.exception()) is not None:
             _exit_on_error(error)
-        self._reporter.end(key, cancelled_outcome() if task.cancelled() else task.result())
+        self._reporter.end(ref, cancelled_outcome() if task.cancelled() else task.result())
         self._reporter.flush()
         self._woken.set()
 
@@ -158,16 +156,17 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Assignment] = deque()
+        self._waiting: deque[tuple[TaskRef, Assignment]] = deque()
         self._lock = threading.Lock()
         self._wake_lock = threading.Lock()
         """Used as an event: `wait` blocks by acquiring it twice, `_notify` releases it."""
         self._is_closed = False
         self._listener: Callable[[], object] | None = None
 
-    def put(self, assignments: Iterable[Assignment]) -> None:
+    def put(self, command: RunTasks) -> None:
         with self._lock:
-            self._waiting.extend(assignments)
+            for position, assignment in enumerate(command.assignments, command.first):
+                self._waiting.append((TaskRef(command.chunk, position), assignment))
             self._notify()
 
     def close(self) -> None:
@@ -176,22 +175,22 @@ class Inbox:
             self._is_closed = True
             self._notify()
 
-    def recall(self, key: AttemptKey | None = None) -> tuple[AttemptKey, ...]:
-        """Remove all waiting assignments, or only `key`; return the keys removed."""
+    def recall(self, task: TaskRef | None = None) -> tuple[TaskRef, ...]:
+        """Remove all waiting assignments, or only that of `task`; return the tasks removed."""
         with self._lock:
-            recalled = tuple(assignment.key for assignment in self._waiting if key is None or assignment.key == key)
-            self._waiting = deque(assignment for assignment in self._waiting if assignment.key not in recalled)
+            recalled = tuple(ref for ref, _ in self._waiting if task is None or ref == task)
+            self._waiting = deque(received for received in self._waiting if received[0] not in recalled)
             return recalled
 
-    def take(self, *, matches: Callable[[Assignment], bool]) -> Assignment | None:
+    def take(self, *, matches: Callable[[Assignment], bool]) -> tuple[TaskRef, Assignment] | None:
         """Remove and return the first assignment if it matches; never waits."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting and matches(self._waiting[0]) else None
+            return self._waiting.popleft() if self._waiting and matches(self._waiting[0][1]) else None
 
     def head_matches(self, matches: Callable[[Assignment], bool]) -> bool:
         """Whether there is a first assignment and it matches."""
         with self._lock:
-            return bool(self._waiting) and matches(self._waiting[0])
+            return bool(self._waiting) and matches(self._waiting[0][1])
 
     @property
     def is_exhausted(self) -> bool:
@@ -228,16 +227,16 @@ def _handle_command(
     command: Command, channel: ParentChannel, inbox: Inbox, watchdog: ParentWatchdog, runner: Runner
 ) -> None:
     match command:
-        case RunTasks(assignments):
-            inbox.put(assignments)
+        case RunTasks():
+            inbox.put(command)
         case HeartbeatAck():
             watchdog.record_ack()
         case Recall():
             channel.send(Recalled(inbox.recall()))
-        case CancelTask(key):
-            if unbegun := inbox.recall(key):
+        case CancelTask(task):
+            if unbegun := inbox.recall(task):
                 channel.send(Recalled(unbegun))
-            runner.cancel(key)
+            runner.cancel(task)
         case Quit():
             inbox.close()
         case _:

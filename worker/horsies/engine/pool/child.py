@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Final, Protocol, assert_never
 
 from msgspec import MsgspecError
 
+from horsies.engine.pool.chunk import Chunk, ChunkTask
 from horsies.engine.pool.process import ChildProcess, ChildSpec, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
@@ -41,6 +42,7 @@ from horsies.engine.pool.protocol import (
     Stream,
     TaskBegan,
     TaskEnded,
+    TaskRef,
     decode_reports,
     encode,
 )
@@ -66,19 +68,19 @@ class ChildState(Enum):
 class PoolListener(Protocol):
     """Receives the events of all children of a pool.
 
-    Called on the event loop, once per event; must not block. Every assigned key comes back exactly once: by `on_ended`,
-    by `on_recalled`, or in the `ChildExit` of its child.
+    Called on the event loop, once per event; must not block. Every task of an assigned chunk comes back exactly once:
+    by `on_ended`, by `on_recalled`, or in the `ChildExit` of its child.
     """
 
     def on_ready(self, child: Child) -> None:
         """The child has started and accepts tasks."""
         ...
 
-    def on_began(self, child: Child, key: AttemptKey) -> None: ...
+    def on_began(self, chunk: Chunk, position: int) -> None: ...
 
-    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome, run_ms: float) -> None: ...
+    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None: ...
 
-    def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None: ...
+    def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None: ...
 
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         """Code in the child printed a line; `key` is None if the task is unknown."""
@@ -111,7 +113,9 @@ class Child:
         self._spec = spec
         self._listener = listener
         self._owner = owner
-        self._outstanding = Outstanding()
+        self._chunks: dict[int, Chunk] = {}
+        """By number: the chunks that have tasks in the child."""
+        self.tasks_in_child = 0
         self._state = ChildState.STARTING
         self._exit_reason: ExitReason | None = None
         self.liveness = Liveness()
@@ -129,7 +133,7 @@ class Child:
             on_report=self._on_report,
             on_protocol_error=self._on_protocol_error,
             on_closed=lambda: self._loop.call_later(CLOSE_GRACE_S, self._on_protocol_error, "channel closed"),
-            expects_more=self._outstanding.has_several,
+            expects_more=lambda: self.tasks_in_child > 1,
         )
         stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [
@@ -145,16 +149,23 @@ class Child:
         return self._process.pid
 
     @property
-    def begun(self) -> tuple[AttemptKey, ...]:
-        return self._outstanding.begun
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that have tasks in the child, in the order sent."""
+        return tuple(self._chunks.values())
 
     @property
-    def unbegun(self) -> tuple[AttemptKey, ...]:
-        return self._outstanding.unbegun
+    def begun(self) -> tuple[ChunkTask, ...]:
+        """Tasks in the child whose code may have run."""
+        return tuple(task for task in self._tasks() if task.chunk.has_begun(task.position))
+
+    @property
+    def unbegun(self) -> tuple[ChunkTask, ...]:
+        """Tasks in the child whose code has not run."""
+        return tuple(task for task in self._tasks() if not task.chunk.has_begun(task.position))
 
     @property
     def is_idle(self) -> bool:
-        return not self._outstanding
+        return not self.tasks_in_child
 
     @property
     def accepts_work(self) -> bool:
@@ -166,22 +177,25 @@ class Child:
         max_tasks = self._spec.max_tasks_per_child
         return self.is_over_memory or (max_tasks > 0 and self.tasks_ended >= max_tasks)
 
-    def run(self, assignments: Sequence[Assignment]) -> None:
-        """Append tasks to the child's queue; only while it accepts work."""
+    def run(self, chunk: Chunk, assignments: Sequence[Assignment]) -> None:
+        """Append the tasks of a new chunk to the child's queue; only while it accepts work."""
         assert self.accepts_work  # noqa: S101
-        self._outstanding.add(assignments)
+        chunk.begins_at_once = self.is_idle and len(assignments) == 1
+        self._chunks[chunk.number] = chunk
+        self.tasks_in_child += len(assignments)
         if sum(assignment.size_bytes for assignment in assignments) <= SPLIT_ABOVE_BYTES:
-            self._channel.send(RunTasks(tuple(assignments)))
+            self._channel.send(RunTasks(chunk.number, 0, tuple(assignments)))
         else:  # keep single messages small
-            self._channel.send(*(RunTasks((assignment,)) for assignment in assignments))
+            singles = enumerate(assignments)
+            self._channel.send(*(RunTasks(chunk.number, position, (assignment,)) for position, assignment in singles))
 
     def recall(self) -> None:
         """Ask for all tasks that have not begun; the listener gets `on_recalled`."""
         self._channel.send(Recall())
 
-    def cancel(self, key: AttemptKey) -> None:
+    def cancel(self, chunk: Chunk, position: int) -> None:
         """Cancel a coroutine or recall a task that has not begun; a running function stops only with its child."""
-        self._channel.send(CancelTask(key))
+        self._channel.send(CancelTask(TaskRef(chunk.number, position)))
 
     def kill(self, why: str, *, cause: ExitCause = ExitCause.KILLED) -> None:
         """Send SIGKILL to the process group; the first reason given is the one recorded."""
@@ -213,17 +227,44 @@ class Child:
         if type(report) is TaskEnded:
             self._on_ended(report)
         elif type(report) is TaskBegan:
-            self._outstanding.mark_begun(report.key)
-            self._listener.on_began(self, report.key)
+            number, position = report.task
+            chunk = self._chunk(number)
+            chunk.begin(position)
+            self._listener.on_began(chunk, position)
         else:
             self._on_rare_report(report)
 
     def _on_ended(self, report: TaskEnded) -> None:
-        self._outstanding.remove(report.key)
+        number, position = report.task
+        chunk = self._chunk(number)
+        chunk.end(position)
+        self._count_out(chunk)
         self.tasks_ended += 1
         self._owner.on_task_ended(self)
-        self._listener.on_ended(self, report.key, report.outcome, report.run_ms)
+        self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
         self._quit_when_idle()
+
+    def _on_recalled(self, refs: Sequence[TaskRef]) -> None:
+        tasks = [ChunkTask(self._chunk(ref.chunk), ref.position) for ref in refs]
+        for chunk, position in tasks:
+            chunk.recall(position)
+            self._count_out(chunk)
+        self._listener.on_recalled(self, tasks)
+        self._quit_when_idle()
+
+    def _tasks(self) -> Iterator[ChunkTask]:
+        return (ChunkTask(chunk, position) for chunk in self.chunks for position in chunk.remaining())
+
+    def _chunk(self, number: int) -> Chunk:
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            raise ProtocolError(f"report about chunk {number}, which this child does not have")
+        return chunk
+
+    def _count_out(self, chunk: Chunk) -> None:
+        self.tasks_in_child -= 1
+        if not chunk.in_child:
+            del self._chunks[chunk.number]
 
     def _on_rare_report(self, report: Report) -> None:
         match report:
@@ -231,10 +272,8 @@ class Child:
                 self._channel.send(HeartbeatAck())
             case OutputLine(key, stream, line):
                 self._listener.on_output(self, key, stream, line)
-            case Recalled(keys):
-                self._outstanding.remove(*keys)
-                self._listener.on_recalled(self, keys)
-                self._quit_when_idle()
+            case Recalled(tasks):
+                self._on_recalled(tasks)
             case AppLoaded(hooks):
                 # The child enforces the timeout of each hook itself; this deadline is for a child that hangs.
                 self._deadline.cancel()
@@ -295,6 +334,9 @@ class Child:
 
     def _describe_exit(self, status: WaitStatus) -> ChildExit:
         reason = status.cause_of_exit(self._exit_reason, quit_sent=self._state is ChildState.QUIT_SENT)
+        begun, unbegun = self.begun, self.unbegun
+        for chunk in self.chunks:
+            chunk.lose()
         return ChildExit(
             pid=self.pid,
             cause=reason.cause,
@@ -302,56 +344,9 @@ class Child:
             signal=status.signal,
             exit_status=status.exit_status,
             max_rss_bytes=status.max_rss_bytes,
-            begun=self.begun,
-            unbegun=self.unbegun,
+            begun=begun,
+            unbegun=unbegun,
         )
-
-
-class Outstanding:
-    """Keys sent to one child and not yet returned, in the order sent.
-
-    Raises ProtocolError for a task this child was not given.
-    """
-
-    def __init__(self) -> None:
-        self._has_begun: dict[AttemptKey, bool] = {}
-
-    def __len__(self) -> int:
-        return len(self._has_begun)
-
-    def has_several(self) -> bool:
-        return len(self._has_begun) > 1
-
-    @property
-    def begun(self) -> tuple[AttemptKey, ...]:
-        return tuple(key for key, has_begun in self._has_begun.items() if has_begun)
-
-    @property
-    def unbegun(self) -> tuple[AttemptKey, ...]:
-        return tuple(key for key, has_begun in self._has_begun.items() if not has_begun)
-
-    def add(self, assignments: Iterable[Assignment]) -> None:
-        """Add sent tasks. The only task of an idle child counts as begun right away.
-
-        Otherwise a task whose message kills the child while decoding it would never count as crashed: it would be
-        released and sent again without end.
-        """
-        keys = [assignment.key for assignment in assignments]
-        is_only_one = not self._has_begun and len(keys) == 1
-        self._has_begun |= dict.fromkeys(keys, is_only_one)
-
-    def mark_begun(self, key: AttemptKey) -> None:
-        self._require_assigned(key)
-        self._has_begun[key] = True
-
-    def remove(self, *keys: AttemptKey) -> None:
-        for key in keys:
-            self._require_assigned(key)
-            del self._has_begun[key]
-
-    def _require_assigned(self, key: AttemptKey) -> None:
-        if key not in self._has_begun:
-            raise ProtocolError(f"report about task {key.task_id}, which was not given to this child")
 
 
 class Liveness:
@@ -404,9 +399,9 @@ class ChildExit:
     signal: int | None
     exit_status: int | None
     max_rss_bytes: int
-    begun: tuple[AttemptKey, ...]
+    begun: tuple[ChunkTask, ...]
     """Tasks whose code may have run."""
-    unbegun: tuple[AttemptKey, ...]
+    unbegun: tuple[ChunkTask, ...]
     """Tasks whose code has not run."""
 
 

@@ -34,6 +34,13 @@ class AttemptKey(NamedTuple):
     claim_token: int
 
 
+class TaskRef(NamedTuple):
+    """A task in a child: the number of its chunk and its position in it."""
+
+    chunk: int
+    position: int
+
+
 class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all messages; tagged with the class name."""
 
@@ -45,10 +52,6 @@ class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     args: bytes
     kwargs: bytes
     workflow_context: bytes | None = None
-
-    @property
-    def key(self) -> AttemptKey:
-        return AttemptKey(self.task.task_id, self.task.claim_token)
 
     @property
     def size_bytes(self) -> int:
@@ -65,8 +68,10 @@ class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=Fals
 
 
 class RunTasks(Message, frozen=True):
-    """Append these tasks to the child's queue, in this order."""
+    """Append these tasks to the child's queue, in this order; `first` is the position of the first in its chunk."""
 
+    chunk: int
+    first: int
     assignments: tuple[Assignment, ...]
 
 
@@ -77,7 +82,7 @@ class Recall(Message, frozen=True):
 class CancelTask(Message, frozen=True):
     """Stop one task: recalled if not begun, cancelled if it is a coroutine; a running function is not affected."""
 
-    key: AttemptKey
+    task: TaskRef
 
 
 class HeartbeatAck(Message, frozen=True):
@@ -109,13 +114,13 @@ class StartFailed(Message, frozen=True):
 class TaskBegan(Message, frozen=True):
     """The child starts this task now; sent before its arguments are decoded."""
 
-    key: AttemptKey
+    task: TaskRef
 
 
 class TaskEnded(Message, frozen=True):
     """The attempt is over; no more output follows from it."""
 
-    key: AttemptKey
+    task: TaskRef
     outcome: EncodedOutcome
     run_ms: float
     """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
@@ -124,7 +129,7 @@ class TaskEnded(Message, frozen=True):
 class Recalled(Message, frozen=True):
     """These tasks left the child's queue and will not begin there."""
 
-    keys: tuple[AttemptKey, ...]
+    tasks: tuple[TaskRef, ...]
 
 
 class ChildHeartbeat(Message, frozen=True):
