@@ -127,11 +127,8 @@ class TaskCodec:
             raise PayloadError(error.reason, parameter=name) from None
 
     def _load(self, name: str, stored: JsonValue) -> object:
-        codec = self.parameter_codecs[name]
-        if type(stored) is codec.passthrough_type:
-            return stored
         try:
-            return codec.load(stored)
+            return self.parameter_codecs[name].load(stored)
         except PayloadError as error:
             raise PayloadError(error.reason, parameter=name) from None
 

@@ -150,7 +150,7 @@ class TypedCodec:
 
     def load(self, stored: JsonValue) -> object:
         if self._accepts_parsed_json:
-            return self._run_validator(self._validate, stored)
+            return self.validate(stored)
         return self._run_validator(self._parse, canonical_json(stored))
 
     def _check_round_trip(self, plain: JsonValue, checked: object) -> None:
