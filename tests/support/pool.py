@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.child import Child, ChildExit
-from horsies.engine.pool.chunk import Chunk, ChunkTask
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream

@@ -18,8 +18,8 @@ import psutil
 
 from horsies import Horsies, Ok
 from horsies.engine import events
-from horsies.engine.assignments import Assignments
 from horsies.engine.heartbeat import Health
+from horsies.engine.in_flight import Assignments
 from horsies.engine.notifications import PROBE_AFTER_S
 from horsies.engine.pool.child import Child
 from horsies.engine.worker import Worker

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from horsies.engine.in_flight import InFlight, InFlightTask
-from horsies.engine.pool.chunk import Chunk, ChunkTask, TaskState
+from horsies.engine.in_flight import Chunk, ChunkTask, InFlight, InFlightTask, TaskState
 from horsies.engine.pool.protocol import ProtocolError
 from horsies.model.retry import Cause, RetryPolicy
 from horsies.store.claims import ClaimedRow

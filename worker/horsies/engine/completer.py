@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
-from horsies.engine.in_flight import InFlight, InFlightTask
-from horsies.engine.pool.chunk import Chunk, TaskState
+from horsies.engine.in_flight import Chunk, InFlight, InFlightTask, TaskState
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError

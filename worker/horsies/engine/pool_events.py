@@ -11,8 +11,7 @@ from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.hooks import INTERRUPTION_REASONS
-from horsies.engine.in_flight import InFlight, InFlightTask
-from horsies.engine.pool.chunk import Chunk, ChunkTask
+from horsies.engine.in_flight import Chunk, ChunkTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line

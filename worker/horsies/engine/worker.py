@@ -13,12 +13,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from horsies.engine import events
-from horsies.engine.assignments import Assignments
 from horsies.engine.completer import Completer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
 from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
-from horsies.engine.in_flight import InFlight, InFlightTask
+from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec

@@ -14,7 +14,7 @@ from typing import Final, Protocol, assert_never
 
 from msgspec import MsgspecError
 
-from horsies.engine.pool.chunk import Chunk, ChunkTask
+from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.process import ChildProcess, ChildSpec, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
