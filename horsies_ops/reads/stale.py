@@ -63,7 +63,7 @@ async def count_stale(ops: Ops) -> StaleCounts:
     store = RecoveryStore(ops.reader)
     effective = await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)
     claimed, running = [
-        await _count_scan(store, scan, effective) for scan in _scans(effective, margin=timedelta(0), owner_id=None)
+        await _count_scan(store, scan, effective) for scan in _scans(_fleet_thresholds(effective), owner_id=None)
     ]
     return StaleCounts(claimed=claimed, running=running)
 
@@ -86,8 +86,8 @@ async def nearly_stale_tasks(
     """Return tasks that become stale if they stay silent for `within` longer; at most one page of each status."""
     store = RecoveryStore(ops.reader)
     effective = await _effective_policy(ops, options)
-    scans = _scans(effective, margin=within, owner_id=options.worker_id)
-    tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
+    thresholds = [threshold - within for threshold in _fleet_thresholds(effective)]
+    tasks = await _read_tasks(store, effective, thresholds, options.worker_id)
     # The scan used the thresholds of the fleet; those of a task may be longer.
     return tuple(
         task.to_swept_task(applied=False) for task in tasks if task.is_fresh and task.silence >= task.threshold - within
@@ -105,11 +105,7 @@ async def silent_tasks(ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) 
         max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs
     )
     threshold = TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=interval_ms)
-    scans = [
-        StaleScan(status=status, threshold=threshold, owner_id=options.worker_id)
-        for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
-    ]
-    tasks = [StaleTask.from_row(row, effective) for scan in scans for row in await store.stale(scan, after=None)]
+    tasks = await _read_tasks(store, effective, [threshold, threshold], options.worker_id)
     return summarize_silent(task for task in tasks if task.is_fresh)
 
 
@@ -130,13 +126,25 @@ async def _effective_policy(ops: Ops, options: SweepOptions) -> EffectivePolicy:
     return effective_policy(observer, options, await RecoveryStore(ops.reader).fleet())
 
 
-def _scans(effective: EffectivePolicy, *, margin: timedelta, owner_id: UUID | None) -> list[StaleScan]:
-    """Return scans for tasks within `margin` of the fleet's thresholds; a worker's own can only be longer."""
-    thresholds = {
-        TaskStatus.CLAIMED: effective.policy.claimed_threshold,
-        TaskStatus.RUNNING: effective.policy.running_threshold,
-    }
+async def _read_tasks(
+    store: RecoveryStore, effective: EffectivePolicy, thresholds: Iterable[timedelta], owner_id: UUID | None
+) -> list[StaleTask]:
+    """Return the tasks that are silent for longer than the thresholds; at most one page of each status."""
     return [
-        StaleScan(status=status, threshold=max(threshold - margin, timedelta(0)), owner_id=owner_id)
-        for status, threshold in thresholds.items()
+        StaleTask.from_row(row, effective)
+        for scan in _scans(thresholds, owner_id)
+        for row in await store.stale(scan, after=None)
+    ]
+
+
+def _fleet_thresholds(effective: EffectivePolicy) -> tuple[timedelta, timedelta]:
+    """Return the thresholds of claimed and running tasks; those of their worker can only be longer."""
+    return effective.policy.claimed_threshold, effective.policy.running_threshold
+
+
+def _scans(thresholds: Iterable[timedelta], owner_id: UUID | None) -> list[StaleScan]:
+    """Return the scans for claimed and running tasks with these thresholds."""
+    return [
+        StaleScan(status=status, threshold=max(threshold, timedelta(0)), owner_id=owner_id)
+        for status, threshold in zip((TaskStatus.CLAIMED, TaskStatus.RUNNING), thresholds, strict=True)
     ]

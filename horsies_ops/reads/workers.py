@@ -85,14 +85,14 @@ class WorkerRow(WorkerBase):
         return self.is_stale or self.state == WorkerState.LOST
 
     @property
-    def is_alive(self) -> bool:
+    def is_responsive(self) -> bool:
         """Neither silent nor presumed dead."""
         return not (self.is_presumed_dead or self.is_silent)
 
     @property
     def display_state(self) -> str:
         """Its state; `silent`, later `stale`, if heartbeats are missing and it is not marked lost yet."""
-        if self.is_alive or self.state == WorkerState.LOST:
+        if self.is_responsive or self.state == WorkerState.LOST:
             return self.state
         return "stale" if self.is_stale else "silent"
 

@@ -84,7 +84,7 @@ def drain_time(queue: QueueRow) -> timedelta | None:
 
 def count_not_alive(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
     """Count silent, stale and lost workers by state."""
-    return sorted(Counter(worker.display_state for worker in workers if not worker.is_alive).items())
+    return sorted(Counter(worker.display_state for worker in workers if not worker.is_responsive).items())
 
 
 # Reads

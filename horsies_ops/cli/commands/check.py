@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -26,18 +25,6 @@ from horsies_ops.cli.output import error_document, print_error, print_json, prin
 app = group("check")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppCheckResult:
-    """The number of tasks found, and the first phase that failed."""
-
-    task_count: int
-    failed_phase: ValidationReport | None
-
-    @property
-    def warnings(self) -> list[str]:
-        return [] if self.failed_phase or self.task_count else ["the app has no tasks"]
-
-
 @app.command()
 @with_global_options
 def check(
@@ -49,48 +36,36 @@ def check(
 ) -> int:
     """Validate an app; lists every error of the first failing phase."""
     with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
-        result = _check_app(options, locator, live=live)
+        failed, task_count = _check_app(options, locator, live=live)
+    warnings = [] if failed or task_count else ["the app has no tasks"]
     if json:
-        print_json(_document(result))
+        errors = [error_document(error) for error in failed.errors] if failed else []
+        phase = failed.phase if failed else None
+        print_json({"ok": not failed, "phase": phase, "tasks": task_count, "errors": errors, "warnings": warnings})
+    elif failed:
+        for error in failed.errors:
+            print_error(error)
     else:
-        _print_result(result)
-    return ExitCode.FAILED if result.failed_phase else ExitCode.DONE
+        print_line("ok: all validations passed")
+        print_line(f"{task_count} task{'' if task_count == 1 else 's'}")
+        for warning in warnings:
+            print_warning(warning, hint="list the task modules in app.modules, or call discover_tasks")
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> AppCheckResult:
+def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> tuple[ValidationReport | None, int]:
+    """Return the first phase that failed, and the number of tasks found."""
     phase = "settings"
     try:
         settings = load_and_export_settings(options)
         phase = "imports"
         user_app = import_app(locator, settings)
     except HorsiesError as error:
-        return AppCheckResult(task_count=0, failed_phase=ValidationReport(phase=phase, errors=error.faults))
+        return ValidationReport(phase=phase, errors=error.faults), 0
     try:
         failed = first_failed_phase(user_app, live=live)
         for error in failed.errors if failed else ():
             complete_hint(error, options)
-        return AppCheckResult(failed_phase=failed, task_count=len(user_app.tasks))
+        return failed, len(user_app.tasks)
     finally:
         user_app.close()
-
-
-def _document(result: AppCheckResult) -> dict[str, object]:
-    failed = result.failed_phase
-    return {
-        "ok": failed is None,
-        "phase": failed.phase if failed else None,
-        "tasks": result.task_count,
-        "errors": [error_document(error) for error in failed.errors] if failed else [],
-        "warnings": result.warnings,
-    }
-
-
-def _print_result(result: AppCheckResult) -> None:
-    if result.failed_phase:
-        for error in result.failed_phase.errors:
-            print_error(error)
-        return
-    print_line("ok: all validations passed")
-    print_line(f"{result.task_count} task{'' if result.task_count == 1 else 's'}")
-    for warning in result.warnings:
-        print_warning(warning, hint="list the task modules in app.modules, or call discover_tasks")

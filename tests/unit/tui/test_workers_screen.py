@@ -63,7 +63,7 @@ async def test_hidden_lost_workers_are_still_counted() -> None:
         await _move_to(pilot, LOST_ID)
         await pilot.press("x")
         await until_stable(pilot)
-        assert [worker for worker in _screen(pilot).list.rows if not worker.is_alive] == []
+        assert [worker for worker in _screen(pilot).list.rows if not worker.is_responsive] == []
         assert "1 lost (hidden)" in screen_text(pilot)
         await pilot.press("x")
         await until_stable(pilot)

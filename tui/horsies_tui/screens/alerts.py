@@ -127,7 +127,7 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
     for worker in sorted(workers, key=lambda worker: worker.tasks_running + worker.tasks_claimed, reverse=True):
         label = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
         held = worker.tasks_running + worker.tasks_claimed
-        if worker.is_alive:
+        if worker.is_responsive:
             for warning in worker_warnings(worker):
                 yield Alert(
                     key=f"warning {worker.worker_id} {warning}",

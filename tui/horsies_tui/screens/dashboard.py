@@ -82,7 +82,7 @@ def throughput_lines(
     failed = [float(bucket.failed) for bucket in throughput.buckets]
     times = throughput.times
     # Busy children, not running tasks: a child may run several tasks, and dead workers have no slots.
-    alive = [worker for worker in workers if worker.is_alive]
+    alive = [worker for worker in workers if worker.is_responsive]
     busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
     share = f" {busy / slots:.0%}" if slots else ""
     return [
@@ -249,7 +249,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def _update_status(self) -> None:
         if (overview := self._overview) is None:
             return
-        alive = sum(worker.is_alive for worker in self._alert_inputs.workers)
+        alive = sum(worker.is_responsive for worker in self._alert_inputs.workers)
         others = "".join(f" {count} {state}" for state, count in count_not_alive(self._alert_inputs.workers))
         runs = overview.workflows.get("RUNNING")
         self.set_status(

@@ -143,7 +143,7 @@ async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
         buckets=tuple(bucket for bucket in buckets if bucket.queue == name),
         pending_names=pending.names,
         error_codes=failed.error_codes,
-        workers=tuple(worker for worker in workers if worker.is_alive and name in worker.queues),
+        workers=tuple(worker for worker in workers if worker.is_responsive and name in worker.queues),
     )
 
 

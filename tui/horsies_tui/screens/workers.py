@@ -80,7 +80,7 @@ def _percent(value: float | None) -> Cell:
 
 
 def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
-    return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)
+    return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_responsive else Tone.BAD)
 
 
 WORKER_COLUMNS: Final[tuple[Column[WorkerRow], ...]] = (
@@ -209,7 +209,7 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
         self.show_detail()
 
     def is_excluded(self, row: WorkerRow) -> bool:
-        return not row.is_alive
+        return not row.is_responsive
 
     def show_worker(self, worker_id: UUID) -> None:
         """Move the cursor to this worker, as soon as it is loaded."""
@@ -233,7 +233,7 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
         self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
     def update_status(self) -> None:
-        alive = [worker for worker in self.rows if worker.is_alive]
+        alive = [worker for worker in self.rows if worker.is_responsive]
         busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
         hidden = " (hidden)" if self.hides_excluded else ""
         self.set_status(
