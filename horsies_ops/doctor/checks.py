@@ -61,15 +61,10 @@ def schema_finding(status: DatabaseStatus) -> Finding:
     if migrations is None:
         return fail("unknown", hint="horsies db status")
     detail = f"schema {status.schema or '(none)'}, migration {migrations.current} of {migrations.latest}"
-    if migrations.current > migrations.latest:
-        return fail(f"{detail}: newer than this horsies", hint="upgrade horsies on this machine")
-    if not migrations.checksums_ok:
-        return fail(
-            f"{detail}: a migration was changed after it was applied", hint="install the horsies that applied it"
-        )
-    if migrations.pending:
-        return fail(f"{detail}: {len(migrations.pending)} pending", hint="run: horsies db migrate")
-    return ok(detail)
+    if migrations.fault is None:
+        return ok(detail)
+    fault, hint = migrations.fault
+    return fail(f"{detail}: {fault}", hint=hint)
 
 
 def connections_finding(usage: ConnectionUsage | None) -> Finding:

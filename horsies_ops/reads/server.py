@@ -31,10 +31,21 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
+    """Migrations of the database, compared with those of this horsies."""
+
     current: int
     latest: int
     pending: tuple[str, ...]
     checksums_ok: bool
+
+    @property
+    def fault(self) -> tuple[str, str] | None:
+        """Why this horsies cannot use the schema, and how to fix it; None if it can."""
+        if self.current > self.latest:
+            return "newer than this horsies", "upgrade horsies on this machine"
+        if not self.checksums_ok:
+            return "a migration was changed after it was applied", "install the horsies that applied it"
+        return (f"{len(self.pending)} pending", "run: horsies db migrate") if self.pending else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +72,7 @@ class DatabaseStatus:
     @property
     def is_current(self) -> bool:
         """Whether this version of horsies can use the schema."""
-        migrations = self.migrations
-        return (
-            migrations is not None
-            and not migrations.pending
-            and migrations.checksums_ok
-            and migrations.current <= migrations.latest
-        )
+        return self.migrations is not None and self.migrations.fault is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

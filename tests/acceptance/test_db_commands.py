@@ -102,8 +102,8 @@ def test_newer_schema_is_refused(horsies: Executable, database_url: str) -> None
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        (NEWER, "newer than this version of horsies"),
-        ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed afterwards"),
+        (NEWER, "newer than this horsies"),
+        ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed after it was applied"),
         ("DELETE FROM horsies_migrations WHERE version = 3", "1 pending"),
     ],
 )

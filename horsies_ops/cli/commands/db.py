@@ -203,14 +203,8 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
 
 
 def _migrations_text(migrations: MigrationStatus) -> str:
-    version = f"{migrations.current} of {migrations.latest}"
-    if migrations.current > migrations.latest:
-        return f"{version}: newer than this version of horsies; upgrade horsies"
-    if not migrations.checksums_ok:
-        return f"{version}: an applied migration was changed afterwards"
-    if migrations.pending:
-        return f"{version}, {len(migrations.pending)} pending: run horsies db migrate"
-    return f"{version}, up to date"
+    fault = "up to date" if migrations.fault is None else "; ".join(migrations.fault)
+    return f"{migrations.current} of {migrations.latest}, {fault}"
 
 
 def _embedded_server(broker: PostgresConfig) -> EmbeddedServer | None:
