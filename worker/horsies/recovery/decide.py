@@ -89,6 +89,13 @@ class StaleTask:
         return isinstance(self.decision, Fail) and self.decision.code == OperationalErrorCode.POISON_TASK
 
     @property
+    def code(self) -> str | None:
+        """The error code of a task that fails or is cancelled."""
+        if isinstance(self.decision, Cancel):
+            return OutcomeCode.TASK_CANCELLED
+        return self.decision.code if isinstance(self.decision, Fail) else None
+
+    @property
     def reason(self) -> RecoveryReason | None:
         """Why the task was interrupted; None if the decision is not based on an interruption."""
         if isinstance(self.decision, (Expire, Hold, Leave)):
@@ -128,6 +135,7 @@ class StaleTask:
             resilient=self.effective_policy.policy.is_resilient(row),
             decision=self.kind,
             reason=self.reason or GOOD_UNTIL,
+            code=self.code,
             retries_left=max(0, row.max_retries - row.retry_count),
             hook=self.hook,
             applied=applied,
@@ -135,13 +143,9 @@ class StaleTask:
         match decision:
             case Requeue(at=at) | Retry(at=at):
                 return replace(swept, run_at=at)
-            case Fail(code=code):
-                return replace(swept, code=code)
-            case Cancel():
-                return replace(swept, code=OutcomeCode.TASK_CANCELLED)
             case Hold(until=until) | Leave(until=until):
                 return replace(swept, reason=decision.why, held_until=until)
-            case Expire():
+            case Fail() | Cancel() | Expire():
                 return swept
             case _:
                 assert_never(decision)
@@ -243,14 +247,14 @@ def _may_overlap(stale: StaleTask) -> bool:
 
 
 def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[EventRecord]:
-    row, swept = stale.row, stale.to_swept_task(applied=True)
+    row = stale.row
     owner = {"owner": None if row.owner_id is None else str(row.owner_id), "silence_s": stale.silence.total_seconds()}
     yield EventRecord(
         kind=EventKind.TASK_RECOVERED,
         evidence={
-            "decision": swept.decision,
-            "reason": swept.reason,
-            "code": swept.code,
+            "decision": stale.kind,
+            "reason": stale.reason or GOOD_UNTIL,
+            "code": stale.code,
             "last_beat_at": row.last_heartbeat_at.isoformat(),
             "threshold_s": stale.threshold.total_seconds(),
             "sweeper": None if sweeper is None else str(sweeper),

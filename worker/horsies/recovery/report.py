@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -11,7 +10,7 @@ from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.recovery.decision import DecisionKind
-from horsies.model.recovery.fleet import EffectivePolicy, Thresholds
+from horsies.model.recovery.fleet import Thresholds
 from horsies.model.task import TaskStatus
 
 OUTAGE_GRACE: Final = "outage_grace"
@@ -146,70 +145,3 @@ class SweepReport:
     def refused(self) -> tuple[SweptTask, ...]:
         """Tasks whose update the database rejected; every sweep tries them again."""
         return tuple(task for task in self.tasks if task.refusal is not None)
-
-
-@dataclass(slots=True, kw_only=True)
-class SweepReportBuilder:
-    """Collects the results of a sweep."""
-
-    effective_policy: EffectivePolicy
-    dry_run: bool
-    hooks_loaded: bool
-    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
-    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
-    lost_workers: list[UUID] = field(default_factory=list[UUID])
-    warnings: list[str] = field(default_factory=list[str])
-    failures: list[StepFailure] = field(default_factory=list[StepFailure])
-    locked_runs: list[UUID] = field(default_factory=list[UUID])
-    was_stopped: bool = False
-
-    @property
-    def counts(self) -> dict[str, object]:
-        """Counts for the `sweep_finished` event."""
-        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
-        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
-
-    def build(self) -> SweepReport:
-        recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
-        owners = {task.owner_id for task in recovered if task.owner_id is not None}
-        status = self._status
-        warnings = [*self.effective_policy.warnings, *self.warnings]
-        # With status OUTAGE_GRACE every task is held back, so the status says it already.
-        if (held_back := self._exempt_count) and status is not SweepStatus.OUTAGE_GRACE:
-            warnings.append(
-                f"stale tasks held back by outage grace: {held_back} (no worker connected for a full threshold)"
-            )
-        warnings += [
-            f"run {run_id} is locked by another transaction, left to the next sweep" for run_id in self.locked_runs
-        ]
-        return SweepReport(
-            status=status,
-            dry_run=self.dry_run,
-            thresholds=self.effective_policy.thresholds,
-            hooks_loaded=self.hooks_loaded,
-            recovered_count=0 if self.dry_run else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
-            tasks=tuple(self.tasks),
-            workflows=tuple(self.workflows),
-            warnings=tuple(warnings),
-            failures=tuple(self.failures),
-            locked_runs=tuple(self.locked_runs),
-            was_stopped=self.was_stopped,
-        )
-
-    @property
-    def _changed(self) -> list[SweptTask]:
-        """Tasks whose status was changed or, in a dry run, would be."""
-        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
-
-    @property
-    def _exempt_count(self) -> int:
-        return sum(task.is_exempt for task in self.tasks)
-
-    @property
-    def _status(self) -> SweepStatus:
-        if self._changed or self.workflows or self.lost_workers:
-            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
-        if self.tasks and self._exempt_count == len(self.tasks):
-            return SweepStatus.OUTAGE_GRACE
-        return SweepStatus.NOTHING

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, Self, TypeAlias
@@ -27,6 +28,7 @@ from horsies.model.recovery.decision import (
     asks_hooks,
 )
 from horsies.model.recovery.fleet import (
+    EffectivePolicy,
     Fleet,
     FleetMember,
     Observer,
@@ -43,7 +45,6 @@ from horsies.recovery.report import (
     GOOD_UNTIL,
     StepFailure,
     SweepReport,
-    SweepReportBuilder,
     SweepStatus,
     SweepStep,
     SweptTask,
@@ -399,6 +400,73 @@ def _expired_task(row: OverdueRow, *, applied: bool) -> SweptTask:
 
 def _id_text(worker_id: UUID | None) -> str | None:
     return None if worker_id is None else str(worker_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class SweepReportBuilder:
+    """Collects the results of a sweep."""
+
+    effective_policy: EffectivePolicy
+    dry_run: bool
+    hooks_loaded: bool
+    tasks: list[SweptTask] = field(default_factory=list[SweptTask])
+    workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
+    lost_workers: list[UUID] = field(default_factory=list[UUID])
+    warnings: list[str] = field(default_factory=list[str])
+    failures: list[StepFailure] = field(default_factory=list[StepFailure])
+    locked_runs: list[UUID] = field(default_factory=list[UUID])
+    was_stopped: bool = False
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """Counts for the `sweep_finished` event."""
+        decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
+        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
+
+    def build(self) -> SweepReport:
+        recovered = [task for task in self._changed if task.state is not TaskStatus.PENDING]
+        owners = {task.owner_id for task in recovered if task.owner_id is not None}
+        status = self._status
+        warnings = [*self.effective_policy.warnings, *self.warnings]
+        # With status OUTAGE_GRACE every task is held back, so the status says it already.
+        if (held_back := self._exempt_count) and status is not SweepStatus.OUTAGE_GRACE:
+            warnings.append(
+                f"stale tasks held back by outage grace: {held_back} (no worker connected for a full threshold)"
+            )
+        warnings += [
+            f"run {run_id} is locked by another transaction, left to the next sweep" for run_id in self.locked_runs
+        ]
+        return SweepReport(
+            status=status,
+            dry_run=self.dry_run,
+            thresholds=self.effective_policy.thresholds,
+            hooks_loaded=self.hooks_loaded,
+            recovered_count=0 if self.dry_run else len(recovered),
+            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
+            tasks=tuple(self.tasks),
+            workflows=tuple(self.workflows),
+            warnings=tuple(warnings),
+            failures=tuple(self.failures),
+            locked_runs=tuple(self.locked_runs),
+            was_stopped=self.was_stopped,
+        )
+
+    @property
+    def _changed(self) -> list[SweptTask]:
+        """Tasks whose status was changed or, in a dry run, would be."""
+        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
+
+    @property
+    def _exempt_count(self) -> int:
+        return sum(task.is_exempt for task in self.tasks)
+
+    @property
+    def _status(self) -> SweepStatus:
+        if self._changed or self.workflows or self.lost_workers:
+            return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
+        if self.tasks and self._exempt_count == len(self.tasks):
+            return SweepStatus.OUTAGE_GRACE
+        return SweepStatus.NOTHING
 
 
 # Healing of workflows
