@@ -50,12 +50,12 @@ class TaskSummary:
     name: str
     queue: str
     status: str
+    error_code: str | None
     priority: int
     attempt_count: int
     retry_count: int
     max_retries: int
     crash_count: int
-    error_code: str | None
     sent_at: datetime
     enqueued_at: datetime
     claimed_at: datetime | None
