@@ -5,18 +5,18 @@
 -- type codec which the caller set on a connection has no effect.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
-SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7,
-       clock_timestamp() + make_interval(secs => coalesce($9::double precision, 0)), $8, $12, $10::text::jsonb,
-       $11::text::jsonb, $13, $14, $15
-  FROM set_config('horsies.announce',
-                  CASE WHEN $16 = 'always' THEN 'on'
-                       WHEN $16 = 'unless contended'
-                            AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) THEN 'on'
-                       ELSE 'off'
-                   END,
-                  true)
+VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7,
+        clock_timestamp() + make_interval(secs => coalesce($9::double precision, 0)), $8, $12, $10::text::jsonb,
+        $11::text::jsonb, $13, $14, $15)
 ON CONFLICT DO NOTHING
-RETURNING current_setting('horsies.announce') = 'on' AS is_notified;
+RETURNING -- evaluated before the trigger, which fires at the end of the statement
+          set_config('horsies.announce',
+                     CASE WHEN $16 = 'always' THEN 'on'
+                          WHEN $16 = 'unless contended'
+                               AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || queue_name)) THEN 'on'
+                          ELSE 'off'
+                      END,
+                     true) = 'on' AS is_notified;
 
 -- name: notify_queues
 -- Notify the workers of these queues.
