@@ -29,7 +29,8 @@ from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.recovery.decide import StaleTask
-from horsies.recovery.report import SweepReport, SweepReportBuilder, SweptTask
+from horsies.recovery.report import SweepReport, SweptTask
+from horsies.recovery.sweep import SweepReportBuilder
 from horsies.store.recovery import StaleRow
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
