@@ -9,8 +9,6 @@ from functools import partial
 from horsies.errors import ExitCode
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_message, print_table
-from horsies_ops.doctor import diagnose
-from horsies_ops.ops import open_ops
 
 app = group("doctor")
 
@@ -19,6 +17,10 @@ app = group("doctor")
 @with_global_options
 def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
     """Check the whole installation; exit 1 if a check fails."""
+    # Imported here: the checks load the whole toolkit, which `--help` does not need.
+    from horsies_ops.doctor import diagnose
+    from horsies_ops.ops import open_ops
+
     diagnosis = asyncio.run(diagnose(options.load_settings, partial(open_ops, read_only=True, via="cli")))
     checks = [
         replace(check, hint=check.hint and options.add_connection_options(check.hint)) for check in diagnosis.checks
