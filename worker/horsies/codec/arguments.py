@@ -6,13 +6,13 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue, PydanticSchemaGenerationError
 
-from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json
+from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json, utf8_length
 from horsies.codec.results import workflow_parameter_codec
 from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
@@ -43,7 +43,7 @@ class EncodedArguments(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return len(self.args_json.encode()) + len(self.kwargs_json.encode())
+        return utf8_length(self.args_json) + utf8_length(self.kwargs_json)
 
 
 class DecodedArguments(NamedTuple):
@@ -79,8 +79,7 @@ class TaskCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Encode arguments; raises PayloadError for the first missing, unknown, duplicate or invalid one."""
-        self.signature.check_call(len(args), kwargs)
-        names = self.signature.positional_names(len(args))
+        names = self.signature.bind(len(args), kwargs)
         by_position = list(map(self._dump, names, args))
         return EncodedArguments(
             encode_document(by_position, map(self._document_part, names, by_position)) if args else "[]",
@@ -105,16 +104,15 @@ class TaskCodec:
         A workflow adds stored `results` of other nodes, and `injected` values that are passed unchanged.
         """
         if args_json in _EMPTY_ARRAYS and kwargs_json in _EMPTY_OBJECTS and not results and not injected:
-            self.signature.check_call(0, ())
+            self.signature.bind(0, ())
             return DecodedArguments((), {})
         args, kwargs = _parse_arguments(list, args_json), _parse_arguments(dict, kwargs_json)
         kwargs |= results
-        self.signature.check_call(len(args), {**kwargs, **injected})
-        names = self.signature.positional_names(len(args))
+        names = self.signature.bind(len(args), {**kwargs, **injected} if injected else kwargs)
         by_name = {key: self._load(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
         return DecodedArguments(
             args=tuple(map(self._load, names, args)),
-            kwargs={**by_name, **injected},
+            kwargs={**by_name, **injected} if injected else by_name,
         )
 
     def _dump(self, name: str, value: Any) -> JsonValue:
@@ -173,6 +171,7 @@ class CallSignature:
     """The name of `*args`, if the function has it."""
     var_keyword: str | None
     """The name of `**kwargs`, if the function has it."""
+    _names_by_count: dict[int, tuple[str, ...]] = field(default_factory=dict["int", "tuple[str, ...]"], compare=False)
 
     @classmethod
     def of(cls, signature: inspect.Signature) -> CallSignature:
@@ -203,6 +202,19 @@ class CallSignature:
         for name in self.required:
             if name not in filled and not (name in keywords and name in self.keywords):
                 raise PayloadError("missing", parameter=name)
+
+    def bind(self, count: int, keywords: Collection[str]) -> tuple[str, ...]:
+        """Check a call and return the parameter of each positional argument.
+
+        Calls without keywords are remembered: checking each row of a bulk send costs as much as encoding it.
+        """
+        names = self._names_by_count.get(count) if not keywords else None
+        if names is None:
+            self.check_call(count, keywords)
+            names = self.positional_names(count)
+            if not keywords and count <= len(self.positional):
+                self._names_by_count[count] = names
+        return names
 
     def positional_names(self, count: int) -> tuple[str, ...]:
         """Return the parameter that takes each of `count` positional arguments."""

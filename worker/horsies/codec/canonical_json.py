@@ -116,6 +116,10 @@ def needs_full_check(text: str) -> bool:
     return not text.isascii() and not is_utf8_encodable(text)
 
 
+def utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def is_utf8_encodable(text: str) -> bool:
     """Whether the text has no lone surrogates."""
     try:
