@@ -12,14 +12,14 @@ from uuid import UUID
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import SweepReport, SweptTask
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.queues import QueueRow
 from horsies_tui.fleet import TARGET_WAIT, QueueHealth, queue_health, worker_warnings
 from horsies_tui.format import format_age, plural, short_id
 
 if TYPE_CHECKING:
+    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.reads.overview import ErrorCount
+    from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.workers import WorkerRow
 
 LOST_WORKER_ALERT_AGE: Final = timedelta(hours=1)
