@@ -48,7 +48,7 @@ class Colour:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Column(Generic[R]):
+class TableColumn(Generic[R]):
     """A column of a list: its title, the text of a row, and whether it is right-aligned."""
 
     title: str
@@ -60,7 +60,7 @@ def show_rows(
     options: GlobalOptions,
     noun: str,
     rows: Sequence[R],
-    columns: Sequence[Column[R]],
+    columns: Sequence[TableColumn[R]],
     *,
     json: bool,
     document: Callable[[R], object] | None = None,
@@ -79,7 +79,7 @@ def show_rows(
         options.print_message(empty or f"no {noun}")
 
 
-def print_rows(rows: Iterable[R], columns: Sequence[Column[R]]) -> None:
+def print_rows(rows: Iterable[R], columns: Sequence[TableColumn[R]]) -> None:
     print_table(
         [column.title for column in columns],
         [[column.text(row) for column in columns] for row in rows],

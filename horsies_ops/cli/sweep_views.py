@@ -10,7 +10,7 @@ from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.cli.output import (
-    Column,
+    TableColumn,
     format_age,
     format_instant,
     print_line,
@@ -81,16 +81,16 @@ def _note(task: SweptTask) -> str:
     return "  ".join(note for note in notes if note)
 
 
-_COLUMNS: tuple[Column[SweptTask], ...] = (
-    Column("id", lambda task: str(task.task_id)),
-    Column("name", lambda task: sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH)),
-    Column("state", lambda task: task.state),
-    Column("owner", _owner),
-    Column("silent", lambda task: format_age(task.heartbeat_age), right=True),
-    Column("limit", lambda task: format_age(task.effective_threshold), right=True),
-    Column("decision", lambda task: task.decision),
-    Column("reason", lambda task: task.reason),
-    Column("note", _note),
+_COLUMNS: tuple[TableColumn[SweptTask], ...] = (
+    TableColumn("id", lambda task: str(task.task_id)),
+    TableColumn("name", lambda task: sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH)),
+    TableColumn("state", lambda task: task.state),
+    TableColumn("owner", _owner),
+    TableColumn("silent", lambda task: format_age(task.heartbeat_age), right=True),
+    TableColumn("limit", lambda task: format_age(task.effective_threshold), right=True),
+    TableColumn("decision", lambda task: task.decision),
+    TableColumn("reason", lambda task: task.reason),
+    TableColumn("note", _note),
 )
 
 

@@ -34,7 +34,7 @@ from horsies_ops.cli.option_types import (
 )
 from horsies_ops.cli.options import GlobalOptions, JsonOption, hide_options, option_parameters, with_global_options
 from horsies_ops.cli.output import (
-    Column,
+    TableColumn,
     print_error,
     print_json,
     print_line,
@@ -60,11 +60,11 @@ PAST_TENSE: Final = {
 }
 MAX_TASKS_LISTED: Final = 20
 """How many tasks the text output lists; --json lists more."""
-GROUP_COLUMNS: tuple[Column[PlanGroup], ...] = (
-    Column("count", lambda group: f"{group.count:,}", right=True),
-    Column("status", lambda group: group.status),
-    Column("error", lambda group: sanitize_text(group.error_code or "", limit=40)),
-    Column("effect", lambda group: group.effect),
+GROUP_COLUMNS: tuple[TableColumn[PlanGroup], ...] = (
+    TableColumn("count", lambda group: f"{group.count:,}", right=True),
+    TableColumn("status", lambda group: group.status),
+    TableColumn("error", lambda group: sanitize_text(group.error_code or "", limit=40)),
+    TableColumn("effect", lambda group: group.effect),
 )
 
 

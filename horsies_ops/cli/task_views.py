@@ -12,7 +12,7 @@ import humanize
 
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.output import Column, format_value, print_facts, print_line, print_rows, row_document
+from horsies_ops.cli.output import TableColumn, format_value, print_facts, print_line, print_rows, row_document
 
 if TYPE_CHECKING:
     from horsies_ops.reads.search import Count
@@ -54,7 +54,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widths:
-    """Column widths of a task list; None means unlimited."""
+    """TableColumn widths of a task list; None means unlimited."""
 
     has_full_ids: bool
     name: int | None = None
@@ -78,14 +78,14 @@ def print_page(page: TaskPage, *, full: bool) -> None:
     width = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
     longest_note = max((len(_note(task)) for task in page.tasks), default=0)
     widths = Widths(has_full_ids=True) if full else Widths.for_terminal(width, longest_note=longest_note)
-    columns: tuple[Column[TaskSummary], ...] = (
-        Column("id", lambda task: str(task.id) if widths.has_full_ids else short_form(task.id)),
-        Column("status", lambda task: task.status),
-        Column("name", lambda task: sanitize_text(task.name, limit=widths.name)),
-        Column("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
-        Column("age", lambda task: sanitize_text(humanize.naturaldelta(task.age), limit=10)),
-        Column("tries", lambda task: str(task.attempt_count), right=True),
-        Column("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
+    columns: tuple[TableColumn[TaskSummary], ...] = (
+        TableColumn("id", lambda task: str(task.id) if widths.has_full_ids else short_form(task.id)),
+        TableColumn("status", lambda task: task.status),
+        TableColumn("name", lambda task: sanitize_text(task.name, limit=widths.name)),
+        TableColumn("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
+        TableColumn("age", lambda task: sanitize_text(humanize.naturaldelta(task.age), limit=10)),
+        TableColumn("tries", lambda task: str(task.attempt_count), right=True),
+        TableColumn("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
     )
     print_rows(page.tasks, columns)
 

@@ -9,7 +9,7 @@ import typer
 from horsies_ops.actions.report import AUDITED_ACTIONS
 from horsies_ops.cli.option_types import flatten, list_option, split_values
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import Column, format_value, show_rows
+from horsies_ops.cli.output import TableColumn, format_value, show_rows
 
 if TYPE_CHECKING:
     from horsies_ops.reads.events import AuditRow
@@ -55,15 +55,15 @@ def _selection(row: AuditRow) -> str:
     return canonical_json(stored) if stored else "-"
 
 
-COLUMNS: tuple[Column[AuditRow], ...] = (
-    Column("id", lambda row: str(row.id), right=True),
-    Column("at", lambda row: format_value(row.at)),
-    Column("actor", lambda row: row.actor),
-    Column("via", lambda row: row.via),
-    Column("action", lambda row: f"{row.action}, dry run" if row.dry_run else row.action),
-    Column("matched", lambda row: f"{row.matched:,}", right=True),
-    Column("changed", lambda row: f"{row.affected:,}", right=True),
-    Column("skipped", lambda row: f"{row.skipped:,}", right=True),
-    Column("reason", lambda row: row.reason or "-"),
-    Column("selection", _selection),
+COLUMNS: tuple[TableColumn[AuditRow], ...] = (
+    TableColumn("id", lambda row: str(row.id), right=True),
+    TableColumn("at", lambda row: format_value(row.at)),
+    TableColumn("actor", lambda row: row.actor),
+    TableColumn("via", lambda row: row.via),
+    TableColumn("action", lambda row: f"{row.action}, dry run" if row.dry_run else row.action),
+    TableColumn("matched", lambda row: f"{row.matched:,}", right=True),
+    TableColumn("changed", lambda row: f"{row.affected:,}", right=True),
+    TableColumn("skipped", lambda row: f"{row.skipped:,}", right=True),
+    TableColumn("reason", lambda row: row.reason or "-"),
+    TableColumn("selection", _selection),
 )

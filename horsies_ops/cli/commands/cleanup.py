@@ -9,7 +9,15 @@ import humanize
 from horsies.errors import ExitCode
 from horsies_ops.cli.option_types import ActorOption, DryRunOption, ExitCodeOption, ReasonOption
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import Column, format_size, print_json, print_line, print_rows, progress_bar, row_document
+from horsies_ops.cli.output import (
+    TableColumn,
+    format_size,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+    row_document,
+)
 
 if TYPE_CHECKING:
     from horsies.model.retention import CategoryCleanup
@@ -69,11 +77,11 @@ def _dependent(part: CategoryCleanup) -> str:
     return humanize.intcomma(dependent) if dependent else ""
 
 
-COLUMNS: tuple[Column[CategoryCleanup], ...] = (
-    Column("category", lambda part: part.category.replace("_", " ")),
-    Column("retention", _window),
-    Column("rows", lambda part: humanize.intcomma(part.rows), right=True),
-    Column("dependent", _dependent, right=True),
-    Column("size", lambda part: format_size(part.bytes) if part.rows else "", right=True),
-    Column("oldest", lambda part: "" if part.oldest_at is None else f"{part.oldest_at:%Y-%m-%d %H:%M}Z"),
+COLUMNS: tuple[TableColumn[CategoryCleanup], ...] = (
+    TableColumn("category", lambda part: part.category.replace("_", " ")),
+    TableColumn("retention", _window),
+    TableColumn("rows", lambda part: humanize.intcomma(part.rows), right=True),
+    TableColumn("dependent", _dependent, right=True),
+    TableColumn("size", lambda part: format_size(part.bytes) if part.rows else "", right=True),
+    TableColumn("oldest", lambda part: "" if part.oldest_at is None else f"{part.oldest_at:%Y-%m-%d %H:%M}Z"),
 )

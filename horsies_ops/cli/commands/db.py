@@ -17,7 +17,7 @@ from horsies.store.migrate import migrate as apply_migrations
 from horsies_ops.cli.option_types import DryRunOption
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, run_on_database, with_global_options
 from horsies_ops.cli.output import (
-    Column,
+    TableColumn,
     error_document,
     format_size,
     print_error,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 app = group("db")
 
-TABLE_COLUMNS: tuple[Column[TableInfo], ...] = (
-    Column("table", lambda table: table.name),
-    Column("rows (estimate)", lambda table: f"{table.rows_estimate:,}", right=True),
-    Column("size", lambda table: format_size(table.bytes), right=True),
+TABLE_COLUMNS: tuple[TableColumn[TableInfo], ...] = (
+    TableColumn("table", lambda table: table.name),
+    TableColumn("rows (estimate)", lambda table: f"{table.rows_estimate:,}", right=True),
+    TableColumn("size", lambda table: format_size(table.bytes), right=True),
 )
 
 

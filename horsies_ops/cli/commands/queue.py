@@ -11,7 +11,15 @@ from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.text import sanitize_text
 from horsies_ops.cli.option_types import ActorOption, ReasonOption
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import Column, format_age, print_json, print_line, print_warnings, row_document, show_rows
+from horsies_ops.cli.output import (
+    TableColumn,
+    format_age,
+    print_json,
+    print_line,
+    print_warnings,
+    row_document,
+    show_rows,
+)
 
 if TYPE_CHECKING:
     from horsies_ops.reads.queues import QueueRow
@@ -108,16 +116,16 @@ def _state(queue: QueueRow) -> str:
     return "ok" if queue.served_by else "no worker"
 
 
-COLUMNS: tuple[Column[QueueRow], ...] = (
-    Column("queue", lambda queue: queue.name),
-    Column("priority", lambda queue: "-" if queue.priority is None else str(queue.priority), right=True),
-    Column("pending", lambda queue: f"{queue.pending:,}", right=True),
-    Column("delayed", lambda queue: f"{queue.delayed:,}", right=True),
-    Column("claimed", lambda queue: f"{queue.claimed:,}", right=True),
-    Column("running", _running, right=True),
-    Column("oldest", lambda queue: format_age(queue.oldest_due_age), right=True),
-    Column("done/min", lambda queue: f"{queue.finished_last_minute - queue.failed_last_minute:,}", right=True),
-    Column("failed/min", lambda queue: f"{queue.failed_last_minute:,}", right=True),
-    Column("workers", lambda queue: str(queue.served_by), right=True),
-    Column("state", _state),
+COLUMNS: tuple[TableColumn[QueueRow], ...] = (
+    TableColumn("queue", lambda queue: queue.name),
+    TableColumn("priority", lambda queue: "-" if queue.priority is None else str(queue.priority), right=True),
+    TableColumn("pending", lambda queue: f"{queue.pending:,}", right=True),
+    TableColumn("delayed", lambda queue: f"{queue.delayed:,}", right=True),
+    TableColumn("claimed", lambda queue: f"{queue.claimed:,}", right=True),
+    TableColumn("running", _running, right=True),
+    TableColumn("oldest", lambda queue: format_age(queue.oldest_due_age), right=True),
+    TableColumn("done/min", lambda queue: f"{queue.finished_last_minute - queue.failed_last_minute:,}", right=True),
+    TableColumn("failed/min", lambda queue: f"{queue.failed_last_minute:,}", right=True),
+    TableColumn("workers", lambda queue: str(queue.served_by), right=True),
+    TableColumn("state", _state),
 )

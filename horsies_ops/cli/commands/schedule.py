@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import Column, format_age, format_value, show_rows
+from horsies_ops.cli.output import TableColumn, format_age, format_value, show_rows
 
 if TYPE_CHECKING:
     from horsies_ops.reads.schedules import ScheduleRow
@@ -37,12 +37,12 @@ def _next_run(schedule: ScheduleRow) -> str:
     return f"in {format_age(schedule.due_in)}" if schedule.due_in else "-"
 
 
-COLUMNS: tuple[Column[ScheduleRow], ...] = (
-    Column("schedule", lambda schedule: schedule.name),
-    Column("task", lambda schedule: schedule.task_name or "?"),
-    Column("pattern", _pattern),
-    Column("next", _next_run),
-    Column("last", lambda schedule: format_value(schedule.last_run_at) if schedule.last_run_at else "-"),
-    Column("result", lambda schedule: schedule.last_error_code or schedule.last_status or "-"),
-    Column("runs", lambda schedule: f"{schedule.run_count:,}", right=True),
+COLUMNS: tuple[TableColumn[ScheduleRow], ...] = (
+    TableColumn("schedule", lambda schedule: schedule.name),
+    TableColumn("task", lambda schedule: schedule.task_name or "?"),
+    TableColumn("pattern", _pattern),
+    TableColumn("next", _next_run),
+    TableColumn("last", lambda schedule: format_value(schedule.last_run_at) if schedule.last_run_at else "-"),
+    TableColumn("result", lambda schedule: schedule.last_error_code or schedule.last_status or "-"),
+    TableColumn("runs", lambda schedule: f"{schedule.run_count:,}", right=True),
 )

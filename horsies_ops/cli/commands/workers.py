@@ -15,7 +15,7 @@ from horsies.model.task import short_form
 from horsies_ops.cli.ids import resolve_worker_id
 from horsies_ops.cli.option_types import FullOption, duration_option, id_option
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import Column, format_age, print_warnings, row_document, show_rows
+from horsies_ops.cli.output import TableColumn, format_age, print_warnings, row_document, show_rows
 
 if TYPE_CHECKING:
     from horsies.model.result import WorkerPong
@@ -78,22 +78,26 @@ def ping(
     return ExitCode.FAILED if is_missing or any(not result.has_answered for result in results) else ExitCode.DONE
 
 
-def _columns(*, full: bool) -> tuple[Column[WorkerRow], ...]:
+def _columns(*, full: bool) -> tuple[TableColumn[WorkerRow], ...]:
     return (
-        Column("id", lambda worker: str(worker.worker_id) if full else short_form(worker.worker_id)),
-        Column("host:pid", lambda worker: f"{worker.hostname}:{worker.pid}"),
-        Column("queues", lambda worker: ",".join(worker.queues)),
-        Column("run/proc", lambda worker: f"{worker.tasks_running}/{worker.processes}", right=True),
-        Column("claimed", lambda worker: str(worker.tasks_claimed), right=True),
-        Column("cpu", lambda worker: "-" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f}%", right=True),
-        Column("memory", lambda worker: "-" if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB", right=True),
-        Column("heartbeat", lambda worker: format_age(worker.heartbeat_age), right=True),
-        Column(
+        TableColumn("id", lambda worker: str(worker.worker_id) if full else short_form(worker.worker_id)),
+        TableColumn("host:pid", lambda worker: f"{worker.hostname}:{worker.pid}"),
+        TableColumn("queues", lambda worker: ",".join(worker.queues)),
+        TableColumn("run/proc", lambda worker: f"{worker.tasks_running}/{worker.processes}", right=True),
+        TableColumn("claimed", lambda worker: str(worker.tasks_claimed), right=True),
+        TableColumn(
+            "cpu", lambda worker: "-" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f}%", right=True
+        ),
+        TableColumn(
+            "memory", lambda worker: "-" if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB", right=True
+        ),
+        TableColumn("heartbeat", lambda worker: format_age(worker.heartbeat_age), right=True),
+        TableColumn(
             "up",
             lambda worker: format_age(worker.last_heartbeat_at + worker.heartbeat_age - worker.started_at),
             right=True,
         ),
-        Column("state", lambda worker: worker.display_state),
+        TableColumn("state", lambda worker: worker.display_state),
     )
 
 
@@ -138,11 +142,11 @@ class PingResult:
         }
 
 
-PING_COLUMNS: tuple[Column[PingResult], ...] = (
-    Column("id", lambda result: short_form(result.worker_id)),
-    Column("host:pid", lambda result: f"{result.source.hostname}:{result.source.pid}" if result.source else ""),
-    Column("latency", lambda result: f"{result.pong.latency_ms:.1f} ms" if result.pong else "-", right=True),
-    Column("answer", lambda result: "yes" if result.has_answered else "none"),
+PING_COLUMNS: tuple[TableColumn[PingResult], ...] = (
+    TableColumn("id", lambda result: short_form(result.worker_id)),
+    TableColumn("host:pid", lambda result: f"{result.source.hostname}:{result.source.pid}" if result.source else ""),
+    TableColumn("latency", lambda result: f"{result.pong.latency_ms:.1f} ms" if result.pong else "-", right=True),
+    TableColumn("answer", lambda result: "yes" if result.has_answered else "none"),
 )
 
 

@@ -29,7 +29,7 @@ from horsies_ops.cli.option_types import (
 )
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, hide_options, with_global_options
 from horsies_ops.cli.output import (
-    Column,
+    TableColumn,
     format_age,
     format_value,
     print_error,
@@ -52,14 +52,14 @@ MAX_TREE_DEPTH: Final = 20
 
 MAX_NAME_LENGTH: Final = 60
 
-COLUMNS: tuple[Column[WorkflowRow], ...] = (
-    Column("id", lambda run: str(run.id)),
-    Column("status", lambda run: run.status),
-    Column("name", lambda run: sanitize_text(run.name, limit=40)),
-    Column("done", lambda run: f"{run.done}/{run.total}", right=True),
-    Column("failed", lambda run: str(run.failed), right=True),
-    Column("age", lambda run: format_age(run.age), right=True),
-    Column("error", lambda run: sanitize_text(run.error_code or "", limit=40)),
+COLUMNS: tuple[TableColumn[WorkflowRow], ...] = (
+    TableColumn("id", lambda run: str(run.id)),
+    TableColumn("status", lambda run: run.status),
+    TableColumn("name", lambda run: sanitize_text(run.name, limit=40)),
+    TableColumn("done", lambda run: f"{run.done}/{run.total}", right=True),
+    TableColumn("failed", lambda run: str(run.failed), right=True),
+    TableColumn("age", lambda run: format_age(run.age), right=True),
+    TableColumn("error", lambda run: sanitize_text(run.error_code or "", limit=40)),
 )
 
 
@@ -122,7 +122,7 @@ def show(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunAction:
+class RunCommand:
     """One of the commands that change a run."""
 
     summary: str
@@ -131,24 +131,26 @@ class RunAction:
 
 
 ACTIONS: Final = {
-    "pause": RunAction(
+    "pause": RunCommand(
         summary="Start no more nodes of a run; running ones finish. Exit 5: no such run; 6: it is not running.",
         past_tense="paused",
     ),
-    "resume": RunAction(summary="Resume a paused run. Exit 5: no such run; 6: it is not paused.", past_tense="resumed"),
-    "cancel": RunAction(
+    "resume": RunCommand(
+        summary="Resume a paused run. Exit 5: no such run; 6: it is not paused.", past_tense="resumed"
+    ),
+    "cancel": RunCommand(
         summary="Cancel a run and its sub-workflows. Exit 5: no such run; 6: it has finished.",
         past_tense="cancelled",
         can_kill=True,
     ),
-    "retry": RunAction(
+    "retry": RunCommand(
         summary="Rerun the failed and skipped nodes of a finished run. Exit 5: no such run; 6: nothing to rerun.",
         past_tense="retried",
     ),
 }
 
 
-def _command(verb: str, action: RunAction) -> Callable[..., int]:
+def _command(verb: str, action: RunCommand) -> Callable[..., int]:
     def command(
         options: GlobalOptions,
         run: RunIdArgument,

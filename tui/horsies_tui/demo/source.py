@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from math import sin
 from typing import Any, Final
 from uuid import UUID
@@ -65,7 +64,7 @@ from horsies_ops.reads.workflows import (
 )
 from horsies_tui.demo import catalog
 from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER, WORKERS, DemoQueue, DemoWorker, make_row
-from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
+from horsies_tui.demo.system import IN_FLIGHT, DemoSystem, matches, matches_any
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 HEARTBEAT_INTERVAL: Final = 30 * SECOND
@@ -128,7 +127,7 @@ class DemoSource:
     def _matching(self, task_filter: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskRecord]:
         now = self.system.now()
         tasks = (self.system.tasks[task_id] for task_id in ids)
-        return tasks if task_filter.is_empty else (task for task in tasks if _matches(task, task_filter, now))
+        return tasks if task_filter.is_empty else (task for task in tasks if matches(task, task_filter, now))
 
     async def list_tasks(
         self,
@@ -602,7 +601,7 @@ class DemoSource:
             run
             for run in self.system.runs.values()
             if (not filter.statuses or run.status in filter.statuses)
-            and (not filter.names or _matches_any(run.name, filter.names))
+            and (not filter.names or matches_any(run.name, filter.names))
             and (not filter.root_only or run.parent_id is None)
             and (after is None or run.id < after)
         ]
@@ -697,36 +696,3 @@ def _snapshot(worker: DemoWorker, at: datetime, last: datetime) -> SnapshotRow:
         memory_percent=round(memory, 1),
         memory_mb=round(memory * 40.96, 1),
     )
-
-
-def _matches_any(text: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(text, glob) for glob in globs)
-
-
-_CONDITIONS: Final[Mapping[str, Callable[[TaskRecord, Any, datetime], bool]]] = {
-    "ids": lambda task, ids, _: any(str(task.id).endswith(text.lower()) for text in ids),
-    "statuses": lambda task, statuses, _: task.status in statuses,
-    "queues": lambda task, queues, _: task.queue in queues,
-    "names": lambda task, globs, _: _matches_any(task.name, globs),
-    "error_codes": lambda task, globs, _: _matches_any(task.error_code or "", globs),
-    "worker_id": lambda task, text, _: str(task.worker_id).endswith(text.lower()),
-    "workflow_id": lambda task, text, _: str(task.workflow_id).endswith(text.lower()),
-    "older_than": lambda task, age, now: now - task.sent_at > age,
-    "newer_than": lambda task, age, now: now - task.sent_at < age,
-    "text": lambda task, text, _: text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower(),
-    "min_wait": lambda task, wait, now: (task.claimed_at or now) - task.enqueued_at >= wait,
-    "min_run": lambda task, run, now: (task.finished_at or now) - (task.started_at or now) >= run,
-    "min_silence": lambda task, silence, now: now - (task.last_heartbeat_at or now) >= silence,
-    "min_attempts": lambda task, number, _: task.attempt_count >= number,
-    "due_later": lambda task, is_later, now: is_later is (task.status == "PENDING" and task.enqueued_at > now),
-}
-"""Whether a task meets a condition, by the name of the filter's field."""
-
-
-def _matches(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> bool:
-    """Whether the task meets every condition that is set, and no excluded filter."""
-    for name, is_met in _CONDITIONS.items():
-        value = getattr(task_filter, name)
-        if value not in (None, (), []) and not is_met(task, value, now):
-            return False
-    return not any(_matches(task, excluded, now) for excluded in task_filter.excluded)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from random import Random
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from horsies.model.events import EventKind
@@ -16,6 +17,7 @@ from horsies.model.workflow.plan import JoinType, WorkflowStatus, WorkflowTaskSt
 from horsies.model.workflow.progress import Enqueue, FinishRun, NodeState, RunState, Skip, StartSubWorkflow, next_steps
 from horsies_ops.reads.changes import Change, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_ops.reads.workflows import NodeRow, WorkflowRecord
 from horsies_tui.demo import catalog
@@ -401,3 +403,39 @@ def _with_sub_run(node: NodeRow, run: WorkflowRecord) -> NodeRow:
         completed_at=run.completed_at,
         error_code=run.error_code,
     )
+
+
+# Filters
+
+
+def matches_any(text: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, glob) for glob in globs)
+
+
+_CONDITIONS: Final[Mapping[str, Callable[[TaskRecord, Any, datetime], bool]]] = {
+    "ids": lambda task, ids, _: any(str(task.id).endswith(text.lower()) for text in ids),
+    "statuses": lambda task, statuses, _: task.status in statuses,
+    "queues": lambda task, queues, _: task.queue in queues,
+    "names": lambda task, globs, _: matches_any(task.name, globs),
+    "error_codes": lambda task, globs, _: matches_any(task.error_code or "", globs),
+    "worker_id": lambda task, text, _: str(task.worker_id).endswith(text.lower()),
+    "workflow_id": lambda task, text, _: str(task.workflow_id).endswith(text.lower()),
+    "older_than": lambda task, age, now: now - task.sent_at > age,
+    "newer_than": lambda task, age, now: now - task.sent_at < age,
+    "text": lambda task, text, _: text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower(),
+    "min_wait": lambda task, wait, now: (task.claimed_at or now) - task.enqueued_at >= wait,
+    "min_run": lambda task, run, now: (task.finished_at or now) - (task.started_at or now) >= run,
+    "min_silence": lambda task, silence, now: now - (task.last_heartbeat_at or now) >= silence,
+    "min_attempts": lambda task, number, _: task.attempt_count >= number,
+    "due_later": lambda task, is_later, now: is_later is (task.status == "PENDING" and task.enqueued_at > now),
+}
+"""Whether a task meets a condition, by the name of the filter's field."""
+
+
+def matches(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> bool:
+    """Whether the task meets every condition that is set, and no excluded filter."""
+    for name, is_met in _CONDITIONS.items():
+        value = getattr(task_filter, name)
+        if value not in (None, (), []) and not is_met(task, value, now):
+            return False
+    return not any(matches(task, excluded, now) for excluded in task_filter.excluded)
