@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from hashlib import sha256
+from math import inf
 from typing import Any, TypeAlias, cast
 
 from uuid_utils import uuid7
@@ -21,6 +22,8 @@ from horsies.registry import TaskDefinition
 from horsies.registry.definition import flag_faults, is_storable_text, normalize_flags
 
 MAX_KEY_BYTES = 255
+MAX_UTF8_BYTES = 4
+"""The longest UTF-8 form of a character."""
 MAX_DELAY_S = 1000 * 365 * 86400
 """A thousand years: keeps `now + delay` within the range of timestamptz."""
 
@@ -71,6 +74,8 @@ class PayloadBuilder:
     def __init__(self, task: TaskDefinition, config: AppConfig) -> None:
         self._task = task
         self._limits = config.payload
+        limits = (config.payload.warn_bytes, config.payload.reject_bytes)
+        self._lowest_limit = min((limit for limit in limits if limit is not None), default=inf)
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
         self._task_options = task.options_json
         self._default_template = self._make_template(DEFAULT_OPTIONS)
@@ -104,6 +109,11 @@ class PayloadBuilder:
             encoded = self._task.codec.encode(args, kwargs)
         except ValueError as error:
             raise SendRejected(str(error)) from error
+        if MAX_UTF8_BYTES * (len(encoded.args_json) + len(encoded.kwargs_json)) > self._lowest_limit:
+            self._check_size(encoded)
+        return encoded
+
+    def _check_size(self, encoded: EncodedArguments) -> None:
         size, warn, reject = encoded.size_bytes, self._limits.warn_bytes, self._limits.reject_bytes
         if reject is not None and size > reject:
             text = f"arguments of {size} bytes exceed payload_reject_bytes ({reject})"
@@ -111,7 +121,6 @@ class PayloadBuilder:
         if warn is not None and size > warn and self._task.name not in _WARNED_TASKS:
             _WARNED_TASKS.add(self._task.name)
             logger.warning("large arguments, store the data elsewhere: task=%s bytes=%d", self._task.name, size)
-        return encoded
 
     def _template(self, options: SendOptions) -> SendTemplate:
         return self._default_template if options is DEFAULT_OPTIONS else self._make_template(options)

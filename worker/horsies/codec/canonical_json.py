@@ -26,7 +26,7 @@ _LARGEST_INT = 10**4300 - 1
 _TEXT_OR_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e\+[0-9]+')
 
 
-def _make_encoder() -> Callable[[JsonValue], str]:
+def _make_encoder() -> Callable[[JsonValue, int], Iterable[str]]:
     """Build the standard encoder once: `json.dumps` builds it for every value, which takes longer than encoding it."""
     # No circular check: a cyclic value ends in a RecursionError, and checking every value would cost more.
     encoder = json.JSONEncoder(
@@ -34,12 +34,11 @@ def _make_encoder() -> Callable[[JsonValue], str]:
     )
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without the C accelerator
-        return encoder.encode
-    encode = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)  # noqa: FBT003
-    return lambda value: "".join(encode(value, 0))
+        return lambda value, _level: encoder.encode(value)
+    return make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)  # noqa: FBT003
 
 
-_encode = _make_encoder()
+_encode_pieces = _make_encoder()
 
 
 class PayloadError(ValueError):
@@ -81,7 +80,7 @@ def canonical_json(value: JsonValue) -> str:
     Does not reject everything that cannot be stored: pass the text to `needs_full_check`.
     """
     try:
-        text = _encode(value)
+        text = "".join(_encode_pieces(value, 0))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return _TEXT_OR_LARGE_FLOAT.sub(_expand_exponent, text) if "e+" in text else text
