@@ -33,7 +33,7 @@ MAX_BATCH_BYTES: Final = 4_000_000
 _ROW_ERROR_CLASSES: Final = ("0A", "21", "22", "23", "54", "XX")
 """SQLSTATE classes caused by the content of a row; other classes concern the statement or the session.
 
-Feature not supported, cardinality, data, integrity constraint, program limit, internal error.
+In this order: feature not supported, cardinality, data, integrity constraint, program limit, internal error.
 """
 
 _TRANSITION_NAMES = {
@@ -45,7 +45,7 @@ _TRANSITION_NAMES = {
 
 
 class UnstoredOutcome:
-    """An outcome waiting to be stored: of a completed task its document, of any other a `FinishedAttempt`."""
+    """An outcome that is not stored yet: `document` of a completed task, `finish` of any other."""
 
     __slots__ = ("chunk", "document", "event_when_stored", "finish", "position", "was_sent")
 
@@ -64,7 +64,7 @@ class UnstoredOutcome:
         self.finish = finish
         self.event_when_stored = event_when_stored
         self.was_sent = False
-        """It may already be stored: it was sent once and the answer was lost."""
+        """Whether it may already be stored: it was sent before, and the answer may have been lost."""
 
     @property
     def row(self) -> ClaimedRow:
@@ -296,14 +296,14 @@ class Completer:
 def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAttempt:
     """Build what is stored for an outcome that a child reported; the policy may turn a failure into a retry."""
     is_completed = outcome.outcome is TaskAttemptOutcome.COMPLETED
-    delay_s = None if is_completed else task.decide_retry(Cause(code=outcome.error_code))
+    decision = None if is_completed else task.decide_retry(Cause(code=outcome.error_code))
     return FinishedAttempt(
         claim=task.claim,
         outcome=outcome.outcome,
         document=outcome.document.decode(),
         error_code=outcome.error_code,
         error_message=outcome.error_message,
-        retry_delay_s=delay_s if isinstance(delay_s, float) else None,
+        retry_delay_s=decision if isinstance(decision, float) else None,
         pid=task.pid,
     )
 

@@ -1,4 +1,4 @@
-"""Tasks in flight: claimed by this worker and not settled. Chunks, and their assignment to children."""
+"""Tasks in flight: those this worker has claimed and not settled, their chunks, and their assignment to children."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from horsies.engine.pool.child import Child
 
 MAX_SHORT_CHUNKS: Final = MAX_CHUNKS * PARTS_PER_CHUNK
-"""Like `MAX_CHUNKS`, for chunks of short tasks, which are sent in parts."""
+"""Like `MAX_CHUNKS`, for short tasks: each of their chunks is sent in `PARTS_PER_CHUNK` parts."""
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to end before its child gets no more tasks."""
 OTHER_TASKS_GRACE_S: Final = 10.0
-"""How long the other tasks of that child may then continue before it is killed."""
+"""How long a child with a coroutine that ignored its cancellation may continue its other tasks until it is killed."""
 
 _NO_OPTIONS: dict[str, Any] = {}
 _NO_FLAGS: dict[str, bool] = {}
@@ -54,7 +54,7 @@ class TaskState(IntEnum):
     RUNNING = 1
     """The child has reported its start."""
     OUT = 2
-    """Recalled, stopped, or lost with the child: to be released, resolved or requeued."""
+    """Has left the child: ended, recalled, or lost with it. Its outcome, release or requeue follows."""
     STORING = 3
     """Ended; its outcome is not stored yet."""
     SETTLED = 4
@@ -108,10 +108,10 @@ class Chunk:
         self.began_at: float | None = None
         """When its latest task began."""
         self.begins_at_once = False
-        """Whether its only task counts as begun before the child says so.
+        """Whether its only task counts as begun before the child reports the start.
 
-        Otherwise a task whose command kills the child while decoding it would never count as crashed: it would be
-        released and sent again without end.
+        Otherwise a task that kills the child while its command is decoded would never count as crashed: it would be
+        released and sent again forever.
         """
         self.recall_timer: asyncio.TimerHandle | None = None
         """Recalls the waiting tasks if the chunk takes much longer than expected."""
@@ -128,7 +128,7 @@ class Chunk:
         self._count_out(position)
 
     def recall(self, position: int) -> None:
-        """A task left the child's queue before it began."""
+        """Take out a task that left the child's queue before it began."""
         self._change(position, _WAITING, _OUT)
         self._count_out(position)
 
@@ -159,7 +159,7 @@ class Chunk:
         expected_ms = self.in_child * self.expected_ms
         if self.began_at is None:
             return expected_ms
-        # A task that already runs longer than expected may run on for as long again.
+        # A task that has overrun its estimate is expected to run on for as long as it has overrun.
         return expected_ms + max(0.0, 1000 * (now - self.began_at) - self.expected_ms)
 
     def cancel_timer(self, position: int) -> None:
@@ -188,7 +188,7 @@ class ChunkTask(NamedTuple):
 
 
 class InFlightTask(NamedTuple):
-    """One claimed task; made where a single task is handled, because most tasks are only counted in their chunk."""
+    """One claimed task; created only where a single task is handled, because a chunk tracks its tasks by position."""
 
     row: ClaimedRow
     worker_id: UUID
@@ -214,7 +214,7 @@ class InFlightTask(NamedTuple):
         return None if self.chunk is None else self.chunk.child.pid
 
     def decide_retry(self, cause: Cause, *, max_crashes: int | None = None) -> float | Fail | Cancel:
-        """Return the delay in seconds until this attempt is retried, or why it is not.
+        """Return the delay in seconds until the task is retried, or why it is not.
 
         The statement that stores the outcome adds the delay to the database time. It also checks `good_until`, by the
         same clock, and whether the workflow was paused or cancelled meanwhile.
@@ -293,7 +293,7 @@ class InFlight:
 
     @property
     def is_running(self) -> bool:
-        """Whether a task is in a child, or left it without an outcome and is not released or resolved yet."""
+        """Whether any task is in a child, or left it without an outcome and is not yet released or resolved."""
         in_chunks = any(min(chunk.states) < TaskState.STORING for chunk in self.chunks.values())
         return in_chunks or bool(self.unassigned)
 
@@ -522,6 +522,6 @@ def parse_options(stored: str) -> dict[str, Any]:
 
 
 def _parse_flags(stored: str) -> dict[str, bool]:
-    """Read the stored flags. A child would reject other values than booleans, which other programs may have stored."""
+    """Parse stored flags as booleans: other programs may have stored other values, which a child would reject."""
     flags: object = json.loads(stored)
     return {name: bool(value) for name, value in cast("Any", flags).items()} if isinstance(flags, dict) else {}

@@ -71,7 +71,7 @@ class PoolEvents:
         others = [other for other in parts.capacity.available_children() if other is not child]
         idle = [] if parts.capacity.is_closed else [other for other in others if other.is_idle]
         for task, other in zip(startable, idle, strict=False):
-            # In a new chunk the timeout starts again: it expired while the task was waiting.
+            # In a new chunk the timeout starts again: the old one may have expired while the task was waiting.
             parts.in_flight.settle(task)
             parts.releases.add_rows(parts.assignments.assign(other, [task.row], task.worker_id), task.worker_id)
         parts.releases.add(startable[len(idle) :])
@@ -102,7 +102,7 @@ class PoolEvents:
         parts = self._parts
         if child_exit is not None:
             parts.crash_handler.emit_child_died(task, death, child_exit)
-        # Only the task that caused a kill can be dropped or requeued; others that ran in the same child fail.
+        # Only the task that caused a kill is dropped or requeued; the attempts of other tasks in the same child fail.
         match death:
             case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
                 parts.in_flight.settle(task)
@@ -223,7 +223,7 @@ def _poison_event(task: InFlightTask, causes: tuple[str, ...]) -> events.TaskPoi
 
 
 class Requeuer:
-    """Requeues tasks that an operator had stopped, once their process is gone; records an attempt, spends no retry."""
+    """Requeues running tasks for an operator, after they have stopped; records an attempt, uses no retry."""
 
     def __init__(self, database: Database, in_flight: InFlight, backoff: Backoff) -> None:
         self._database = database

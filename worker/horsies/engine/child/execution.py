@@ -152,7 +152,7 @@ class TaskExecutor:
         return TaskResult(err=task_error_from(error, task=task.exception_rules, app=self._rules))
 
     def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
-        # The task forked and its code returned in the copy: only the original may report an outcome.
+        # The task forked, and its code also returned in the new process: only the child itself may report an outcome.
         if lifetime.is_forked():
             lifetime.exit_fork(None if result.err is None else result.err.exception)
         if result.is_err():

@@ -35,7 +35,7 @@ from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
 MAX_LINES_PER_SEND = 256
-"""Keeps a list of reports far below the limit for one message."""
+"""Keeps a message of output lines below `MAX_REPORT_BYTES`."""
 _STREAM_FDS = {"stdout": 1, "stderr": 2}
 
 
@@ -166,7 +166,7 @@ class TaskOutputStream(io.TextIOBase):
         self._stream: Stream = stream
         self._current_key = current_key
         self.partial_lines: dict[AttemptKey | None, str] = {}
-        """The begun line of each task, without its newline."""
+        """The unfinished last line of each task."""
         self._write_lock = threading.RLock()
         self._pipe: TextIO | None = None
         self.buffer = _OutputBuffer(self)
@@ -206,7 +206,7 @@ class TaskOutputStream(io.TextIOBase):
             self._pipe.flush()
 
     def use_pipe(self) -> None:
-        """Write to the pipe from now on; logging handlers that hold this stream follow."""
+        """Write to the pipe from now on, also for logging handlers that hold this stream."""
         self._pipe = open(  # noqa: SIM115  # for as long as the process lives
             self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
         )

@@ -203,7 +203,7 @@ class Inbox:
             self._wake_lock.acquire()
 
     def on_change(self, listener: Callable[[], object] | None) -> None:
-        """Call `listener` after each change, in the thread that made it; None removes it."""
+        """Call `listener` after each `put` and after `close`, in the calling thread; None removes it."""
         with self._lock:
             self._listener = listener
 

@@ -1,4 +1,4 @@
-"""One supervised child: assigns tasks to it, follows its reports, checks its health and classifies its exit."""
+"""One supervised child: sends it commands, handles its reports, checks its health and classifies its exit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CLOSE_GRACE_S: Final = 0.2
 READ_INTERVAL_S: Final = 0.001
 MB: Final = 1024 * 1024
 SPLIT_ABOVE_BYTES: Final = MB
-"""Tasks that are larger together are sent in one message each."""
+"""The tasks of a larger chunk are sent in separate messages."""
 
 
 class ChildState(Enum):
@@ -333,6 +333,7 @@ class Child:
             self.start_finished.set()
 
     def _describe_exit(self, status: WaitStatus) -> ChildExit:
+        """Classify the exit and take the remaining tasks out of their chunks."""
         reason = status.cause_of_exit(self._exit_reason, quit_sent=self._state is ChildState.QUIT_SENT)
         begun, unbegun = self.begun, self.unbegun
         for chunk in self.chunks:
@@ -427,8 +428,11 @@ class WaitStatus:
         )
 
     def cause_of_exit(self, exit_reason: ExitReason | None, *, quit_sent: bool) -> ExitReason:
-        """Classify the exit. `exit_reason`, set by `kill`, counts only if the process died of SIGKILL: it may have
-        exited by itself just before the signal."""
+        """Classify the exit.
+
+        `exit_reason`, set by `kill`, counts only if the process died of SIGKILL: it may have exited by itself just
+        before the signal.
+        """
         if exit_reason is not None and self.signal == signal.SIGKILL:
             return exit_reason
         if self.signal is not None:
@@ -459,8 +463,8 @@ class ChildChannel:
     """The worker's end of the socket to a child: sends commands, delivers reports, never blocks.
 
     A malformed frame, or a ProtocolError raised by `on_report`, goes to `on_protocol_error`. Reports are read as they
-    arrive; but while `expects_more()` is true, they are read in batches every millisecond, because one wake-up per
-    report costs more than a very short task.
+    arrive, or in batches every millisecond while `expects_more()` is true, because one wake-up per report costs more
+    than a very short task.
     """
 
     def __init__(
@@ -523,7 +527,7 @@ class ChildChannel:
             self._next_read.cancel()
 
     def _read(self) -> bool:
-        """Read once and deliver; False if nothing was there or the channel is closed."""
+        """Read once and deliver the reports; False if there was no data or reading has stopped."""
         try:
             data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
