@@ -1,4 +1,4 @@
-"""Retry policies, and the decision what follows a failed attempt.
+"""Retry policies, and the decision about what follows a failed attempt.
 
 `decide_retry` decides for every cause and every caller: the worker that stores outcomes, the worker whose child died,
 recovery of dead workers' tasks, and `horsies.testing`.
@@ -141,10 +141,10 @@ _MESSAGES = {
 }
 
 
-def _message(finding: ErrorDetails) -> str:
-    """Prefer the message of our own validators, then the specific ones above, then the general description."""
-    message = finding.get("ctx", {}).get("error") or _MESSAGES.get((str(finding["loc"][0]), finding["type"]))
-    return describe_validation_error(finding) if message is None else str(message)
+def _message(violation: ErrorDetails) -> str:
+    """Return the message of our own validators, else one of `_MESSAGES`, else the general description."""
+    message = violation.get("ctx", {}).get("error") or _MESSAGES.get((str(violation["loc"][0]), violation["type"]))
+    return describe_validation_error(violation) if message is None else str(message)
 
 
 def stored_policy(task_options: Mapping[str, object]) -> RetryPolicy | None:
@@ -282,14 +282,14 @@ SHUTDOWN: Final = Cause(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptState:
-    """The fields of a task's row that decide what follows a failed attempt, and the limit of crashes."""
+    """The fields of a task's row that decide what follows a failed attempt, and the crash limit."""
 
     policy: RetryPolicy | None
     retry_count: int = 0
     crash_count: int = 0
     """Crashes before this attempt."""
     max_crashes: int | None = None
-    """Setting `recovery.max_crashes`; None if the cause is not a crash."""
+    """Setting `recovery.max_crashes`, used only if the cause is a crash; None: no limit."""
     good_until: datetime | None = None
     no_restart: str | None = None
     """Set if the task's workflow was paused or cancelled: it may finish but not start again."""
@@ -323,7 +323,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """It would be retried or requeued, but its workflow was paused or cancelled."""
+    """The task would be retried or requeued, but its workflow was paused or cancelled."""
 
 
 def decide_retry(
