@@ -106,10 +106,10 @@ class FinishedAttempt(NamedTuple):
     error_code: str | None = None
     error_message: str | None = None
     failed_reason: str | None = None
-    """Why it failed for a reason outside the task's code; kept on the task until it completes."""
+    """Set if the reason lies outside the task's code; kept on the task until it completes."""
     retry_delay_s: float | None = None
     is_crash: bool = False
-    """Its process died; the task's crashes are counted."""
+    """Whether its process died, which counts as a crash of the task."""
     final_code: str | None = None
     """The task's error code, if it differs from that of the attempt: POISON_TASK for the last crash."""
     pid: int | None = None
@@ -168,8 +168,10 @@ NO_RESTART_RESULTS = canonical_json(
         for reason in ("paused", "cancelled")
     }
 )
-"""Results, as one JSON object keyed by `no_restart`, of tasks that would be retried or requeued had their workflow not
-been paused or cancelled."""
+"""Results of tasks that are not retried or requeued because their workflow was paused or cancelled.
+
+One JSON object, with the values of `no_restart` as keys.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,8 @@ class ConnectionSpec:
     """Log each statement at DEBUG, without its arguments, which may hold private data."""
     application_name: str = f"horsies {__version__}"
     direct_url: str | None = field(default=None, repr=False)
-    masked_direct_url: str | None = None
     """Address past the pooler; None if it is the same."""
+    masked_direct_url: str | None = None
 
     @property
     def direct(self) -> ConnectionSpec:
@@ -117,7 +117,7 @@ class ConnectionSpec:
 
     @property
     def session_settings(self) -> dict[str, str]:
-        """Settings sent when a direct connection opens. Poolers reject or mix them up, so they get none."""
+        """Settings sent when a direct connection opens; empty for a pooler, which rejects or mixes them up."""
         if self.is_pooled:
             return {}
         # JIT compilation would take longer than our short statements.
@@ -287,7 +287,7 @@ _INFINITY: Final = 2**63
 async def set_datetime_codec(connection: Connection) -> None:
     """Clamp times that Python cannot represent to the nearest one it can.
 
-    For read-only connections: one such row must not make a whole page unreadable. Workers see the stored values.
+    For read-only connections: one such row must not make a whole page unreadable. Others keep the driver's codec.
     """
     for name, encoder, decoder in (
         ("timestamptz", _encode_timestamp, _decode_timestamp),

@@ -36,13 +36,14 @@ SLOW_STATEMENT_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """Size of a pool, how long to wait for a connection, and how long an idle one is kept."""
+    """Size of a pool, how long to wait for a connection, and how long idle ones above `min_size` are kept."""
 
     min_size: int = 0
     max_size: int = 15
     acquire_timeout_s: float = 30.0
     idle_s: float = 1800.0
     check_idle: bool = True
+    """Whether to check a connection that was idle for `CHECK_AFTER_IDLE_S` before it is used."""
     setting_name: str = "broker.pool_size"
     """The setting to name in errors about an exhausted pool."""
 
@@ -86,8 +87,8 @@ class Database(Executor):
         self.connection_spec = connection_spec
         self._pool_settings = pool_settings or PoolSettings()
         self._pool = ConnectionPool(connection_spec, self._pool_settings)
-        # Behind a pooler and for read-only access, session settings are applied per transaction (`begin_sql`), so even
-        # a single statement needs one.
+        # `begin_sql` sets the session settings behind a pooler, and READ ONLY for read-only access, so even a single
+        # statement needs a transaction.
         self._needs_transaction = connection_spec.is_pooled or connection_spec.read_only
 
     async def __aenter__(self) -> Self:
@@ -206,7 +207,7 @@ async def _roll_back(connection: Connection) -> None:
 
 
 async def _try_execute(connection: Connection, sql: str) -> bool:
-    """Run a statement and return whether it succeeded; never raises a driver error. Drops the connection otherwise."""
+    """Run a statement and return whether it succeeded; drops the connection instead of raising a driver error."""
     try:
         await connection.execute(sql, timeout=CHECK_TIMEOUT_S)
     except DRIVER_ERRORS:

@@ -4,8 +4,8 @@ In a file each statement follows a `-- name: complete` line. Its dataclass has o
 the type of the rows: `Query[TaskInfo]` yields `TaskInfo` values, `Query[UUID]` the single column of each row,
 `Query[None]` nothing. If file and dataclass do not have the same names, the import fails.
 
-What several statements share is in `fragments.sql`, each part after a line like `-- fragment: insert_outbox(source)`.
-The call `{{ insert_outbox(ended) }}` in a statement is replaced by that part with `ended` in place of `{{ source }}`.
+Parts that several statements share are in `fragments.sql`, each after a line like `-- fragment: insert_outbox(source)`.
+The call `{{ insert_outbox(ended) }}` in a statement is replaced by that part, with `ended` in place of `{{ source }}`.
 """
 
 from __future__ import annotations

@@ -67,9 +67,10 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """Current state of a task for which a heartbeat was sent. The heartbeat was stored only if `is_held`.
+    """Current state of a task for which a heartbeat was sent.
 
-    `status` is None if the task was deleted; `error_code` is set once it has ended.
+    The heartbeat was stored only if the claim was still valid (`is_held`). `status` is None if the task was deleted;
+    `error_code` is set once it has ended.
     """
 
     id: UUID

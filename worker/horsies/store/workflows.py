@@ -179,7 +179,7 @@ class StuckRun:
 
     workflow_id: UUID | None
     case: str
-    """How it was found: one of the cases listed at `stuck_runs`."""
+    """How it was found: one of the cases of the statements `stuck_runs` and `orphaned_tasks`."""
     task_id: UUID | None = None
     """The orphan."""
 
@@ -311,7 +311,7 @@ class WorkflowStore:
         return await self.executor.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
 
     async def update_nodes(self, updates: NodeUpdates, *, outbox_ids: Collection[UUID]) -> None:
-        """Update nodes and delete the outbox entries that are settled by it."""
+        """Update nodes and delete the outbox entries that led to the update."""
         columns = (updates.ids, updates.statuses, updates.errors, updates.task_ids)
         await self.executor.execute(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
 
