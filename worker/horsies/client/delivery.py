@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from horsies.client.broker import BrokerSession, PostgresBroker
 
 RESEND_PAUSES_S = (0.2, 0.4, 0.8)
-"""Pauses before each resend, if the app enables resends."""
+"""The pause before each resend, if the app enables resends."""
 STATEMENT_TIMEOUT = "57014"
 """SQLSTATE query_canceled: what the server reports when statement_timeout expires."""
 
@@ -166,7 +166,7 @@ class BrokerDelivery:
                 async with self._savepoint(session, connection) as transaction:
                     await insert(transaction)
         except HorsiesError as error:
-            # The ids are unique to this bulk send: if they exist, an earlier attempt committed and its answer was lost.
+            # The ids are unique to this bulk send: if they exist, an earlier try was committed and its answer was lost.
             if not (isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION):
                 return Err(_bulk_failed(error, bulk.task_ids[0], progress))
         return Ok([TaskHandle(task_id, self._results) for task_id in bulk.task_ids])
@@ -179,12 +179,12 @@ class BrokerDelivery:
 
 @dataclass(slots=True)
 class BulkProgress:
-    """What is known about a bulk send whose attempts have failed."""
+    """What is known about a bulk send that has failed, over all its tries."""
 
     is_started: bool = False
     """Whether a statement may have reached the server; until then, nothing can be stored."""
     may_be_stored: bool = False
-    """Whether the answer to a commit was lost. Stays True: a later attempt does not reveal what happened to it."""
+    """Whether the answer to a commit was lost. Stays True: a later try does not reveal what happened to it."""
 
 
 # NOTIFY coalescing
@@ -243,7 +243,7 @@ class NotifyCoalescer:
         burst = self._bursts[payload.queue_name]
         burst.add(self._clock())
         notify = Notify.NEVER if burst.length > BURST_LENGTH else Notify.UNLESS_CONTENDED
-        is_deferred = notify is Notify.NEVER  # after an error too: the task may have been stored before it
+        is_deferred = notify is Notify.NEVER  # also used if `enqueue` raises: the task may be stored nevertheless
         try:
             enqueued = await self._tasks.enqueue(payload, notify=notify, timeout_s=timeout_s)
             is_deferred = not enqueued.is_notified

@@ -191,7 +191,7 @@ class SendTemplate:
         )
 
     def _enqueue_sha(self, sent_at: str, args: str, kwargs: str) -> str:
-        """Equal for a resend under the same id, different for any other send."""
+        """Equal for an unchanged resend; compared only with the task stored under the same id."""
         before_kwargs, after_kwargs = self._shared_json
         document = f'{{"args":{args}{before_kwargs}{kwargs}{after_kwargs}"{sent_at}"}}'
         return sha256(document.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The decorated task: call it in this process, send it to the queue, or make it a workflow node; and the sent task."""
+"""Decorated tasks, to call in this process, send to a queue or use as workflow nodes; and handles of sent tasks."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ class SendSuppression:
 
 
 _IMPORTS_IN_PROGRESS: list[object] = []
-"""One entry for each `sends_suppressed` block of the process: code that is imported may send from other threads."""
+"""One entry for each active `sends_suppressed` block; global, because imported code may send from other threads."""
 
 
 @contextmanager
