@@ -1,4 +1,4 @@
-"""Run due tasks of a database in this process, for tests of what is really stored.
+"""Run due tasks of a database in this process, for tests that use a real database.
 
 Each task is claimed, executed and finished by the same code as in a worker, only one at a time and without children.
 """
@@ -39,7 +39,7 @@ def drain(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | Non
 
 
 async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | None = None) -> int:
-    """Like `drain`, on the running event loop. Finally expires tasks past their `good_until`.
+    """Like `drain`, on the running event loop. When no task is due, expires tasks past their `good_until`.
 
     Tasks sent meanwhile are run too, and workflow runs are advanced to their end. Tasks due later, such as retries with
     a delay, are left. Task timeouts are not enforced.
@@ -87,7 +87,9 @@ class Drainer:
                 raise
             stored = await self._claims.finish([refused_attempt(task.claim, error, pid=None)])
         if not stored:
-            logger.warning("claim lost while the task was running, outcome discarded", extra={"task_id": task.key[0]})
+            logger.warning(
+                "claim lost while the task was running, outcome discarded", extra={"task_id": task.key.task_id}
+            )
         return True
 
     async def _start_next(self) -> InFlightTask | None:
