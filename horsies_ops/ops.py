@@ -41,12 +41,13 @@ if TYPE_CHECKING:
 class Ops:
     """The reads and actions of an operator on one database.
 
-    Each method is a function of the module of its topic, where its first parameter is the `Ops` it is called on.
+    The methods are functions, defined in the module of their topic; their first parameter is the `Ops`.
 
     Rows are frozen values, durations are `timedelta`; failures raise `HorsiesError`. Actions select tasks by ids or by
     a filter. Only tasks still in the state they were planned in are changed; the report counts them and lists the
-    skipped ones with the reason. Every action has one audit entry, also a dry run. On a read-only connection every
-    action raises `Refused`.
+    skipped ones with the reason. Every action has one audit entry, even a dry run; only a sweep that is a dry run or
+    finds nothing to do has none. On a read-only connection every action raises `Refused`, except dry runs of `sweep`
+    and `cleanup`.
     """
 
     reader: Database
@@ -54,7 +55,7 @@ class Ops:
     session: OperatorSession
     """Pool for writes, and the operator who acts."""
     direct_spec: ConnectionSpec
-    """For LISTEN, which bypasses a pooler."""
+    """Connects to the server and not to a pooler, for LISTEN."""
     settings: AppConfig
     """The settings of this process; those of live workers take precedence for recovery."""
 
@@ -163,7 +164,7 @@ async def open_ops(
         )
         pool_settings = PoolSettings() if connections is None else PoolSettings(max_size=connections)
         async with Database(spec, pool_settings) as database, Database(read_spec, pool_settings) as reader:
-            # With `read_only` even a write by mistake goes to the pool whose transactions are READ ONLY.
+            # With `read_only`, even a write that no check refuses goes to the pool with READ ONLY transactions.
             writer = reader if read_only else database
             yield Ops(
                 reader=reader,

@@ -1,1 +1,1 @@
-"""What operators do: choose tasks, see what would become of them, then do it, in batches and on record."""
+"""Operator actions: select tasks, preview the effect, apply it in batches and record it in the audit log."""

@@ -121,7 +121,7 @@ class Selector:
     """The tasks of an action: given ids, or all that match a filter at one instant of the database clock.
 
     An empty filter would select the whole table and is refused. `as_of` excludes tasks that were sent or finished
-    later. A plan sets it, and `last_id` to the newest task it found, so that later tasks are never included.
+    later. A plan sets it, and sets `last_id` to the newest task it found; the audit entry has both.
     """
 
     ids: tuple[UUID, ...] | None = None

@@ -1,4 +1,4 @@
-"""`OperatorSession`: who changes which database. Every action writes through it and has one audit entry."""
+"""`OperatorSession`: the database that actions write to, and the operator that their audit entries name."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def cancel_workflow(
 
 
 async def retry_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-    """Run the failed nodes of a finished run again; the report has their number in `retried_nodes`."""
+    """Run the failed and skipped nodes of a finished run again; the report has their number in `retried_nodes`."""
     return await _change_run(ops.session, RETRY_WORKFLOW, workflow_id, reason, control.retry_failed)
 
 

@@ -1,1 +1,1 @@
-"""Everything operators look at: SELECTs only, in read-only transactions, as frozen rows."""
+"""Reads of the toolkit: SELECT statements in read-only transactions, returned as frozen rows."""

@@ -58,7 +58,7 @@ async def read_increments(
 ) -> CounterIncrements:
     """Return what happened since the `until` of the previous call; without `since`, only an `until` to start from.
 
-    No row is counted twice, and none is missed that one of our transactions committed late.
+    Counts no row twice and misses none, even if one of our transactions commits late.
     """
 
     async def read(transaction: Transaction) -> CounterIncrements:

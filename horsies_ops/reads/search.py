@@ -63,7 +63,7 @@ class Count:
 
     number: int
     is_estimate: bool = False
-    """From the planner's statistics; a few per cent off at best."""
+    """From the planner's statistics; usually a few per cent off, more after large changes."""
     is_capped: bool = False
     """Counting stopped at this number; there may be more."""
 
