@@ -224,7 +224,7 @@ def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | Non
 
 
 def outage_grace_finding(fleet: Fleet) -> Finding:
-    """Warn only if the grace period applies to every live worker, so that nothing is recovered."""
+    """Warn only if outage grace applies to every live worker, so that nothing is recovered."""
     if not fleet.live:
         return skip("no live worker")
     ends = [
@@ -235,7 +235,7 @@ def outage_grace_finding(fleet: Fleet) -> Finding:
     if len(ends) < len(fleet.live):
         return ok(f"{len(fleet.live) - len(ends)} of {len(fleet.live)} live workers make recovery decisions")
     # The earliest end: from then on one worker recovers tasks again.
-    detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
+    detail = f"outage grace until {min(ends):%H:%M:%S}Z (normal after a restart)"
     return warn(detail, hint="no action needed; horsies sweep --force ignores it")
 
 

@@ -21,7 +21,7 @@ class Finding:
     """Result of one check, and how to fix what it found."""
 
     name: str = ""
-    """Name of the check; the rules leave it empty."""
+    """Name of the check; rules leave it empty and `diagnose` sets it."""
     status: CheckStatus
     detail: str
     hint: str | None = None
