@@ -91,7 +91,7 @@ class GlobalOptions:
     """Name of the running command. Not an option; the default log level depends on it."""
 
     def merged_over(self, outer: GlobalOptions | None) -> GlobalOptions:
-        """Return these options, and those given before the command's name for all that are not set."""
+        """Return these options; `outer`, given before the command's name, provides those that are not set."""
         if outer is None:
             return self
         # The default of every option is falsy, so a truthy value was given.

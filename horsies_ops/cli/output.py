@@ -67,7 +67,7 @@ def show_rows(
     empty: str | None = None,
     **more: object,
 ) -> None:
-    """Print rows as a table or, with `json`, as a document with the rows under `noun` and what is in `more`.
+    """Print rows as a table or, with `json`, as a document with the rows under `noun` and the fields in `more`.
 
     Without rows, `empty` is printed [default: "no" and the noun].
     """
@@ -173,7 +173,7 @@ def row_document(row: Any, **names: str | None) -> dict[str, Any]:
 
 
 def format_value(value: object) -> str:
-    """Format any value for text output: a text as it is, anything else as JSON."""
+    """Format any value for text output: a string as it is, anything else as JSON."""
     plain = to_json(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 

@@ -143,7 +143,10 @@ def _print_report(options: GlobalOptions, plan: Plan, report: ActionReport) -> N
 
 
 def _exit_code(plan: Plan, report: ActionReport, *, has_exit_code: bool) -> ExitCode:
-    """Return 5 if no task has one of the ids, 6 if none could be changed, 3 for a dry run that found work."""
+    """Return 5 if no task has one of the ids, 6 if none could be changed, 3 for a dry run that found work.
+
+    For 5 and 6 it also prints the error.
+    """
     if plan.selector.ids is not None and not plan.matched:
         return _print_failure(NotFound("no task with these ids", hint="horsies task list --full shows full ids"))
     if report.is_dry_run:

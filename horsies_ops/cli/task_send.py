@@ -32,8 +32,8 @@ def task_to_send(
     has_app = locator is not None or load_and_export_settings(options).locator is not None
     if not has_app:
         options.print_message("no app given or configured: name, arguments and queue are stored without validation")
-    with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
-        app = load_app(options, locator) if has_app else Horsies()  # without tasks; it has the settings to send with
+    with redirect_stdout(sys.stderr):  # what user modules print on import must not mix with our data
+        app = load_app(options, locator) if has_app else Horsies()  # an app without tasks has the settings to send with
     try:
         if not has_app:
             queue_name = app.validate_queue_name(None) if queue is None else queue
@@ -71,7 +71,7 @@ def send_or_raise(
     error = sent.error
     if isinstance(error.exception, HorsiesError):
         raise error.exception  # it has an exit code and hint of its own
-    code = cast("BrokerErrorCode", error.code)  # the code of the send error is shown in its place
+    code = cast("BrokerErrorCode", error.code)  # a TaskSendErrorCode, which is only printed
     raise HorsiesError(error.message, code=code, hint=_parameter_hint(task, kwargs))
 
 

@@ -54,7 +54,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widths:
-    """TableColumn widths of a task list; None means unlimited."""
+    """Column widths of a task list; None means unlimited."""
 
     has_full_ids: bool
     name: int | None = None

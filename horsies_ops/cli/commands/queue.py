@@ -54,7 +54,7 @@ def _parse_queue_name(text: str) -> str:
 QueueArgument = Annotated[str, typer.Argument(parser=_parse_queue_name, metavar="QUEUE", help="Name of the queue.")]
 
 
-def _change_queue(verb: str, *, changed: str, unchanged: str) -> Callable[..., None]:
+def _command(verb: str, *, changed: str, unchanged: str) -> Callable[..., None]:
     """Return the command that pauses or resumes a queue."""
 
     def command(
@@ -86,11 +86,9 @@ def _change_queue(verb: str, *, changed: str, unchanged: str) -> Callable[..., N
 
 
 app.command("pause", help="Stop claiming tasks from a queue; running tasks continue.")(
-    _change_queue("pause", changed="paused", unchanged="was paused already")
+    _command("pause", changed="paused", unchanged="was paused already")
 )
-app.command("resume", help="Resume a paused queue.")(
-    _change_queue("resume", changed="resumed", unchanged="was not paused")
-)
+app.command("resume", help="Resume a paused queue.")(_command("resume", changed="resumed", unchanged="was not paused"))
 
 
 def _read_queues(options: GlobalOptions) -> Sequence[QueueRow]:

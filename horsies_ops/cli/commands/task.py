@@ -1,4 +1,4 @@
-"""`horsies task`: list, show and send tasks. Actions on tasks are in `task_actions`, sending in `task_send`."""
+"""`horsies task`: list, show and send tasks. The commands of actions on tasks are in `task_actions`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = group("task")
 
-DEFAULT_WAIT: Any = "30s"  # a text, because typer parses defaults too and shows them in the help
+DEFAULT_WAIT: Any = "30s"  # a string: typer parses defaults like arguments, and shows them in the help
 
 
 @app.command("list")

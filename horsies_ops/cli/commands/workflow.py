@@ -217,7 +217,7 @@ def _report_document(report: ActionReport, refused: HorsiesError | None) -> dict
 
 
 def refusal_error(action: str, run_id: UUID, run: WorkflowBase | None) -> HorsiesError:
-    """Return the error of an action that changed nothing, given the run's current state; None if it does not exist."""
+    """Return the error of an action that changed nothing; `run` is the current state, None if there is no such run."""
     if run is None:
         return NotFound(f"no run {run_id}", hint="horsies workflow list shows all runs")
     status = WorkflowStatus(run.status)
