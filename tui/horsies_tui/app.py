@@ -225,7 +225,7 @@ class HorsiesApp(App[None]):
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's signature
         """The current screen's actions, global actions, named filters and themes."""
         for action in (*actions_in(self.scope), *actions_in(SharedScope.APP)):
             owner = self if SharedScope.APP in action.scopes else self.screen

@@ -1,7 +1,7 @@
 """The table of actions: key bindings, footer, help, palette, `[tui.keys]` and the read-only rule all come from it.
 
-`view.sort` is implemented by the method `action_view_sort` of the screen, list or app whose scope it names. Actions
-that share a method pass it an argument: `op.fail` calls `action_op("fail")`, `go.queues` calls `action_go("queues")`.
+`view.sort` is implemented by the method `action_view_sort` of each screen, list or app in its scopes. Actions that
+share a method pass it an argument: `op.fail` calls `action_op("fail")`, `go.queues` calls `action_go("queues")`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def scope_title(scope: KeyScope) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAction:
-    """An action and its keys. A key has the same meaning in every scope."""
+    """An action and its keys, which are the same in all of its scopes."""
 
     id: str
     keys: tuple[str, ...]

@@ -143,7 +143,7 @@ async def test_incompatible_schema_is_refused_until_manual_retry() -> None:
 def test_header_shows_connection_status() -> None:
     lost = ConnectionStatus(state=ConnectionState.LIVE).after_failure("gone", NOON)
     assert connection_text(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
-    retrying = lost.after_failure("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
+    retrying = lost.after_failure("gone", NOON, failed_tries=2, retry_in=timedelta(seconds=0.5))
     assert connection_text(retrying, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
     assert connection_text(ConnectionStatus(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
     assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"

@@ -68,14 +68,14 @@ class ConnectionStatus:
         return self.is_up and self.latency is not None and self.latency > SLOW_LATENCY
 
     def after_failure(
-        self, reason: str, now: datetime, *, attempt: int = 0, retry_in: timedelta | None = None
+        self, reason: str, now: datetime, *, failed_tries: int = 0, retry_in: timedelta | None = None
     ) -> ConnectionStatus:
         """The status after another failure; `lost_since` stays that of the first."""
         return ConnectionStatus(
             state=ConnectionState.LOST,
             reason=reason,
             lost_since=self.lost_since if self.state is ConnectionState.LOST else now,
-            failed_tries=attempt,
+            failed_tries=failed_tries,
             retry_in=retry_in,
         )
 
@@ -142,13 +142,13 @@ class Session:
         retry_in = timedelta(seconds=wait_s)
         now = self._clock.now()
         self._set_connection(
-            self.connection.after_failure(error.message, now, attempt=self._failed_tries, retry_in=retry_in)
+            self.connection.after_failure(error.message, now, failed_tries=self._failed_tries, retry_in=retry_in)
         )
         return wait_s
 
     def _mark_lost(self, reason: str) -> None:
-        """Set the status to LOST and reconnect at once."""
-        self._set_connection(self.connection.after_failure(reason, self._clock.now(), attempt=self._failed_tries))
+        """Set the status to LOST and measure again at once, which shows whether the database is reachable."""
+        self._set_connection(self.connection.after_failure(reason, self._clock.now(), failed_tries=self._failed_tries))
         self.retry_now()
 
     async def _run_connected(self, source: DataSource) -> None:

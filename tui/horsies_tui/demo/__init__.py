@@ -1,7 +1,7 @@
 """The demo system of `horsies tui --demo`, for a first look, screenshots and tests without a database.
 
 It simulates what an operator meets: busy queues, bursts, failures, a lost worker with its tasks. Actions take effect.
-The same seed and clock give the same system.
+The random seed is fixed, so the same clock gives the same system.
 """
 
 from __future__ import annotations

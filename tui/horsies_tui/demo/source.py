@@ -94,7 +94,7 @@ _RUN_CHANGES: Final[Mapping[str, tuple[Sequence[str], WorkflowStatus, Mapping[st
         dict.fromkeys(_FAILED_OR_SKIPPED, WorkflowTaskStatus.PENDING),
     ),
 }
-"""The statuses of runs that an action changes, their new status, and the new status of nodes by the old one."""
+"""By action: the statuses of runs it applies to, their new status, and the new status of nodes by their old one."""
 _WITHOUT_OWNER: Final = dict.fromkeys(("claimed_at", "started_at", "last_heartbeat_at", "worker_id"))
 _WITHOUT_TASK: Final = dict.fromkeys(("task_id", "started_at", "completed_at", "error_code", "error_message"))
 

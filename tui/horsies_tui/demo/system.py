@@ -270,7 +270,7 @@ class DemoSystem:
                     finished = replace(run, status=outcome.status, completed_at=self.now(), error_code=code)
                     self.runs[run.id] = finished
                 case _:
-                    pass  # steps of finished tasks and of pauses: `_updated_node` did the former, there are no latter
+                    pass  # `_updated_node` has applied finished tasks already, and no failure pauses a demo run
         self.nodes[run.id] = tuple(nodes)
 
     def _updated_node(self, node: NodeRow) -> NodeRow:

@@ -55,7 +55,7 @@ class ProposalReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What the operator confirmed a proposal with."""
+    """The operator's consent to apply a proposal: the reason, and how to show progress and stop."""
 
     reason: str | None
     progress: Callable[[ActionProgress], None]

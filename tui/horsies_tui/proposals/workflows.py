@@ -115,7 +115,7 @@ _RUN_ACTIONS: Final = {
 
 
 async def propose_run_action(source: DataSource, verb: str, workflow_id: UUID) -> Proposal:
-    """Retry (`requeue`), cancel, kill, or pause a run; `pause` resumes a paused one."""
+    """The proposal of an action on a run: `requeue` retries it, `pause` also resumes, `kill` cancels and kills."""
     detail = await source.workflow(workflow_id)
     is_paused = detail is not None and detail.run.status == WorkflowStatus.PAUSED
     action = _RUN_ACTIONS[{"requeue": "retry", "pause": "resume" if is_paused else "pause"}.get(verb, verb)]
@@ -165,8 +165,8 @@ def _node_lines(detail: WorkflowDetail, action: RunAction, refusal: str | None) 
 
 
 def _run_warnings(detail: WorkflowDetail, action: RunAction) -> tuple[str, ...]:
-    children = len(detail.sub_workflows)
-    warnings = [f"also applies to {plural(children, 'sub-workflow run')}"] if children else []
+    sub_runs = len(detail.sub_workflows)
+    warnings = [f"also applies to {plural(sub_runs, 'sub-workflow run')}"] if sub_runs else []
     if action.warning and detail.counts.get(WorkflowTaskStatus.FAILED):
         warnings.append(action.warning)
     return tuple(warnings)
@@ -184,7 +184,7 @@ def _run_report(action: RunAction, report: ActionReport) -> ProposalReport:
 
 
 async def propose_queue_pause_toggle(source: DataSource, name: str, now: datetime) -> Proposal:
-    """Resume a paused queue, pause any other."""
+    """The proposal to resume a paused queue, or to pause any other."""
     # Read again: another operator may have paused or resumed it since the screen was drawn.
     queue = next((row for row in await source.list_queues() if row.name == name), None)
     is_paused = queue is not None and queue.is_paused

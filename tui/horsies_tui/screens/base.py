@@ -44,7 +44,7 @@ class MainScreen(Screen[None]):
     """
 
     scope: ClassVar[KeyScope]
-    """Whose keys it has."""
+    """The scope of its keys."""
     filter_bar: FilterBar[Any]
     """Set by screens with the action `filter.edit`."""
     proposals: ProposalRunner

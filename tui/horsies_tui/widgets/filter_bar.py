@@ -53,7 +53,7 @@ TASK_FILTER: Final = FilterSyntax(
         *("age<", "age>", "wait>", "run>", "hb>", "att>=", "due:later"),
     ),
 )
-"""`status:failed queue:mail`."""
+"""Filters of tasks, such as `status:failed queue:mail`."""
 
 RUN_FILTER: Final = FilterSyntax[WorkflowFilter](
     parse=parse_workflow_filter,
@@ -62,7 +62,7 @@ RUN_FILTER: Final = FilterSyntax[WorkflowFilter](
     keys=tuple(f"{key}:" for key in WORKFLOW_FILTER_KEYS),
     values={"status": [status.lower() for status in WorkflowStatus], "sub": ["yes"]},
 )
-"""`status:running,failed`."""
+"""Filters of workflow runs, such as `status:running,failed`."""
 
 SEARCH_TEXT: Final = FilterSyntax[str](parse=lambda text: text.strip().lower(), format=str, default="")
 
@@ -71,7 +71,7 @@ class FilterBar(Horizontal, Generic[F]):
     """`Filter ▸ status:failed queue:mail    58 match`."""
 
     class Changed(Message):
-        """`filter` is another one."""
+        """`filter` has changed."""
 
     class Exited(Message):
         """The user finished typing; the list can have the focus again."""
@@ -82,7 +82,7 @@ class FilterBar(Horizontal, Generic[F]):
         self.suggester = FilterSuggester(syntax.keys, syntax.values)
         self._syntax = syntax
         self._prompt = f" {title} {prompt} "
-        self._pause: Timer | None = None
+        self._typing_timer: Timer | None = None
         self._shown_status = ""
         self._status = ""
 
@@ -143,9 +143,9 @@ class FilterBar(Horizontal, Generic[F]):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         # Each key restarts the timer, so that typing a word causes one query.
-        if self._pause is not None:
-            self._pause.stop()
-        self._pause = self.set_timer(TYPING_PAUSE_S, self._apply_input)
+        if self._typing_timer is not None:
+            self._typing_timer.stop()
+        self._typing_timer = self.set_timer(TYPING_PAUSE_S, self._apply_input)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -174,7 +174,7 @@ class FilterBar(Horizontal, Generic[F]):
 
 
 class SearchBar(FilterBar[str]):
-    """Plain text search in lists and pages, in lower case; hidden while it is not used."""
+    """Plain text search in lists and pages; `filter` is in lower case. Hidden while it is not used."""
 
     def __init__(self, *, prompt: str, title: str = "Filter") -> None:
         super().__init__(SEARCH_TEXT, prompt=prompt, title=title)

@@ -93,7 +93,7 @@ class Pane(Static):
         self.border_title = safe(self._title, cells=max(self.size.width - 4, MIN_TITLE_WIDTH))
 
     def _paint(self) -> None:
-        # A new layout of the screen costs as much as drawing a list.
+        # Without `layout` if the size does not depend on the text: a layout costs as much as drawing a list.
         self.update(self._shown, layout=self.styles.auto_dimensions)
 
 
