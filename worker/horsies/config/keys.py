@@ -96,7 +96,7 @@ class SettingKey:
         return self.field.get_default(call_default_factory=True)
 
     def parse_text(self, text: str) -> Any:
-        """Parse a variable or option; invalid text is returned unchanged, and the model rejects it."""
+        """Parse an environment variable or option; invalid text is returned as it is, for the model to reject."""
         member = union_members(self.field.annotation)[0]
         kind = get_origin(member) or member
         if kind is bool:  # before int, of which bool is a subclass
@@ -154,7 +154,7 @@ def look_up(path: KeyPath) -> SettingKey | Fault:
     section, name = path[0], path[-1]
     pattern = QUEUE_SECTION if section == "queues" else section
     key = KEYS.get(f"{pattern}.{name}")
-    # The depth too: `queues.priority` would otherwise match the pattern `queues.NAME.priority`.
+    # Compare the depth too: `queues.priority` would otherwise match the pattern `queues.NAME.priority`.
     if key is not None and len(path) == pattern.count(".") + 2:
         return key
     return _find_moved_key(path) or _unknown_key_fault(path, pattern)

@@ -81,7 +81,7 @@ def load_settings(
     """Load the settings; raises all errors together.
 
     Precedence: defaults < discovered file < code < explicit file < environment < options. A file is explicit if
-    `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the folder or a parent.
+    `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the working folder or a parent.
     """
     explicit, folder = config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder()
     path = folder / Path(explicit).expanduser() if explicit else find_config_file(folder)

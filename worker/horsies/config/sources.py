@@ -81,7 +81,8 @@ _MODE = ("app", "queue_mode")
 class GivenSettings:
     """The settings of all sources, by their path in the models, and the errors for unknown keys.
 
-    Sources may be added in any order: of each setting, the value with the highest precedence is kept.
+    Of each setting the value with the highest precedence is kept, so sources may be added in any order. Only the
+    environment comes after files and code: it needs the names of their queues.
     """
 
     values: dict[KeyPath, SettingValue] = field(default_factory=dict["KeyPath", SettingValue])

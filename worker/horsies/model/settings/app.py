@@ -173,7 +173,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locator:
-    """The location of an app: a dotted module or a file, and optionally its name there."""
+    """The location of an app: a dotted module or a file, and optionally the name of its variable there."""
 
     module: str
     attribute: str | None

@@ -61,7 +61,7 @@ class Fault:
 
     @classmethod
     def between(cls, *names: str, text: str, code: ErrorCode | None = None, hint: str | None = None) -> Fault:
-        """A contradiction between settings, given as dotted names; it is reported for the first one."""
+        """Return the fault of settings that contradict each other, as dotted names; it is reported for the first."""
         paths = tuple(tuple(name.split(".")) for name in names)
         return cls(path=paths[0], text=text, code=code, hint=hint, involved=paths)
 
