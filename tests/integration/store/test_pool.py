@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from horsies.store import database
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import ConnectionPool, PoolSettings
 
@@ -124,3 +125,17 @@ async def test_connection_in_use_at_close_is_closed_on_release(pool: ConnectionP
     assert not in_use.is_closed()
     pool.release(in_use)
     assert in_use.is_closed()
+
+
+async def test_connection_is_closed_if_its_check_is_cancelled(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CHECK_AFTER_IDLE_S", 0)
+    connection = await pool.acquire()
+    pool.release(connection)
+    acquiring = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)  # the check is on its way
+    acquiring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acquiring
+    assert connection.is_closed()

@@ -155,7 +155,11 @@ class ConnectionSpec:
                 statement_cache_size=0 if self.is_pooled else 100,
             )
             if self.read_only:
-                await set_datetime_codec(connection)
+                try:
+                    await set_datetime_codec(connection)
+                except BaseException:  # the caller does not have the connection yet
+                    connection.terminate()
+                    raise
         if self.keepalive is not None:
             connection.keep_alive(self.keepalive)
         if self.echo or _statement_logger.level == logging.DEBUG:

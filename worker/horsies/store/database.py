@@ -315,8 +315,12 @@ class ConnectionPool:
             if connection.is_closed():
                 continue
             is_fresh = time.monotonic() - idle_since < CHECK_AFTER_IDLE_S
-            if is_fresh or not self._settings.check_idle or await _try_execute(connection, "SELECT 1"):
-                return connection
+            try:
+                if is_fresh or not self._settings.check_idle or await _try_execute(connection, "SELECT 1"):
+                    return connection
+            except BaseException:  # cancelled during the check: no one else knows this connection any more
+                connection.terminate()
+                raise
         return None
 
     def _start_idle_timer(self) -> None:
