@@ -235,7 +235,7 @@ def outage_grace_finding(fleet: Fleet) -> Finding:
     if len(ends) < len(fleet.live):
         return ok(f"{len(fleet.live) - len(ends)} of {len(fleet.live)} live workers make recovery decisions")
     # The earliest end: from then on one worker recovers tasks again.
-    detail = f"outage grace until {min(ends):%H:%M:%S}Z (normal after a restart)"
+    detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
     return warn(detail, hint="no action needed; horsies sweep --force ignores it")
 
 
