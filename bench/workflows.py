@@ -16,9 +16,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from uuid_utils.compat import uuid7
 
-from bench.draining import NOTIFY_WORKERS, PAUSE_QUEUE, RESUME_QUEUE, drain, worker
+from bench.draining import NOTIFY_WORKERS, PAUSE_QUEUE, RESUME_QUEUE, CpuTimes, drain, worker
 from bench.machine import load
 from bench.server import clear, connect, create_tables, durable_server, require_durable
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
@@ -47,21 +48,25 @@ def fan_out(width: int) -> list[Sequence[int]]:
     return [(), *([(0,)] * width), range(1, width + 1)]
 
 
-async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]]) -> float:
-    """Return nodes per second, from resuming the queue until the last run has finished."""
+async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]], tree: psutil.Process) -> tuple[float, str]:
+    """Return nodes per second, from resuming the queue until the last run has finished, and the CPU time per node."""
+    nodes = runs * len(dependencies)
     async with connect(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
+        own_backend_pid = await connection.fetchval("SELECT pg_backend_pid()")
         await connection.execute(PAUSE_QUEUE)
         for _ in range(runs):
             await start_run(database, plan(dependencies), uuid7())
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
+        before = CpuTimes.of(tree, own_backend_pid)
         started = time.perf_counter()
         await connection.execute(NOTIFY_WORKERS)
         while await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
+        cpu = CpuTimes.of(tree, own_backend_pid).per_task(before, nodes)
         await connection.execute(DELETE_RUNS)
-    return runs * len(dependencies) / elapsed_s
+    return nodes / elapsed_s, cpu
 
 
 async def measure(url: str, *, rounds: int, runs: int, width: int) -> None:
@@ -71,16 +76,16 @@ async def measure(url: str, *, rounds: int, runs: int, width: int) -> None:
     ratios: list[float] = []
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
-        async with worker(url, runs_file):
-            await drain(url, runs_file, 500)  # warm-up
+        async with worker(url, runs_file) as tree:
+            await drain(url, runs_file, 500, tree)  # warm-up
             for number in range(rounds):
                 await clear(url)
-                plain = await drain(url, runs_file, runs * len(DIAMONDS))
+                plain, _ = await drain(url, runs_file, runs * len(DIAMONDS), tree)
                 await clear(url)
-                nodes = await run(url, runs, DIAMONDS)
+                nodes, cpu = await run(url, runs, DIAMONDS, tree)
                 ratios.append(nodes / plain)
-                compared = f"plain {plain:,.0f} tasks/s, runs {nodes:,.0f} nodes/s, {nodes / plain:.2f} x"
-                fanned_out = await run(url, 1, fan_out(width))
+                compared = f"plain {plain:,.0f} tasks/s, runs {nodes:,.0f} nodes/s, {nodes / plain:.2f} x, {cpu}"
+                fanned_out, _ = await run(url, 1, fan_out(width), tree)
                 print(f"round {number + 1}: {compared}; 1 to {width} to 1: {fanned_out:,.0f} nodes/s")
     ratio = statistics.median(ratios)
     print(f"workflows: {ratio:.2f} x plain tasks (median of {rounds}), load {load_before} to {load()}")

@@ -66,6 +66,14 @@ def test_screens_benchmark_prints_every_figure() -> None:
         assert figure in result.stdout
 
 
+def test_workflow_benchmark_prints_nodes_and_cpu_time() -> None:
+    command = [sys.executable, "-m", "bench.workflows", "--small"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for figure in ("CPU per task", "x plain tasks (median of 1)"):
+        assert figure in result.stdout
+
+
 def test_recovery_benchmark_measures_a_pass_and_a_dry_run() -> None:
     command = [sys.executable, "-m", "bench.recovery", "--small"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
