@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from horsies import BrokerErrorCode, Horsies, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
+from horsies.client.waiter import BatchReader
 from tests.support.store import finish_tasks, make_app
 
 # Shorter than the poll interval: a result within this time came by notification.
@@ -92,6 +93,86 @@ async def test_poll_finds_a_result_without_notification(
     await finish_tasks(connection, [handle.task_id], notify=False)
     async with asyncio.timeout(PROMPT_S):
         assert (await waiting).ok_value == 10
+
+
+@pytest.fixture
+def short_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll soon after the listener starts."""
+    monkeypatch.setattr("horsies.client.waiter.POLL_S", 0.2)
+    monkeypatch.setattr("horsies.client.waiter.POLL_NOT_LISTENING_S", 0.2)
+
+
+@pytest.fixture
+async def listening_app(app: Horsies, connection: asyncpg.Connection[Any]) -> Horsies:
+    """An app whose listener is active, so that the ends of its next sends are notified."""
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    waiting = asyncio.create_task(handle.get_async())
+    await until_listening(connection)
+    await finish_tasks(connection, [handle.task_id])
+    await waiting
+    return app
+
+
+async def test_wait_for_a_new_send_reads_once(
+    listening_app: Horsies, connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
+    reads: list[object] = []
+    read_answer = BatchReader[Any].read
+
+    def count(reader: BatchReader[Any], row_id: UUID) -> Any:
+        reads.append(row_id)
+        return read_answer(reader, row_id)
+
+    monkeypatch.setattr(BatchReader, "read", count)
+    waiting = asyncio.create_task(handle.get_async())
+    await asyncio.sleep(0.05)  # a first read would happen at once
+    assert reads == []
+    await finish_tasks(connection, [handle.task_id])
+    assert (await waiting).ok_value == 10
+    assert reads == [UUID(handle.task_id)]
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.1])
+async def test_result_stored_before_the_wait_is_found(
+    listening_app: Horsies, connection: asyncpg.Connection[Any], pause_s: float
+) -> None:
+    handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
+    await finish_tasks(connection, [handle.task_id])
+    await asyncio.sleep(pause_s)  # the notification arrives before or after the wait begins
+    async with asyncio.timeout(PROMPT_S):
+        assert (await handle.get_async()).ok_value == 10
+
+
+async def test_poll_finds_a_new_send_whose_notification_is_lost(
+    short_poll: None, listening_app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    del short_poll
+    handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
+    waiting = asyncio.create_task(handle.get_async())
+    await asyncio.sleep(0)  # it is waiting now
+    await finish_tasks(connection, [handle.task_id], notify=False)
+    async with asyncio.timeout(PROMPT_S):
+        assert (await waiting).ok_value == 10
+
+
+async def test_wait_for_a_repeated_send_reads_at_once(
+    listening_app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    task = listening_app.tasks["double"]
+    failed = task.send(5).unwrap_err()  # a blocking send inside an event loop
+    handle = (await task.retry_send_async(failed)).unwrap()
+    await finish_tasks(connection, [handle.task_id], notify=False)
+    again = (await task.retry_send_async(failed)).unwrap()
+    async with asyncio.timeout(PROMPT_S):
+        assert (await again.get_async()).ok_value == 10
+
+
+async def test_wait_for_a_new_send_times_out_with_its_status(listening_app: Horsies) -> None:
+    handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
+    error = (await handle.get_async(50)).err_value
+    assert error.error_code is RetrievalCode.WAIT_TIMEOUT
+    assert "it was PENDING" in str(error.message)
 
 
 async def test_lost_listener_connection_is_replaced(

@@ -131,11 +131,23 @@ class BrokerDelivery:
             elif payload.idempotency_key is not None:
                 enqueued = await self._enqueue_with_key(session, payload)
             else:
-                enqueued = await session.notify_coalescer.enqueue(payload)
+                enqueued = await self._enqueue_expected(session, payload)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
         error = send_error_for(enqueued.outcome, payload, enqueued.task_id)
         return Ok(TaskHandle(enqueued.task_id, self._results)) if error is None else Err(error)
+
+    async def _enqueue_expected(self, session: BrokerSession, payload: TaskSendPayload) -> EnqueueResult:
+        """Let a wait for the result skip its first read if this call stores the task."""
+        session.task_waiters.expect(payload.task_id)
+        try:
+            enqueued = await session.notify_coalescer.enqueue(payload)
+        except BaseException:
+            session.task_waiters.forget(payload.task_id)
+            raise
+        if enqueued.outcome is not SendOutcome.STORED:  # an earlier try stored it, and it may have ended since
+            session.task_waiters.forget(payload.task_id)
+        return enqueued
 
     async def _enqueue_with_key(self, session: BrokerSession, payload: TaskSendPayload) -> EnqueueResult:
         with explain_key_timeout(payload, wait_s=self._broker.key_wait_s):

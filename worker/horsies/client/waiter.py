@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -37,6 +37,8 @@ POLL_NOT_LISTENING_S = 1.0  # the only way to notice a result until the listener
 FIRST_READ_TIMEOUT_S = 1.0
 """Minimum time for the first read, even if the caller's timeout is shorter."""
 MAX_READ_IDS = 1000
+MAX_EXPECTED = 1000
+"""Rows stored by this process that are remembered until their end is notified."""
 
 
 class WaitTimeout(TimeoutError):
@@ -64,7 +66,10 @@ class ResultWaiters(Generic[R]):
     ) -> None:
         self._reader = BatchReader(read)
         self._is_done = is_done
-        self._wake_events: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
+        # Keys are ids as text, as notifications contain them.
+        self._wake_events: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._expected: dict[str, None] = {}
+        """Rows stored while listening whose end has not been notified, oldest first: reading them finds nothing."""
         self._listener = Listener(
             connection_spec, {channel: self._on_notification}, on_change=self._on_listening_change
         )
@@ -77,6 +82,7 @@ class ResultWaiters(Generic[R]):
 
         The row is read at least once, however short the timeout; if the database takes longer than
         `FIRST_READ_TIMEOUT_S` for that, raises a plain `TimeoutError`. Raises `BrokerError` if closed meanwhile.
+        An expected row is read when its end is notified, at the next poll, or at the timeout.
         """
         if timeout_s is not None and timeout_s <= 0:
             row = await self._read_first(row_id, 0)
@@ -86,19 +92,35 @@ class ResultWaiters(Generic[R]):
         clock = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else clock() + timeout_s
         with self._subscribed(row_id) as woken:
+            if str(row_id) in self._expected:
+                self.forget(str(row_id))  # a later wait reads at once
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self._wait_until_woken(woken)
+                timeout_s = None if deadline is None else deadline - clock()
             row = await self._read_first(row_id, timeout_s)
             while row is not None and not self._is_done(row):
                 status, seen_at = row.status, clock()
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await woken.wait()
-                        woken.clear()  # before the read: a change during the read sets it again
-                        if self._is_closed:
-                            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+                        await self._wait_until_woken(woken)
                         row = await self._reader.read(row_id)
                 except TimeoutError:
                     raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
         return row
+
+    def expect(self, row_id: str) -> None:
+        """Call before storing a new row: if its end will be notified, `wait` does not read it before that.
+
+        Call `forget` if the row was not stored, or not by this call.
+        """
+        if self._is_listening:
+            if len(self._expected) >= MAX_EXPECTED:
+                del self._expected[next(iter(self._expected))]
+            self._expected[row_id] = None
+
+    def forget(self, row_id: str) -> None:
+        self._expected.pop(row_id, None)
 
     async def close(self) -> None:
         """Stop listening; waits that have not ended raise `BrokerError`."""
@@ -109,6 +131,12 @@ class ResultWaiters(Generic[R]):
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
 
+    async def _wait_until_woken(self, woken: asyncio.Event) -> None:
+        await woken.wait()
+        woken.clear()  # before the read: a change during the read sets it again
+        if self._is_closed:
+            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+
     async def _read_first(self, row_id: UUID, timeout_s: float | None) -> R | None:
         async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_READ_TIMEOUT_S)):
             return await self._reader.read(row_id)
@@ -116,16 +144,16 @@ class ResultWaiters(Generic[R]):
     @contextmanager
     def _subscribed(self, row_id: UUID) -> Generator[asyncio.Event]:
         """An event set when the row may have changed; subscribe before the first read, or a change may be missed."""
-        woken = asyncio.Event()
-        self._wake_events[row_id].add(woken)
+        woken, key = asyncio.Event(), str(row_id)
+        self._wake_events[key].add(woken)
         if not self._background:
             self._background = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
         try:
             yield woken
         finally:
-            self._wake_events[row_id].discard(woken)
-            if not self._wake_events[row_id]:
-                del self._wake_events[row_id]
+            self._wake_events[key].discard(woken)
+            if not self._wake_events[key]:
+                del self._wake_events[key]
 
     async def _poll(self) -> None:
         while True:
@@ -133,16 +161,14 @@ class ResultWaiters(Generic[R]):
             self._wake_all()
 
     def _on_notification(self, payload: str) -> None:
-        for text in payload.split(","):
-            try:
-                row_id = UUID(text)
-            except ValueError:  # any client of the database can send a notification
-                continue
+        for row_id in payload.split(","):
+            self.forget(row_id)
             for woken in self._wake_events.get(row_id, ()):
                 woken.set()
 
     def _on_listening_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the listener's callback
         self._is_listening = is_listening
+        self._expected.clear()
         if is_listening:  # notifications sent in the meantime are lost
             self._wake_all()
 
