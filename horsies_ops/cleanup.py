@@ -15,8 +15,7 @@ from horsies_ops.actions.report import CLEANUP, ActionProgress
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
-    from horsies_ops.actions.session import OperatorSession
-    from horsies_ops.ops import Ops
+    from horsies_ops.ops import OperatorSession, Ops
 
 LOCK_WAIT_S: Final = 3.0
 """How long to wait for the retention lock: a worker's cleanup holds it for one short batch at a time."""

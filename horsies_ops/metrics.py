@@ -16,8 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.events import EventKind
-from horsies_ops.reads.counters import CounterIncrements, read_increments
-from horsies_ops.reads.overview import Overview
+from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from horsies.config import load_settings
+from horsies.errors import Refused
 from horsies.model.settings import AppConfig
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import resolved_database
+from horsies.store.operators import AuditEntry, Operator
 from horsies_ops import cleanup as cleanup_actions
 from horsies_ops import sweep as sweep_actions
 from horsies_ops.actions import plan as plans
 from horsies_ops.actions import queues as queue_actions
-from horsies_ops.actions import send as send_actions
 from horsies_ops.actions import tasks as task_actions
 from horsies_ops.actions import workflows as workflow_actions
-from horsies_ops.actions.session import OperatorSession
 from horsies_ops.reads import events as event_reads
 from horsies_ops.reads import feed
 from horsies_ops.reads import overview as overview_reads
 from horsies_ops.reads import queues as queue_reads
-from horsies_ops.reads import schedules as schedule_reads
 from horsies_ops.reads import search as search_reads
 from horsies_ops.reads import server as server_reads
 from horsies_ops.reads import stale as stale_reads
@@ -31,10 +33,51 @@ from horsies_ops.reads import workers as worker_reads
 from horsies_ops.reads import workflows as workflow_reads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from horsies.model.settings import PostgresConfig
     from horsies.store.connection import ConnectionSpec
+    from horsies.store.database import Transaction
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSession:
+    """A database and the operator who changes it."""
+
+    database: Database
+    operator: Operator
+
+    @classmethod
+    def for_actor(cls, actor: str | None, *, via: str, database: Database) -> OperatorSession:
+        """Act as `actor`, else as HORSIES_ACTOR, else as user@host."""
+        host = socket.gethostname()
+        name = actor or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}"
+        return cls(database, Operator(name=name, host=host, via=via))
+
+    def require_writable(self) -> None:
+        if self.database.connection_spec.read_only:
+            raise Refused("this connection is read-only", hint="connect without read_only to change anything")
+
+    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
+        """Run `work` in a transaction; raises `Refused` on a read-only connection."""
+        self.require_writable()
+        return await self.database.run(work)
+
+    def audit_entry(
+        self,
+        action: str,
+        reason: str | None,
+        filter: Mapping[str, object],  # noqa: A002  # the column's name
+        *,
+        matched: int = 1,
+        is_dry_run: bool = False,
+    ) -> AuditEntry:
+        """Return the audit entry of an action of this operator."""
+        return AuditEntry(
+            operator=self.operator, action=action, reason=reason, filter=filter, matched=matched, is_dry_run=is_dry_run
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +135,7 @@ class Ops:
     expire = task_actions.expire
     retry = task_actions.retry
     undo_retry = task_actions.undo_retry
-    send = send_actions.send
+    send = queue_actions.send
 
     # Recovery and retention
     stale_candidates = sweep_actions.stale_candidates
@@ -107,7 +150,7 @@ class Ops:
     list_queues = queue_reads.list_queues
     pause_queue = queue_actions.pause_queue
     resume_queue = queue_actions.resume_queue
-    list_schedules = schedule_reads.list_schedules
+    list_schedules = queue_reads.list_schedules
 
     # Workers
     list_active_workers = worker_reads.list_active_workers
@@ -172,3 +215,10 @@ async def open_ops(
                 direct_spec=spec.direct,
                 settings=app,
             )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, the user may have no name
+        return str(os.getuid())

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow
-    from horsies_ops.reads.schedules import ScheduleRow
+    from horsies_ops.reads.queues import QueueRow, ScheduleRow
     from horsies_ops.reads.search import Count, Facets, ShortIdMatch
     from horsies_ops.reads.server import Storage
     from horsies_ops.reads.stale import SilentTasks

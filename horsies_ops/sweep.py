@@ -19,12 +19,11 @@ from horsies.recovery.sweep import sweep as run_sweep
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
 from horsies_ops.actions.report import RELEASE, SWEEP, ActionReport, Skipped
-from horsies_ops.actions.session import OperatorSession
 from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
-    from horsies_ops.ops import Ops
+    from horsies_ops.ops import OperatorSession, Ops
 
 
 async def sweep(

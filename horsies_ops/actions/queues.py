@@ -1,20 +1,73 @@
-"""Pausing and resuming queues. A paused queue gets no new claims; tasks in flight continue."""
+"""Sending a task by name; pausing and resuming queues.
+
+A paused queue gets no new claims; tasks in flight continue.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
-from horsies.errors import ConfigurationError, ErrorCode
+from horsies import JsonValue, TaskError, TaskResult  # imported at run time: the codec evaluates the annotations
+from horsies.client.payload import PayloadBuilder, SendOptions, SendRejected
+from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, HorsiesError, raise_together
 from horsies.model.settings import CustomQueueConfig
+from horsies.model.task import DEFAULT_QUEUE
+from horsies.registry import TaskDefinition, define_task
+from horsies.registry.definition import name_faults
 from horsies.store.operators import OPERATORS, AuditProgress, record_audit
-from horsies.store.tasks import TASKS
-from horsies_ops.actions.report import PAUSE_QUEUE, RESUME_QUEUE, ActionReport
+from horsies.store.tasks import TASKS, TaskStore
+from horsies_ops.actions.report import PAUSE_QUEUE, RESUME_QUEUE, SEND, ActionReport
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
-    from horsies_ops.actions.session import OperatorSession
-    from horsies_ops.ops import Ops
+    from horsies_ops.ops import OperatorSession, Ops
+
+
+async def send(
+    ops: Ops,
+    name: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    delay: timedelta | float | None = None,
+    *,
+    priority: int | None = None,
+    reason: str | None = None,
+) -> ActionReport:
+    """Send a task by name, without its code: the worker that runs it validates the arguments."""
+    options = SendOptions(delay=delay, priority=priority)
+    try:
+        payload = PayloadBuilder(unregistered_definition(name, queue), ops.settings).build(options, args, kwargs or {})
+    except SendRejected as rejected:
+        raise HorsiesError(f"{name}: {rejected}", code=cast("BrokerErrorCode", rejected.code)) from rejected
+    task_id = UUID(payload.task_id)
+    entry = ops.session.audit_entry(SEND, reason, {"name": payload.task_name, "queue": payload.queue_name})
+
+    async def store(transaction: Transaction) -> int:
+        await TaskStore(transaction).enqueue(payload)
+        return await record_audit(transaction, entry, AuditProgress(affected=1, task_ids=[task_id]))
+
+    audit_id = await ops.session.run(store)
+    return ActionReport(action=SEND, matched=1, affected=1, task_ids=(task_id,), audit_id=audit_id, new_ids=(task_id,))
+
+
+def unregistered_definition(name: str, queue: str | None = None) -> TaskDefinition:
+    """Return a definition that accepts any JSON arguments; raises if `name` or `queue` is malformed."""
+    # Checked first: the registry would report the placeholder function below as the location of the error.
+    raise_together("the name of the task", name_faults(name))
+    # Only an app knows which queues exist, so the name is only checked for its syntax.
+    queue_name = DEFAULT_QUEUE if queue is None else CustomQueueConfig(name=queue).name
+    return replace(define_task(name, _unregistered_task, {}, queues=None, location=None), queue_name=queue_name)
+
+
+def _unregistered_task(*args: JsonValue, **kwargs: JsonValue) -> TaskResult[JsonValue, TaskError]:
+    """Placeholder for the signature; never called."""
+    raise NotImplementedError
 
 
 async def pause_queue(ops: Ops, queue: str, *, reason: str | None = None) -> ActionReport:

@@ -32,10 +32,9 @@ from horsies.store.operators import (
 from horsies.store.operators import requeue as requeue_tasks
 from horsies_ops.actions.plan import Plan, Selector, SelectorLike, plan
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
-from horsies_ops.actions.session import OperatorSession
 
 if TYPE_CHECKING:
-    from horsies_ops.ops import Ops
+    from horsies_ops.ops import OperatorSession, Ops
 
 BATCH_SIZE: Final = 500
 """Tasks per transaction: few, because workers that want to write the same rows wait for it."""

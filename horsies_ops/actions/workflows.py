@@ -20,10 +20,9 @@ from horsies_ops.actions.report import (
     ActionReport,
     Skipped,
 )
-from horsies_ops.actions.session import OperatorSession
 
 if TYPE_CHECKING:
-    from horsies_ops.ops import Ops
+    from horsies_ops.ops import OperatorSession, Ops
 
 
 async def pause_workflow(ops: Ops, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:

@@ -30,7 +30,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # Placeholders with name and help: enough for listing, completion and suggestions.
-        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
+        self.commands = {name: TyperCommand(name=name, help=info.summary) for name, info in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: Sequence[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, list(args))
@@ -39,8 +39,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the module of a command and return the command."""
-    module = importlib.import_module(f"horsies_ops.cli.commands.{name}")
-    command = get_command(module.app)
+    module = importlib.import_module(f"horsies_ops.cli.commands.{COMMANDS[name].module}")
+    command = get_command(getattr(module, f"{name}_app"))
     command.name = name
     return command
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -28,26 +28,34 @@ T = TypeVar("T")
 SERVICES: Final = frozenset({"worker", "metrics"})
 """Commands that run until they are stopped and report through the log."""
 
-# Every command and its summary, in the order of `horsies --help`.
+
+class CommandInfo(NamedTuple):
+    """The module in `horsies_ops.cli.commands` that has a command, as `NAME_app`, and the command's summary."""
+
+    module: str
+    summary: str
+
+
+# In the order of `horsies --help`.
 COMMANDS: Final = {
-    "worker": "Run tasks until SIGTERM or SIGINT; a second signal stops immediately.",
-    "tui": "Watch queues, tasks, workers and workflows live, and act on them.",
-    "init": "Write a commented horsies.toml.",
-    "check": "Validate an app; lists every error of the first failing phase.",
-    "config": "Show settings and their origins, or validate them.",
-    "db": "Migrate and inspect the database; start and stop the embedded server.",
-    "task": "List, show, send, requeue, fail, cancel, expire or retry tasks.",
-    "queue": "List, pause and resume queues.",
-    "workflow": "List, show, pause, resume, cancel or retry workflow runs.",
-    "workers": "List or ping workers.",
-    "schedule": "List schedules and their next runs.",
-    "events": "Show recorded events, and follow new ones.",
-    "audit": "Show operator actions: who, why, which tasks, how many changed.",
-    "sweep": "Recover tasks of dead workers, or list them with --dry-run.",
-    "cleanup": "Delete rows past their retention, or count them with --dry-run.",
-    "doctor": "Check the whole installation; exit 1 if a check fails.",
-    "demo": "Run the sample app on its own database, kill a worker and recover its tasks.",
-    "metrics": "Serve Prometheus metrics until SIGTERM or SIGINT.",
+    "worker": CommandInfo("worker", "Run a worker: claim tasks, run them and store their results."),
+    "tui": CommandInfo("tui", "Open the terminal UI."),
+    "init": CommandInfo("setup", "Write a commented horsies.toml."),
+    "check": CommandInfo("setup", "Validate an app; lists every error of the first failing phase."),
+    "config": CommandInfo("setup", "Show settings and their origins, or validate them."),
+    "db": CommandInfo("db", "Migrate and inspect the database; start and stop the embedded server."),
+    "task": CommandInfo("task", "List, show, send, requeue, fail, cancel, expire or retry tasks."),
+    "queue": CommandInfo("queues", "List, pause and resume queues."),
+    "workflow": CommandInfo("workflow", "List, show, pause, resume, cancel or retry workflow runs."),
+    "workers": CommandInfo("workers", "List or ping workers."),
+    "schedule": CommandInfo("queues", "List schedules and their next runs."),
+    "events": CommandInfo("history", "Show recorded events."),
+    "audit": CommandInfo("history", "Show operator actions: who, why, which tasks, how many changed."),
+    "sweep": CommandInfo("recovery", "Recover stale tasks now: requeue, retry or fail them."),
+    "cleanup": CommandInfo("recovery", "Delete rows older than the retention settings."),
+    "doctor": CommandInfo("setup", "Check configuration, database and workers, with a hint for each problem."),
+    "demo": CommandInfo("demo", "Run a sample app with a worker that is killed and recovered."),
+    "metrics": CommandInfo("metrics", "Serve Prometheus metrics."),
 }
 
 # Commands that hints suggest, exactly as they appear there.
@@ -65,7 +73,7 @@ def show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer passes th
 
 def group(name: str) -> typer.Typer:
     """Return an empty command group with the summary from COMMANDS."""
-    return typer.Typer(name=name, help=COMMANDS[name], rich_markup_mode=None, add_completion=False)
+    return typer.Typer(name=name, help=COMMANDS[name].summary, rich_markup_mode=None, add_completion=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +233,7 @@ def load_and_export_settings(options: GlobalOptions, **given: object) -> LoadedS
     The app reads its settings when its module is imported, in this process and in the children of a worker. Only the
     environment passes command-line options to all of them.
     """
-    if options.config is not None:
-        os.environ["HORSIES_CONFIG"] = str(options.config.absolute())
-    if options.database_url is not None:
-        os.environ["HORSIES_BROKER__DATABASE_URL"] = options.database_url
+    export_settings(options)
     return options.load_settings(**given)
 
 

@@ -17,7 +17,6 @@ import typer
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import (
     ActorOption,
     DryRunOption,
@@ -31,6 +30,7 @@ from horsies_ops.cli.option_types import (
     list_option,
     parse_full_or_short_id,
     parse_task_statuses,
+    resolve_task_id,
 )
 from horsies_ops.cli.options import GlobalOptions, JsonOption, hide_options, option_parameters, with_global_options
 from horsies_ops.cli.output import (
@@ -243,11 +243,11 @@ def _parse_filter_option(text: str, options: TaskFilter) -> TaskFilter:
 # The commands
 
 HELP: Final = {
-    Action.REQUEUE: "Make claimed and delayed tasks claimable at once; with --include-running also running ones.",
-    Action.FAIL: "End tasks as FAILED with OPERATOR_FAILED; with --include-running also running ones.",
-    Action.CANCEL: "Cancel tasks; with --include-running also running ones, with --kill end their processes.",
-    Action.EXPIRE: "End tasks that have not started as EXPIRED.",
-    Action.RETRY: "Resend failed, cancelled or expired tasks, each as a new task.",
+    Action.REQUEUE: "Return claimed or running tasks to their queue.",
+    Action.FAIL: "Mark unfinished tasks as failed.",
+    Action.CANCEL: "Cancel tasks that have not finished.",
+    Action.EXPIRE: "Expire tasks that have not started.",
+    Action.RETRY: "Send finished tasks again as new tasks.",
 }
 UNSUPPORTED_OPTIONS: Final = {
     Action.REQUEUE: {"kill"},
@@ -261,7 +261,7 @@ UNSUPPORTED_OPTIONS: Final = {
 def add_actions(app: typer.Typer) -> None:
     """Add one command per action to the group `task`."""
     for action in Action:
-        app.command(action.value, help=f"{HELP[action]} Exit 5: no such task; 6: no task could be changed.")(
+        app.command(action.value, help=f"{HELP[action]}\n\nExit 5: no such task; 6: no task could be changed.")(
             with_global_options(_command(action))
         )
 

@@ -16,7 +16,7 @@ from horsies.codec.canonical_json import parse_json
 from horsies.codec.results import encode_result
 from horsies.errors import BrokerErrorCode, ErrorCode, HorsiesError, NotFound, RegistryError, UsageError
 from horsies.model.result import Err
-from horsies_ops.actions.send import unregistered_definition
+from horsies_ops.actions.queues import unregistered_definition
 from horsies_ops.cli.options import GlobalOptions, load_and_export_settings, load_app, run_on_database
 from horsies_ops.cli.output import print_warning
 

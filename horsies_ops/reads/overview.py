@@ -1,4 +1,4 @@
-"""Numbers about the whole system: the overview, throughput and errors."""
+"""Numbers about the whole system: the overview, throughput, errors and the increments of Prometheus counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.store.database import Transaction
+from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
@@ -256,3 +256,72 @@ def _bucket_arguments(window: timedelta, buckets: int) -> tuple[timedelta, int, 
 async def error_summary(ops: Ops, window: timedelta) -> tuple[ErrorCount, ...]:
     """Return errors of the last `window`, most frequent first; only the newest tasks of each code are counted."""
     return tuple(await ops.reader.fetch(OVERVIEW.error_counts, window, MAX_PER_ERROR_CODE))
+
+
+# Increments of the Prometheus counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterIncrements:
+    """What happened up to `until`, since the previous read."""
+
+    until: datetime
+    finished: tuple[FinishedCount, ...] = ()
+    durations: tuple[DurationBucket, ...] = ()
+    events: tuple[EventCount, ...] = ()
+
+
+class FinishedCount(NamedTuple):
+    queue: str
+    status: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurationBucket:
+    """Attempts whose duration fell between two bounds; index 0 is below the first bound."""
+
+    index: int
+    attempts: int
+    total_s: float
+
+
+class EventCount(NamedTuple):
+    kind: str
+    decision: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterQueries:
+    cutoff: Query[datetime]
+    finished: Query[FinishedCount]
+    durations: Query[DurationBucket]
+    events: Query[EventCount]
+
+
+COUNTERS = load_queries(CounterQueries, "horsies_ops.reads", "counters")
+
+
+async def read_increments(
+    database: Database, *, since: datetime | None, bucket_bounds_s: Sequence[float]
+) -> CounterIncrements:
+    """Return what happened since the `until` of the previous call; without `since`, only an `until` to start from.
+
+    Counts no row twice and misses none, even if one of our transactions commits late.
+    """
+
+    async def read(transaction: Transaction) -> CounterIncrements:
+        until = await transaction.fetch_single(COUNTERS.cutoff)
+        # An open transaction may hold the cutoff back; `until` never decreases.
+        if since is None or since >= until:
+            return CounterIncrements(until=since or until)
+        interval = (since, until)
+        return CounterIncrements(
+            until=until,
+            finished=tuple(await transaction.fetch(COUNTERS.finished, *interval)),
+            durations=tuple(await transaction.fetch(COUNTERS.durations, *interval, list(bucket_bounds_s))),
+            events=tuple(await transaction.fetch(COUNTERS.events, *interval)),
+        )
+
+    return await database.run(read)

@@ -186,22 +186,3 @@ async def storage(ops: Ops) -> Storage:
 async def database_time(ops: Ops) -> datetime:
     """Return the time of the database clock, which all ages refer to."""
     return await ops.reader.fetch_single(SERVER_READS.now)
-
-
-async def count_orphans(ops: Ops) -> int:
-    """Count claimed and running tasks whose worker is gone."""
-    return await ops.reader.fetch_single(SERVER_READS.orphans)
-
-
-async def outbox_status(ops: Ops) -> OutboxStatus:
-    return await ops.reader.fetch_single(SERVER_READS.outbox)
-
-
-async def oldest_by_category(ops: Ops) -> dict[str, timedelta]:
-    """Return the age of the oldest row that retention may delete, by category."""
-    return {row.category: row.age for row in await ops.reader.fetch(SERVER_READS.oldest_by_category)}
-
-
-async def default_search_path(ops: Ops) -> str:
-    """Return the search_path of a new session, before any SET."""
-    return await ops.reader.fetch_single(SERVER_READS.search_path) or ""

@@ -70,7 +70,44 @@ def test_usage_error_exits_2_with_help_hint(horsies: Executable, arguments: tupl
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_table_matches_command_help(name: str) -> None:
-    assert load_command(name).help == COMMANDS[name]
+    assert load_command(name).help.splitlines()[0] == COMMANDS[name].summary
+
+
+SUMMARIES = {
+    "config show": "Show every setting and where it comes from.",
+    "config validate": "Check the configuration and list all errors.",
+    "db migrate": "Apply pending migrations.",
+    "db status": "Show connection, schema version and table sizes.",
+    "db url": "Print the database URL with the password masked.",
+    "db start": "Start the embedded server and keep it running.",
+    "db stop": "Stop the embedded server.",
+    "task list": "List tasks that match the filters.",
+    "task show": "Show one task with its attempts, heartbeats and events.",
+    "task requeue": "Return claimed or running tasks to their queue.",
+    "task retry": "Send finished tasks again as new tasks.",
+    "task fail": "Mark unfinished tasks as failed.",
+    "task cancel": "Cancel tasks that have not finished.",
+    "task expire": "Expire tasks that have not started.",
+    "task send": "Send a task by name.",
+    "queue list": "List queues with their counts and limits.",
+    "queue pause": "Stop claiming from a queue; running tasks continue.",
+    "queue resume": "Claim from a paused queue again.",
+    "workers list": "List workers and their last heartbeat.",
+    "workers ping": "Ask every live worker for an answer.",
+    "workflow list": "List workflow runs.",
+    "workflow show": "Show one run as a tree of its nodes.",
+    "workflow pause": "Pause a run; running tasks finish.",
+    "workflow resume": "Resume a paused run.",
+    "workflow cancel": "Cancel a run and its waiting tasks.",
+    "workflow retry": "Run the failed and skipped nodes of a finished run again.",
+    "schedule list": "List schedules and their next runs.",
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_subcommand_has_its_documented_summary(name: str) -> None:
+    group, command = name.split()
+    assert load_command(group).commands[command].help.splitlines()[0] == SUMMARIES[name]
 
 
 @pytest.mark.parametrize(

@@ -29,21 +29,7 @@ from typing import Any, NamedTuple
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 MAX_REQUEST_BYTES = 1 << 20
 PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.tasks", "actions.plan", "sweep", "cleanup")
-COMMANDS = (
-    "task",
-    "queue",
-    "workflow",
-    "workers",
-    "events",
-    "audit",
-    "sweep",
-    "cleanup",
-    "doctor",
-    "config",
-    "db",
-    "check",
-    "worker",
-)
+COMMAND_MODULES = ("task", "queues", "workflow", "workers", "history", "recovery", "setup", "db", "worker")
 
 
 class CommandExit(NamedTuple):
@@ -164,7 +150,7 @@ def _text(fd: int) -> str:
 def _load() -> None:
     for name in PRELOADED:
         import_module(f"horsies_ops.{name}")
-    for name in COMMANDS:
+    for name in COMMAND_MODULES:
         import_module(f"horsies_ops.cli.commands.{name}")
 
 

@@ -17,8 +17,7 @@ from horsies.model.capacity import QueueCapacity
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies_ops.actions.session import OperatorSession
-from horsies_ops.ops import Ops
+from horsies_ops.ops import OperatorSession, Ops
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

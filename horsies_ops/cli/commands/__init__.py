@@ -1,1 +1,1 @@
-"""One module a command or group of commands; loaded only when that command is asked for."""
+"""The commands; a module is loaded only when one of its commands runs. The table of them is in `options`."""

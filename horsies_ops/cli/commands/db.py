@@ -33,7 +33,7 @@ from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo
 if TYPE_CHECKING:
     from horsies.model.settings import AppConfig, PostgresConfig
 
-app = group("db")
+db_app = group("db")
 
 TABLE_COLUMNS: tuple[TableColumn[TableInfo], ...] = (
     TableColumn("table", lambda table: table.name),
@@ -46,7 +46,7 @@ class EmbeddedServerStopped(DatabaseUnreachable):
     """The embedded server is stopped, which is normal while no process uses it."""
 
 
-@app.command()
+@db_app.command()
 @with_global_options
 def migrate(
     options: GlobalOptions,
@@ -66,10 +66,13 @@ def migrate(
         print_line("up to date")
 
 
-@app.command()
+@db_app.command()
 @with_global_options
 def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Show the state of the database. Exit 1 if migrations are pending, 7 if it is unreachable."""
+    """Show connection, schema version and table sizes.
+
+    Exit 1 if migrations are pending, 7 if the database is unreachable.
+    """
     found, unreachable = _read_status(options.load_settings().app)
     if json:
         print_json({**to_json(found), "error": error_document(unreachable) if unreachable else None})
@@ -83,7 +86,7 @@ def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
     return unreachable.exit_code
 
 
-@app.command()
+@db_app.command()
 @with_global_options
 def url(
     options: GlobalOptions,
@@ -91,7 +94,7 @@ def url(
     reveal: Annotated[bool, typer.Option("--reveal", help="Include the password.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print the database URL; the password is masked unless --reveal is given."""
+    """Print the database URL with the password masked."""
     broker = options.load_settings().app.broker
     server = _embedded_server(broker)
     configured = broker.database_url
@@ -102,10 +105,10 @@ def url(
         print_line(shown_url)
 
 
-@app.command()
+@db_app.command()
 @with_global_options
 def start(options: GlobalOptions) -> None:
-    """Start the embedded server and keep it running until `horsies db stop`."""
+    """Start the embedded server and keep it running."""
     broker = options.load_settings().app.broker
     server = _require_embedded(broker)
     options.print_message(f"embedded PostgreSQL in {server.folder} …")
@@ -121,7 +124,7 @@ def start(options: GlobalOptions) -> None:
     )
 
 
-@app.command()
+@db_app.command()
 @with_global_options
 def stop(
     options: GlobalOptions,

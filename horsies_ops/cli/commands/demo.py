@@ -13,10 +13,10 @@ from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_facts, print_line
 from horsies_ops.demo import DemoStatus, demo_setup, run_demo, run_demo_with_tui
 
-app = group("demo")
+demo_app = group("demo")
 
 
-@app.command()
+@demo_app.command()
 @with_global_options
 def demo(
     options: GlobalOptions,
@@ -27,7 +27,7 @@ def demo(
     ] = 4,
     tui: Annotated[bool, typer.Option("--tui", help="Run inside the TUI until you quit.")] = False,
 ) -> int:
-    """Run the sample app on its own database, kill a worker and recover its tasks."""
+    """Run a sample app with a worker that is killed and recovered."""
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("--tui needs a terminal", hint="without --tui the demo prints a summary")
     options.print_message("starting a database and two workers …")

@@ -14,10 +14,10 @@ from horsies.model.settings import AppConfig
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.ops import open_ops
 
-app = group("metrics")
+metrics_app = group("metrics")
 
 
-@app.command()
+@metrics_app.command()
 @with_global_options
 def metrics(
     options: GlobalOptions,
@@ -27,7 +27,10 @@ def metrics(
         int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 chooses a free one.")
     ] = 9464,
 ) -> int:
-    """Serve Prometheus metrics until SIGTERM or SIGINT."""
+    """Serve Prometheus metrics.
+
+    Runs until SIGTERM or SIGINT.
+    """
     if importlib.util.find_spec("prometheus_client") is None:
         raise ConfigurationError(
             "horsies metrics needs the package prometheus-client",

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
+import humanize
 import typer
 
 from horsies.errors import ExitCode, NotFound
+from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
-from horsies_ops.cli.ids import resolve_task_id
-from horsies_ops.cli.option_types import FullOption, duration_option, full_id_option, parse_full_or_short_id
+from horsies_ops.cli.option_types import (
+    FullOption,
+    duration_option,
+    full_id_option,
+    parse_full_or_short_id,
+    resolve_task_id,
+)
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import format_instant, print_json, print_line, progress_line
+from horsies_ops.cli.output import (
+    TableColumn,
+    format_instant,
+    format_value,
+    print_facts,
+    print_json,
+    print_line,
+    print_rows,
+    progress_line,
+    row_document,
+)
 from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
-from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -26,12 +43,12 @@ if TYPE_CHECKING:
     from horsies_ops.reads.search import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
-app = group("task")
+task_app = group("task")
 
 DEFAULT_WAIT: Any = "30s"  # a string: typer parses defaults like arguments, and shows them in the help
 
 
-@app.command("list")
+@task_app.command("list")
 @with_global_options
 @with_filter_options
 def list_(
@@ -51,7 +68,7 @@ def list_(
         bool, typer.Option("--json", help="Print one JSON document; `total` is null without --count.")
     ] = False,
 ) -> None:
-    """List tasks, newest first."""
+    """List tasks that match the filters."""
     with progress_line(enabled=search_all and not (json or options.quiet)) as show_progress:
         page, total = options.read(
             lambda ops: _read_page(
@@ -66,7 +83,7 @@ def list_(
         options.print_message(f"{total} match")
 
 
-@app.command()
+@task_app.command()
 @with_global_options
 def show(
     options: GlobalOptions,
@@ -80,7 +97,7 @@ def show(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a task with its attempts and events. Exit 5 if it does not exist."""
+    """Show one task with its attempts, heartbeats and events."""
     detail = options.read(lambda ops: _read_detail(ops, task_id))
     if json:
         print_json(detail_document(detail))
@@ -88,11 +105,11 @@ def show(
         print_detail(detail, full=full)
 
 
-@app.command()
+@task_app.command()
 @with_global_options
 def send(
     options: GlobalOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, as in @app.task(NAME).")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, as in @task_app.task(NAME).")],
     *,
     args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments as a JSON array.")] = "[]",
     kwargs: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments as a JSON object.")] = "{}",
@@ -115,7 +132,10 @@ def send(
     ] = DEFAULT_WAIT,
     json: JsonOption = False,
 ) -> int:
-    """Send a task; if an app is given or configured, it validates the arguments."""
+    """Send a task by name.
+
+    If an app is given or configured, it validates the arguments.
+    """
     # Imported here: it loads the client library, which no other subcommand needs.
     from horsies.codec.canonical_json import canonical_json
     from horsies_ops.cli import task_send
@@ -133,7 +153,7 @@ def send(
     return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
 
 
-add_actions(app)
+add_actions(task_app)
 
 
 # Listing and showing tasks
@@ -173,7 +193,7 @@ async def search_pages(
 
 def _print_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if page.tasks:
-        print_page(page, full=full)
+        print_tasks(page, full=full)
     if page.searched_to is not None:
         options.print_message(
             f"{'' if page.tasks else 'no tasks yet: '}searched back to {format_instant(page.searched_to)}"
@@ -190,3 +210,117 @@ async def _read_detail(ops: Ops, id_text: str) -> TaskDetail:
     if (detail := await ops.task(task_id)) is None:
         raise NotFound(f"no task {task_id}", hint="horsies task list --full shows full ids")
     return detail
+
+
+# Tasks as text and JSON
+
+FULL_ID_COLUMNS = 120
+"""Terminal width from which lists show full ids."""
+
+MAX_VALUE_LENGTH = 400
+"""Longest value that `task show` prints without --full."""
+
+
+def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
+    """Return the document of `task list --json`."""
+    document = {
+        "tasks": [row_document(task) for task in page.tasks],
+        "next": page.next,
+        "searched_to": page.searched_to,
+        "total": None,
+    }
+    if total is None:
+        return document
+    return document | {"total": total.number, "total_is_exact": not (total.is_capped or total.is_estimate)}
+
+
+def detail_document(detail: TaskDetail) -> dict[str, Any]:
+    """Return the document of `task show --json`."""
+    task, heartbeat, decision = detail.task, detail.last_heartbeat, detail.recovery_decision
+    return {
+        **row_document(task, options_json=None),
+        "retry_policy": task.options.get("retry_policy"),
+        "timeout_ms": task.options.get("timeout_ms"),
+        "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
+        "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
+        "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
+        "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """Column widths of a task list; None means unlimited."""
+
+    has_full_ids: bool
+    name: int | None = None
+    queue: int | None = None
+    note: int | None = None
+
+    @classmethod
+    def for_terminal(cls, columns: int, *, longest_note: int) -> Widths:
+        """Divide the width of a terminal of at least 80 columns."""
+        has_full_ids = columns >= FULL_ID_COLUMNS
+        # Name, queue and note share what the fixed-width columns leave.
+        spare = max(36, columns - (72 if has_full_ids else 44))
+        # At least 16, so that "due in 5 minutes" is never cut.
+        note = min(max(longest_note, len("note")), max(16, spare // 3))
+        name = (spare - note) * 2 // 3
+        return cls(has_full_ids=has_full_ids, name=name, queue=spare - note - name, note=note)
+
+
+def print_tasks(page: TaskPage, *, full: bool) -> None:
+    """Print tasks as a table that fits the terminal, or uncut if `full`."""
+    width = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
+    longest_note = max((len(_note(task)) for task in page.tasks), default=0)
+    widths = Widths(has_full_ids=True) if full else Widths.for_terminal(width, longest_note=longest_note)
+    columns: tuple[TableColumn[TaskSummary], ...] = (
+        TableColumn("id", lambda task: str(task.id) if widths.has_full_ids else short_form(task.id)),
+        TableColumn("status", lambda task: task.status),
+        TableColumn("name", lambda task: sanitize_text(task.name, limit=widths.name)),
+        TableColumn("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
+        TableColumn("age", lambda task: sanitize_text(humanize.naturaldelta(task.age), limit=10)),
+        TableColumn("tries", lambda task: str(task.attempt_count), right=True),
+        TableColumn("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
+    )
+    print_rows(page.tasks, columns)
+
+
+def print_detail(detail: TaskDetail, *, full: bool) -> None:
+    """Print one line per value that is set; long values are cut unless `full`."""
+    limit = None if full else MAX_VALUE_LENGTH
+    document = detail_document(detail)
+    attempts, events = document.pop("attempts"), document.pop("events")
+    if detail.recovery_decision is not None:
+        document["verdict"] = detail.recovery_decision.description
+    if due := _due_text(detail.task):
+        document["status"] += f", {due}"
+    _print_values(document, limit)
+    for attempt in attempts:
+        print_line(f"\nattempt {attempt.pop('attempt')}")
+        _print_values(attempt, limit, indent="  ")
+    for event in events:
+        print_line(f"\nevent {sanitize_text(event.pop('kind'), limit=limit)}")
+        _print_values(event, limit, indent="  ")
+
+
+def _print_values(values: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
+    print_facts(
+        {
+            indent + name: sanitize_text(format_value(value), limit=limit)
+            for name, value in values.items()
+            if value is not None
+        }
+    )
+
+
+def _note(task: TaskSummary) -> str:
+    return task.error_code or _due_text(task) or ""
+
+
+def _due_text(task: TaskSummary) -> str | None:
+    if task.due_in is None:
+        return None
+    # Round up: a task just sent with a delay of five minutes is due in five minutes, not in four.
+    unit = timedelta(minutes=1) if task.due_in > timedelta(minutes=1) else timedelta(seconds=1)
+    return f"due in {humanize.naturaldelta(-(-task.due_in // unit) * unit)}"

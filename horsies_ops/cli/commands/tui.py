@@ -11,10 +11,10 @@ import typer
 from horsies.errors import UsageError
 from horsies_ops.cli.options import GlobalOptions, export_settings, group, with_global_options
 
-app = group("tui")
+tui_app = group("tui")
 
 
-@app.command()
+@tui_app.command()
 @with_global_options
 def tui(
     options: GlobalOptions,
@@ -43,7 +43,7 @@ def tui(
         bool, typer.Option("--read-write", help="With --serve: everyone who can open the page may act.")
     ] = False,
 ) -> int:
-    """Watch queues, tasks, workers and workflows live, and act on them."""
+    """Open the terminal UI."""
     # Imported here: Textual takes long to import, and no other command needs it.
     from horsies_tui.launch import LaunchOptions, is_web_child, launch, serve_in_browser
 

@@ -25,13 +25,13 @@ from horsies_ops.cli.option_types import split_values
 from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
 
 worker_logger = logging.getLogger("horsies.worker")
-app = group("worker")
+worker_app = group("worker")
 
 WORKERS_COMMANDS = {"list": "list", "show": "list", "ping": "ping"}
 """Likely typing errors (`horsies worker list`) and the `horsies workers` command to suggest."""
 
 
-@app.command()
+@worker_app.command()
 @with_global_options
 def worker(
     options: GlobalOptions,
@@ -67,7 +67,10 @@ def worker(
         ),
     ] = None,
 ) -> int:
-    """Run tasks until SIGTERM or SIGINT; a second signal stops immediately."""
+    """Run a worker: claim tasks, run them and store their results.
+
+    Runs until SIGTERM or SIGINT; a second signal stops immediately.
+    """
     given = {
         "worker.processes": processes,
         "worker.queues": None if queues is None else split_values(queues),

@@ -12,8 +12,7 @@ import typer
 
 from horsies.errors import ExitCode
 from horsies.model.task import short_form
-from horsies_ops.cli.ids import resolve_worker_id
-from horsies_ops.cli.option_types import FullOption, duration_option, id_option
+from horsies_ops.cli.option_types import FullOption, duration_option, id_option, resolve_worker_id
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import TableColumn, format_age, print_warnings, row_document, show_rows
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops
     from horsies_ops.reads.workers import WorkerRow
 
-app = group("workers")
+workers_app = group("workers")
 
 DEFAULT_TIMEOUT: Any = "2s"  # a string: typer parses defaults like arguments, and shows them in the help
 Threshold = Annotated[
@@ -31,7 +30,7 @@ Threshold = Annotated[
 ]
 
 
-@app.command("list")
+@workers_app.command("list")
 @with_global_options
 def list_(
     options: GlobalOptions,
@@ -41,7 +40,7 @@ def list_(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """List workers that have not stopped, latest heartbeat first."""
+    """List workers and their last heartbeat."""
     workers = [
         worker
         for worker in options.read(lambda ops: ops.list_active_workers(_stale_threshold(ops, threshold)))
@@ -61,7 +60,7 @@ def list_(
     print_warnings(options, () if json else warnings)
 
 
-@app.command()
+@workers_app.command()
 @with_global_options
 def ping(
     options: GlobalOptions,
@@ -70,7 +69,10 @@ def ping(
     timeout: Annotated[timedelta, duration_option("Time to wait for answers.")] = DEFAULT_TIMEOUT,
     json: JsonOption = False,
 ) -> int:
-    """Ping live workers. Exit 1 if one does not answer."""
+    """Ask every live worker for an answer.
+
+    Exit 1 if one does not answer.
+    """
     results = options.read(lambda ops: _ping(ops, worker, timeout))
     empty = f"no live worker {short_form(worker)}" if worker else "no live workers"
     show_rows(options, "workers", results, PING_COLUMNS, json=json, document=PingResult.document, empty=empty)

@@ -14,7 +14,6 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused,
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
-from horsies_ops.cli.ids import resolve_run_id
 from horsies_ops.cli.option_types import (
     ActorOption,
     FullOption,
@@ -25,6 +24,7 @@ from horsies_ops.cli.option_types import (
     flatten,
     full_id_option,
     list_option,
+    resolve_run_id,
     split_values,
 )
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, hide_options, with_global_options
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops
     from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowRow
 
-app = group("workflow")
+workflow_app = group("workflow")
 
 MAX_TREE_DEPTH: Final = 20
 """Deeper levels of a tree are not indented any further."""
@@ -71,7 +71,7 @@ def parse_run_statuses(text: str) -> list[WorkflowStatus]:
         raise typer.BadParameter(f"{text!r} is not among {', '.join(WorkflowStatus).lower()}") from None
 
 
-@app.command("list")
+@workflow_app.command("list")
 @with_global_options
 def list_(
     options: GlobalOptions,
@@ -83,7 +83,7 @@ def list_(
     after: Annotated[UUID | None, full_id_option("Continue after this run: `next` of the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List workflow runs, newest first."""
+    """List workflow runs."""
     from horsies_ops.reads.workflows import WorkflowFilter
 
     run_filter = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
@@ -93,7 +93,7 @@ def list_(
         options.print_message(f"more: --after {page.next}")
 
 
-@app.command()
+@workflow_app.command()
 @with_global_options
 def show(
     options: GlobalOptions,
@@ -102,7 +102,7 @@ def show(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a run and its nodes as a tree. Exit 5 if it does not exist."""
+    """Show one run as a tree of its nodes."""
     detail = options.read(lambda ops: _read_detail(ops, run))
     if json:
         print_json(_detail_document(detail))
@@ -126,25 +126,28 @@ class RunCommand:
     """One of the commands that change a run."""
 
     summary: str
+    refusal: str
+    """Why it may exit with 6."""
     past_tense: str
     can_kill: bool = False
 
 
 ACTIONS: Final = {
     "pause": RunCommand(
-        summary="Start no more nodes of a run; running ones finish. Exit 5: no such run; 6: it is not running.",
+        summary="Pause a run; running tasks finish.",
+        refusal="it is not running",
         past_tense="paused",
     ),
-    "resume": RunCommand(
-        summary="Resume a paused run. Exit 5: no such run; 6: it is not paused.", past_tense="resumed"
-    ),
+    "resume": RunCommand(summary="Resume a paused run.", refusal="it is not paused", past_tense="resumed"),
     "cancel": RunCommand(
-        summary="Cancel a run and its sub-workflows. Exit 5: no such run; 6: it has finished.",
+        summary="Cancel a run and its waiting tasks.",
+        refusal="it has finished",
         past_tense="cancelled",
         can_kill=True,
     ),
     "retry": RunCommand(
-        summary="Rerun the failed and skipped nodes of a finished run. Exit 5: no such run; 6: nothing to rerun.",
+        summary="Run the failed and skipped nodes of a finished run again.",
+        refusal="there is nothing to rerun",
         past_tense="retried",
     ),
 }
@@ -179,7 +182,9 @@ def _command(verb: str, action: RunCommand) -> Callable[..., int]:
 
 
 for _verb, _action in ACTIONS.items():
-    app.command(_verb, help=_action.summary)(with_global_options(_command(_verb, _action)))
+    workflow_app.command(_verb, help=f"{_action.summary}\n\nExit 5: no such run; 6: {_action.refusal}.")(
+        with_global_options(_command(_verb, _action))
+    )
 
 
 def _confirm_kill(run: str) -> None:

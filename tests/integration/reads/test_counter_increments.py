@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from horsies.store.database import Database
-from horsies_ops.reads.counters import CounterIncrements, read_increments
+from horsies_ops.reads.overview import CounterIncrements, read_increments
 from tests.support.rows import insert, insert_task
 
 FINISH = "UPDATE horsies_tasks SET status = 'COMPLETED', terminal_at = now() WHERE id = $1"

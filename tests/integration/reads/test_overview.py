@@ -9,7 +9,7 @@ import pytest
 
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.store.database import Database
-from horsies_ops.doctor import checks
+from horsies_ops import doctor as checks
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.search import Count

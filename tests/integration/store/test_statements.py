@@ -20,11 +20,9 @@ from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
-from horsies_ops.reads.counters import COUNTERS
 from horsies_ops.reads.events import EVENT_READS
-from horsies_ops.reads.overview import OVERVIEW
-from horsies_ops.reads.queues import QUEUE_READS
-from horsies_ops.reads.schedules import SCHEDULE_READS
+from horsies_ops.reads.overview import COUNTERS, OVERVIEW
+from horsies_ops.reads.queues import QUEUE_READS, SCHEDULE_READS
 from horsies_ops.reads.search import SEARCH
 from horsies_ops.reads.server import SERVER_READS
 from horsies_ops.reads.stale import STALE_READS

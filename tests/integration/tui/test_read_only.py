@@ -14,8 +14,7 @@ from horsies.model.operator_actions import Action, ActionOptions
 from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig
 from horsies.store.connection import StatementFailed
-from horsies_ops.actions.session import OperatorSession
-from horsies_ops.ops import Ops, open_ops
+from horsies_ops.ops import OperatorSession, Ops, open_ops
 from horsies_tui.keys import ACTIONS
 from tests.support.rows import insert_finished_task, insert_listening_worker, insert_owned_task, insert_task
 

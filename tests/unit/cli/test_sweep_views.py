@@ -10,7 +10,7 @@ import pytest
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies_ops.cli.sweep_views import print_sweep
+from horsies_ops.cli.commands.recovery import print_sweep
 from tests.support.rows import NOON, make_sweep_report, make_swept_task
 
 EASTERN = timezone(timedelta(hours=5, minutes=30))

@@ -3,8 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from horsies_ops.cli.commands.task import search_pages
-from horsies_ops.cli.task_views import page_document
+from horsies_ops.cli.commands.task import page_document, search_pages
 from horsies_ops.reads.tasks import TaskPage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.retention import RetentionWindows
 from horsies.model.task import short_form
-from horsies_ops.doctor import checks
-from horsies_ops.doctor.findings import CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
+from horsies_ops import doctor as checks
+from horsies_ops.doctor import CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
     ConnectionUsage,
     DatabaseStatus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals
-from horsies_ops.reads.counters import CounterIncrements, DurationBucket, EventCount, FinishedCount
+from horsies_ops.reads.overview import CounterIncrements, DurationBucket, EventCount, FinishedCount
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 

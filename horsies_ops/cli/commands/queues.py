@@ -1,8 +1,8 @@
-"""`horsies queue`: list, pause and resume queues."""
+"""`horsies queue` and `horsies schedule`: list, pause and resume queues; list schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_globa
 from horsies_ops.cli.output import (
     TableColumn,
     format_age,
+    format_value,
     print_json,
     print_line,
     print_warnings,
@@ -22,20 +23,20 @@ from horsies_ops.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.queues import QueueRow, ScheduleRow
 
-app = group("queue")
+queue_app, schedule_app = group("queue"), group("schedule")
 
 
-@app.command("list")
+@queue_app.command("list")
 @with_global_options
-def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List queues with waiting and running tasks, throughput and workers."""
+def list_queues(options: GlobalOptions, *, json: JsonOption = False) -> None:
+    """List queues with their counts and limits."""
     show_rows(
         options,
         "queues",
         _read_queues(options),
-        COLUMNS,
+        QUEUE_COLUMNS,
         json=json,
         document=lambda queue: {**row_document(queue), "paused": queue.is_paused},
     )
@@ -54,9 +55,11 @@ def _parse_queue_name(text: str) -> str:
 QueueArgument = Annotated[str, typer.Argument(parser=_parse_queue_name, metavar="QUEUE", help="Name of the queue.")]
 
 
-def _command(verb: str, *, changed: str, unchanged: str) -> Callable[..., None]:
-    """Return the command that pauses or resumes a queue."""
+def _add_command(verb: str, summary: str, *, changed: str, unchanged: str) -> None:
+    """Add the command that pauses or resumes a queue."""
 
+    @queue_app.command(verb, help=summary)
+    @with_global_options
     def command(
         options: GlobalOptions,
         queue: QueueArgument,
@@ -65,9 +68,7 @@ def _command(verb: str, *, changed: str, unchanged: str) -> Callable[..., None]:
         actor: ActorOption = None,
         json: JsonOption = False,
     ) -> None:
-        report = options.act(
-            lambda ops: (ops.pause_queue if verb == "pause" else ops.resume_queue)(queue, reason=reason), actor=actor
-        )
+        report = options.act(lambda ops: getattr(ops, f"{verb}_queue")(queue, reason=reason), actor=actor)
         if json:
             print_json(
                 {
@@ -82,13 +83,14 @@ def _command(verb: str, *, changed: str, unchanged: str) -> Callable[..., None]:
         print_line(f"{sanitize_text(queue)} {changed if report.affected else unchanged}")
         print_warnings(options, report.warnings)
 
-    return with_global_options(command)
 
-
-app.command("pause", help="Stop claiming tasks from a queue; running tasks continue.")(
-    _command("pause", changed="paused", unchanged="was paused already")
+_add_command(
+    "pause",
+    "Stop claiming from a queue; running tasks continue.",
+    changed="paused",
+    unchanged="was paused already",
 )
-app.command("resume", help="Resume a paused queue.")(_command("resume", changed="resumed", unchanged="was not paused"))
+_add_command("resume", "Claim from a paused queue again.", changed="resumed", unchanged="was not paused")
 
 
 def _read_queues(options: GlobalOptions) -> Sequence[QueueRow]:
@@ -114,7 +116,7 @@ def _state(queue: QueueRow) -> str:
     return "ok" if queue.served_by else "no worker"
 
 
-COLUMNS: tuple[TableColumn[QueueRow], ...] = (
+QUEUE_COLUMNS: tuple[TableColumn[QueueRow], ...] = (
     TableColumn("queue", lambda queue: queue.name),
     TableColumn("priority", lambda queue: "-" if queue.priority is None else str(queue.priority), right=True),
     TableColumn("pending", lambda queue: f"{queue.pending:,}", right=True),
@@ -126,4 +128,42 @@ COLUMNS: tuple[TableColumn[QueueRow], ...] = (
     TableColumn("failed/min", lambda queue: f"{queue.failed_last_minute:,}", right=True),
     TableColumn("workers", lambda queue: str(queue.served_by), right=True),
     TableColumn("state", _state),
+)
+
+
+# Schedules
+
+
+@schedule_app.callback()
+def schedule() -> None:
+    """Keep this a command group although it has a single command."""
+
+
+@schedule_app.command("list")
+@with_global_options
+def list_schedules(options: GlobalOptions, *, json: JsonOption = False) -> None:
+    """List schedules and their next runs."""
+    schedules = options.read(lambda ops: ops.list_schedules())
+    show_rows(options, "schedules", schedules, SCHEDULE_COLUMNS, json=json)
+
+
+def _pattern(schedule: ScheduleRow) -> str:
+    zone = "" if schedule.timezone in {None, "UTC"} else f" {schedule.timezone}"
+    return f"{schedule.pattern or '?'}{zone}"
+
+
+def _next_run(schedule: ScheduleRow) -> str:
+    if schedule.is_enabled is False:
+        return "disabled"
+    return f"in {format_age(schedule.due_in)}" if schedule.due_in else "-"
+
+
+SCHEDULE_COLUMNS: tuple[TableColumn[ScheduleRow], ...] = (
+    TableColumn("schedule", lambda schedule: schedule.name),
+    TableColumn("task", lambda schedule: schedule.task_name or "?"),
+    TableColumn("pattern", _pattern),
+    TableColumn("next", _next_run),
+    TableColumn("last", lambda schedule: format_value(schedule.last_run_at) if schedule.last_run_at else "-"),
+    TableColumn("result", lambda schedule: schedule.last_error_code or schedule.last_status or "-"),
+    TableColumn("runs", lambda schedule: f"{schedule.run_count:,}", right=True),
 )

@@ -1,0 +1,313 @@
+"""`horsies sweep` and `horsies cleanup`: recover stale tasks, and delete rows past their retention."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import redirect_stdout
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import humanize
+import typer
+
+from horsies.errors import ExitCode, HorsiesError, UsageError
+from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.task import short_form
+from horsies.model.text import sanitize_text
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
+from horsies_ops.cli.option_types import (
+    ActorOption,
+    DryRunOption,
+    ExitCodeOption,
+    ReasonOption,
+    duration_option,
+    id_option,
+    resolve_worker_id,
+)
+from horsies_ops.cli.options import (
+    GlobalOptions,
+    JsonOption,
+    group,
+    load_and_export_settings,
+    run_on_database,
+    with_global_options,
+)
+from horsies_ops.cli.output import (
+    TableColumn,
+    format_age,
+    format_instant,
+    format_size,
+    print_json,
+    print_line,
+    print_rows,
+    print_warning,
+    progress_bar,
+    row_document,
+)
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.config import LoadedSettings
+    from horsies.model.retention import CategoryCleanup
+    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.ops import Ops
+    from horsies_ops.reads.stale import SilentTasks
+
+sweep_app, cleanup_app = group("sweep"), group("cleanup")
+
+
+@sweep_app.command()
+@with_global_options
+def sweep(
+    options: GlobalOptions,
+    *,
+    dry_run: DryRunOption = False,
+    exit_code: ExitCodeOption = False,
+    threshold: Annotated[
+        timedelta | None,
+        duration_option("Treat tasks silent for longer than this as stale [default: the workers' setting]"),
+    ] = None,
+    recovery_delay: Annotated[
+        timedelta | None,
+        duration_option("Delay before recovered tasks may start [default: the workers' setting]"),
+    ] = None,
+    resilient_multiplier: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Multiply the threshold of tasks with a resilient flag by N."),
+    ] = None,
+    resilient_flag: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Task flag that counts as resilient; repeatable.")
+    ] = None,
+    worker: Annotated[str | None, id_option("Only tasks of this worker.")] = None,
+    locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose recovery hooks run.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Skip outage grace; allow short thresholds.")] = False,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Recover stale tasks now: requeue, retry or fail them."""
+    sweep_options = _sweep_options(
+        sweep_threshold=threshold,
+        recovery_delay=recovery_delay,
+        dry_run=dry_run,
+        force=force,
+        resilient_multiplier=resilient_multiplier,
+        resilient_flags=resilient_flag or None,
+    )
+    settings = load_and_export_settings(options)
+    with redirect_stdout(sys.stderr):  # keep what the app and its hooks print out of our data
+        user_app = _load_app(locator, settings)
+        # The app's own configuration counts: its code may set the database.
+        config = user_app.config if user_app else settings.app
+        report, silent = run_on_database(
+            config, lambda ops: _sweep(ops, sweep_options, worker, app=user_app, reason=reason), actor=actor
+        )
+    print_json(sweep_document(report, silent)) if json else print_sweep(report, silent)
+    return _exit_code(report, has_exit_code=exit_code)
+
+
+def _sweep_options(**values: object) -> SweepOptions:
+    try:
+        return SweepOptions(**values)  # pyright: ignore[reportArgumentType]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
+    """Load the configured app; warn and return None on failure, because a sweep must work without the app's code."""
+    from horsies.discover import import_app_with_tasks
+
+    if locator is None and settings.locator is None:
+        return None
+    try:
+        return import_app_with_tasks(locator, settings)
+    except HorsiesError as error:
+        print_warning(f"recovery hooks skipped, cannot load the app: {error.message}", hint=error.help_text)
+        return None
+
+
+async def _sweep(
+    ops: Ops, options: SweepOptions, worker: str | None, *, app: Horsies | None, reason: str | None
+) -> tuple[SweepReport, SilentTasks | None]:
+    """Return the report and, if nothing was stale, the tasks that are silent but not stale yet."""
+    options = replace(options, worker_id=None if worker is None else await resolve_worker_id(ops, worker))
+    report = await ops.sweep(options, app=app, reason=reason)
+    return report, await ops.silent_tasks(options) if report.status is SweepStatus.NOTHING else None
+
+
+def _exit_code(report: SweepReport, *, has_exit_code: bool) -> int:
+    match report.status:
+        case SweepStatus.BUSY | SweepStatus.OUTAGE_GRACE:
+            return ExitCode.BUSY
+        case SweepStatus.WOULD_ACT:
+            return ExitCode.WORK_FOUND if has_exit_code else ExitCode.DONE
+        case SweepStatus.NOTHING | SweepStatus.DONE:
+            return ExitCode.FAILED if report.refused else ExitCode.DONE
+
+
+# The report of a sweep
+
+_MAX_NAME_WIDTH = 40
+_TASK_FIELDS = {
+    "task_id": "id",
+    "task_name": "name",
+    "queue_name": "queue",
+    "owner_id": "owner",
+    "effective_threshold": "threshold",
+}
+"""Fields of a task in the JSON document, where they differ from those of the row."""
+_PAST_TENSE = {
+    DecisionKind.REQUEUE: "requeued",
+    DecisionKind.RETRY: "retried",
+    DecisionKind.FAIL: "failed",
+    DecisionKind.EXPIRE: "expired",
+}
+
+
+def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
+    """Return the document of `sweep --json`."""
+    return {
+        **row_document(report),
+        "thresholds": row_document(report.thresholds),
+        "tasks": [row_document(task, **_TASK_FIELDS) for task in report.tasks],
+        "not_yet_stale": None if silent is None else row_document(silent),
+    }
+
+
+def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
+    """Print one line per task and workflow, then the totals, silent tasks and warnings."""
+    if report.tasks:
+        print_rows(report.tasks, SWEEP_COLUMNS)
+    for workflow in report.workflows:
+        print_line(f"workflow {workflow.id}  heal  case {sanitize_text(workflow.case)}")
+    print_line(_summary(report))
+    if silent is not None:
+        tasks = "1 task" if silent.count == 1 else f"{silent.count:,} tasks"
+        when = f"stale from {format_instant(silent.stale_at)}; use --threshold to recover sooner"
+        print_line(f"{tasks} silent for {format_age(silent.longest)}, {when}")
+    for warning in report.warnings:
+        print_warning(warning)
+
+
+def _owner(task: SweptTask) -> str:
+    owner = "-" if task.owner_id is None else short_form(task.owner_id)
+    return owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}"
+
+
+def _note(task: SweptTask) -> str:
+    notes = (
+        task.code,
+        "resilient" if task.resilient else None,
+        f"at {format_instant(task.run_at)}" if task.run_at else None,
+        f"until {format_instant(task.held_until)}" if task.held_until else None,
+        f"by {task.hook}" if task.hook else None,
+        f"refused: {task.refusal}" if task.refusal else None,
+    )
+    return "  ".join(note for note in notes if note)
+
+
+SWEEP_COLUMNS: tuple[TableColumn[SweptTask], ...] = (
+    TableColumn("id", lambda task: str(task.task_id)),
+    TableColumn("name", lambda task: sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH)),
+    TableColumn("state", lambda task: task.state),
+    TableColumn("owner", _owner),
+    TableColumn("silent", lambda task: format_age(task.heartbeat_age), right=True),
+    TableColumn("limit", lambda task: format_age(task.effective_threshold), right=True),
+    TableColumn("decision", lambda task: task.decision),
+    TableColumn("reason", lambda task: task.reason),
+    TableColumn("note", _note),
+)
+
+
+def _summary(report: SweepReport) -> str:
+    match report.status:
+        case SweepStatus.BUSY:
+            return "busy: another sweep is running"
+        case SweepStatus.OUTAGE_GRACE:
+            until = max((task.held_until for task in report.tasks if task.held_until), default=None)
+            when = "" if until is None else f" until {format_instant(until)}"
+            held_back = f"all stale tasks ({len(report.tasks)}) held back{when}"
+            return f"outage grace: no worker connected for a full threshold; {held_back}"
+        case SweepStatus.NOTHING if not report.refused and not report.locked_runs:
+            return "nothing to do"
+        case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
+            return _counts(report)
+
+
+def _counts(report: SweepReport) -> str:
+    counts = Counter(task.decision for task in report.tasks if task.changes_state and (report.dry_run or task.applied))
+    parts = [f"{counts[decision]} {word}" for decision, word in _PAST_TENSE.items() if counts[decision]]
+    parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
+    changed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
+    parts += [f"{changed} changed meanwhile"] if changed and not report.dry_run else []
+    parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
+    parts += [f"{len(report.locked_runs)} workflows locked by another transaction"] if report.locked_runs else []
+    # A sweep that recovered no task but was not idle has only marked workers lost.
+    return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")
+
+
+# Cleanup
+
+
+@cleanup_app.command()
+@with_global_options
+def cleanup(
+    options: GlobalOptions,
+    *,
+    dry_run: DryRunOption = False,
+    exit_code: ExitCodeOption = False,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Delete rows older than the retention settings."""
+    with progress_bar("deleting", enabled=not (json or dry_run or options.quiet)) as progress:
+        report = options.act(lambda ops: ops.cleanup(dry_run=dry_run, reason=reason, progress=progress), actor=actor)
+    if json:
+        print_json(_cleanup_document(report))
+    else:
+        _print_cleanup(options, report)
+    return ExitCode.WORK_FOUND if exit_code and dry_run and report.matched else ExitCode.DONE
+
+
+def _cleanup_document(report: CleanupReport) -> dict[str, Any]:
+    return {
+        "dry_run": report.is_dry_run,
+        "complete": report.cleaned.is_complete,
+        "rows": report.cleaned.rows,
+        "bytes": report.cleaned.bytes,
+        "audit_id": report.audit_id,
+        "categories": [row_document(part, category="name") for part in report.cleaned.categories],
+    }
+
+
+def _print_cleanup(options: GlobalOptions, report: CleanupReport) -> None:
+    cleaned = report.cleaned
+    print_rows(cleaned.categories, CLEANUP_COLUMNS)
+    verb = "would delete" if report.is_dry_run else "deleted"
+    print_line(f"{verb} {humanize.intcomma(cleaned.rows)} rows, about {format_size(cleaned.bytes)}")
+    if not cleaned.is_complete:
+        options.print_message("incomplete: another process is also cleaning up and will delete the rest")
+
+
+def _window(part: CategoryCleanup) -> str:
+    return "forever" if part.window is None else humanize.precisedelta(part.window, minimum_unit="hours", format="%d")
+
+
+def _dependent(part: CategoryCleanup) -> str:
+    """Return the number of rows of other tables that are deleted with them."""
+    dependent = sum(part.tables.values()) - part.rows
+    return humanize.intcomma(dependent) if dependent else ""
+
+
+CLEANUP_COLUMNS: tuple[TableColumn[CategoryCleanup], ...] = (
+    TableColumn("category", lambda part: part.category.replace("_", " ")),
+    TableColumn("retention", _window),
+    TableColumn("rows", lambda part: humanize.intcomma(part.rows), right=True),
+    TableColumn("dependent", _dependent, right=True),
+    TableColumn("size", lambda part: format_size(part.bytes) if part.rows else "", right=True),
+    TableColumn("oldest", lambda part: "" if part.oldest_at is None else f"{part.oldest_at:%Y-%m-%d %H:%M}Z"),
+)
