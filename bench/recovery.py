@@ -25,7 +25,7 @@ from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.recovery.retention import clean_heartbeats
-from horsies.recovery.sweep import WorkflowHealing, run_pass
+from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.connection import ConnectionSpec, Row
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query
@@ -123,7 +123,7 @@ async def passes(url: str, *, running: int, rounds: int) -> list[float]:
         for _ in range(rounds + 1):
             database.statements_s = 0.0
             healing = WorkflowHealing.for_worker(database, wake=lambda: None)
-            report = await run_pass(database, SweepOptions(), observer=observer, healing=healing, budget_s=30)
+            report = await Sweep(database, SweepOptions(), observer=observer, healing=healing, budget_s=30).run_pass()
             await clean_heartbeats(database, windows, budget_s=15)
             assert (report.tasks, report.failures) == ((), ())
             durations_ms.append(database.statements_s * 1_000)

@@ -14,8 +14,7 @@ from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.task import parse_id
 from horsies.recovery.hooks import HookCaller, HookFailure, log_failure
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweep import WorkflowHealing
-from horsies.recovery.sweep import sweep as run_sweep
+from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
 from horsies_ops.actions.report import RELEASE, SWEEP, ActionReport, Skipped
@@ -100,7 +99,7 @@ async def _sweep(
     failures: list[HookFailure] = []
     hooks = None if app is None else HookCaller(app.recovery_hooks, on_failure=failures.append)
     try:
-        return await run_sweep(
+        return await Sweep(
             database,
             options,
             observer=OperatorObserver(local_config=ops.settings.recovery),
@@ -108,7 +107,7 @@ async def _sweep(
             healing=WorkflowHealing.for_operator(database),
             record=audit,
             stop=stop,
-        )
+        ).run()
     finally:
         # In `finally`, so that failed hooks are reported even if the sweep itself fails.
         for failure in failures:

@@ -14,7 +14,7 @@ import pytest
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweep import run_pass, sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.claims import ClaimRef
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
@@ -59,7 +59,7 @@ async def locked_row(url: str, task_id: str) -> AsyncGenerator[None]:
 
 
 async def operator_sweep(database: Database) -> SweepReport:
-    return await sweep(database, FORCED, observer=OPERATOR)
+    return await Sweep(database, FORCED, observer=OPERATOR).run()
 
 
 async def send_heartbeat(database: Database, ledger: Ledger, task_id: str) -> None:
@@ -76,7 +76,7 @@ async def test_concurrent_sweeps_recover_each_task_once(ledger: Ledger, database
     sent = [await OrphanedTask(status=status, task="wait_for", silent_s=HOUR_S).insert(ledger) for status in statuses]
     async with sweepers(database_url) as databases:
         # Without the leader lock: it only saves work, sweeps must be correct without it.
-        passes = [run_pass(database, FORCED, observer=OPERATOR) for database in databases]
+        passes = [Sweep(database, FORCED, observer=OPERATOR).run_pass() for database in databases]
         reports = await asyncio.gather(*passes)
     assert sum(report.recovered_count for report in reports) == TASKS
     applied = [task.task_id for report in reports for task in report.tasks if task.applied]

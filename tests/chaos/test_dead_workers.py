@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from horsies import Horsies, RecoveryConfig
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
@@ -127,7 +127,7 @@ async def test_reaper_decides_like_a_dry_run(
     options = SweepOptions(dry_run=True, recovery_config=RecoveryConfig.unchecked(**QUICK_RECOVERY))
 
     async def dry_run_decisions() -> dict[str, str]:
-        report = await sweep(database, options, observer=OperatorObserver(local_config=RecoveryConfig()))
+        report = await Sweep(database, options, observer=OperatorObserver(local_config=RecoveryConfig())).run()
         assert all(task.owner_state == "lost" and task.heartbeat_age for task in report.tasks)
         return {str(task.task_id): task.decision for task in report.tasks}
 

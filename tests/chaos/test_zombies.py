@@ -15,7 +15,7 @@ from horsies.engine import events
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
@@ -70,7 +70,9 @@ async def test_operator_sweep_leaves_a_suspended_worker_alone(
         await ledger.until_started(task_id)
         async with suspended(worker):
             await until_silent(ledger, 2 * THRESHOLD_S)
-            report = await sweep(database, SweepOptions(), observer=OperatorObserver(local_config=RecoveryConfig()))
+            report = await Sweep(
+                database, SweepOptions(), observer=OperatorObserver(local_config=RecoveryConfig())
+            ).run()
         (tmp_path / "go").touch()
         row = (await ledger.until_terminal(task_id))[task_id]
     assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.OUTAGE_GRACE, [task_id])

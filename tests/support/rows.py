@@ -17,7 +17,7 @@ from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, Thresho
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.workers import WorkerRow
@@ -279,7 +279,7 @@ class SweepDatabase:
     connection: Connection
 
     async def sweep(self, **options: Any) -> SweepReport:
-        return await sweep(self.database, SweepOptions(**options), observer=OPERATOR_OBSERVER)
+        return await Sweep(self.database, SweepOptions(**options), observer=OPERATOR_OBSERVER).run()
 
     async def row(self, task_id: UUID, *columns: str) -> tuple[Any, ...]:
         return await task_columns(self.connection, task_id, *columns)

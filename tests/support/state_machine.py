@@ -18,7 +18,7 @@ from horsies.model.send import SendOutcome
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.recovery.retention import clean
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store import operators
 from horsies.store.claims import ClaimRef
 from horsies.store.database import Transaction
@@ -313,7 +313,7 @@ class QueueStateMachine(RuleBasedStateMachine):
             if sweeper == OPERATOR
             else (sweeper.observer(self._model.now), SweepOptions())
         )
-        report = self._aging.run(sweep(self._aging.database, options, observer=observer))
+        report = self._aging.run(Sweep(self._aging.database, options, observer=observer).run())
         recovered = self._model.sweep(-inf if sweeper == OPERATOR else sweeper.listening_since)
         self._expect("C6 swept", {task.task_id for task in report.tasks if task.applied}, recovered)
 

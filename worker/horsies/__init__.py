@@ -113,145 +113,59 @@ if TYPE_CHECKING:
     from horsies.registry.invocation import current_task as current_task
     from horsies.version import __version__ as __version__
 
-_MODULES = {
-    "horsies.app": (
-        "ChildProcessStartHook",
-        "Horsies",
-    ),
-    "horsies.client.broker": ("PostgresBroker",),
-    "horsies.client.task": (
-        "TaskFunction",
-        "TaskHandle",
-        "TaskSendOptions",
-    ),
-    "horsies.client.workflow.definition": ("WorkflowDefinition",),
+_NAMES = {
+    "horsies.app": "ChildProcessStartHook Horsies",
+    "horsies.client.broker": "PostgresBroker",
+    "horsies.client.task": "TaskFunction TaskHandle TaskSendOptions",
+    "horsies.client.workflow.definition": "WorkflowDefinition",
     "horsies.client.workflow.handle": (
-        "WorkflowHandle",
-        "cancel_workflow",
-        "cancel_workflow_sync",
-        "pause_workflow",
-        "pause_workflow_sync",
-        "resume_workflow",
-        "resume_workflow_sync",
-        "start_workflow",
-        "start_workflow_async",
+        "WorkflowHandle cancel_workflow cancel_workflow_sync pause_workflow pause_workflow_sync resume_workflow "
+        "resume_workflow_sync start_workflow start_workflow_async"
     ),
-    "horsies.client.workflow.nodes": (
-        "AnyNode",
-        "SubWorkflowNode",
-        "SuccessCase",
-        "SuccessPolicy",
-        "TaskNode",
-        "from_node",
-    ),
-    "horsies.client.workflow.spec": ("WorkflowSpec",),
+    "horsies.client.workflow.nodes": "AnyNode SubWorkflowNode SuccessCase SuccessPolicy TaskNode from_node",
+    "horsies.client.workflow.spec": "WorkflowSpec",
     "horsies.errors": (
-        "BrokerError",
-        "BrokerErrorCode",
-        "ConfigurationError",
-        "ErrorCode",
-        "HorsiesError",
-        "MultipleValidationErrors",
-        "RegistryError",
-        "SourceLocation",
-        "TaskDefinitionError",
-        "ValidationReport",
-        "WorkflowValidationError",
+        "BrokerError BrokerErrorCode ConfigurationError ErrorCode HorsiesError MultipleValidationErrors "
+        "RegistryError SourceLocation TaskDefinitionError ValidationReport WorkflowValidationError"
     ),
-    "horsies.model.recovery.decision": (
-        "RecoveredWorkers",
-        "RecoveryContext",
-        "RecoveryReason",
-    ),
+    "horsies.model.recovery.decision": "RecoveredWorkers RecoveryContext RecoveryReason",
     "horsies.model.result": (
-        "BrokerOperationError",
-        "BrokerResult",
-        "DatabasePing",
-        "Err",
-        "Ok",
-        "Result",
-        "UnwrapError",
-        "WorkerPong",
-        "WorkerStateSnapshot",
-        "is_err",
-        "is_ok",
+        "BrokerOperationError BrokerResult DatabasePing Err Ok Result UnwrapError WorkerPong WorkerStateSnapshot "
+        "is_err is_ok"
     ),
-    "horsies.model.retry": ("Recovery", "RetryPolicy"),
-    "horsies.model.send": (
-        "TaskSendError",
-        "TaskSendErrorCode",
-        "TaskSendPayload",
-        "TaskSendResult",
-    ),
+    "horsies.model.retry": "Recovery RetryPolicy",
+    "horsies.model.send": "TaskSendError TaskSendErrorCode TaskSendPayload TaskSendResult",
     "horsies.model.settings": (
-        "AppConfig",
-        "CustomQueueConfig",
-        "PayloadPolicy",
-        "PostgresConfig",
-        "QueueMode",
-        "RecoveryConfig",
-        "RetentionConfig",
-        "ScheduleConfig",
-        "TaskSchedule",
-        "WorkerConfig",
-        "WorkerResilienceConfig",
+        "AppConfig CustomQueueConfig PayloadPolicy PostgresConfig QueueMode RecoveryConfig RetentionConfig "
+        "ScheduleConfig TaskSchedule WorkerConfig WorkerResilienceConfig"
     ),
-    "horsies.model.task": (
-        "TASK_TERMINAL_STATES",
-        "TaskAttemptInfo",
-        "TaskAttemptOutcome",
-        "TaskContext",
-        "TaskInfo",
-        "TaskStatus",
-    ),
+    "horsies.model.task": "TASK_TERMINAL_STATES TaskAttemptInfo TaskAttemptOutcome TaskContext TaskInfo TaskStatus",
     "horsies.model.task_result": (
-        "BUILTIN_CODE_REGISTRY",
-        "BuiltInTaskCode",
-        "ContractCode",
-        "ExceptionMapper",
-        "OperationalErrorCode",
-        "OutcomeCode",
-        "RetrievalCode",
-        "SubWorkflowError",
-        "TaskError",
-        "TaskResult",
+        "BUILTIN_CODE_REGISTRY BuiltInTaskCode ContractCode ExceptionMapper OperationalErrorCode OutcomeCode "
+        "RetrievalCode SubWorkflowError TaskError TaskResult"
     ),
     "horsies.model.workflow.plan": (
-        "NodeKey",
-        "OnError",
-        "WORKFLOW_TASK_TERMINAL_STATES",
-        "WORKFLOW_TERMINAL_STATES",
-        "WorkflowContextMissingIdError",
-        "WorkflowStatus",
-        "WorkflowTaskStatus",
-        "slugify",
+        "NodeKey OnError WORKFLOW_TASK_TERMINAL_STATES WORKFLOW_TERMINAL_STATES WorkflowContextMissingIdError "
+        "WorkflowStatus WorkflowTaskStatus slugify"
     ),
     "horsies.model.workflow.views": (
-        "HandleErrorCode",
-        "HandleOperationError",
-        "HandleResult",
-        "SubWorkflowSummary",
-        "WorkflowContext",
-        "WorkflowMeta",
-        "WorkflowStartError",
-        "WorkflowStartErrorCode",
-        "WorkflowStartResult",
-        "WorkflowTaskInfo",
+        "HandleErrorCode HandleOperationError HandleResult SubWorkflowSummary WorkflowContext WorkflowMeta "
+        "WorkflowStartError WorkflowStartErrorCode WorkflowStartResult WorkflowTaskInfo"
     ),
-    "horsies.registry.invocation": ("current_task",),
-    "horsies.version": ("__version__",),
-    "pydantic": ("JsonValue",),
+    "horsies.registry.invocation": "current_task",
+    "horsies.version": "__version__",
+    "pydantic": "JsonValue",
 }
-_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 # Type checkers read the imports above instead.
-__all__ = sorted(_WHERE)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -19,7 +19,7 @@ from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retry import Recovery
 from horsies.recovery.hooks import HookCaller, RecoveryHooks
 from horsies.recovery.report import SweepReport
-from horsies.recovery.sweep import WorkflowHealing, sweep
+from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.database import Database
 from tests.support.rows import (
     CRASH_RETRY,
@@ -157,17 +157,17 @@ async def test_dry_run_reports_exactly_what_the_sweep_does(database: Database, d
     before = await _snapshot(connection)
     read_only = Database(replace(database.connection_spec, read_only=True))
     healing = WorkflowHealing.for_operator(read_only)
-    preview = await sweep(
+    preview = await Sweep(
         read_only, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, hooks=_hooks(), healing=healing
-    )
+    ).run()
     assert await _snapshot(connection) == before
-    done = await sweep(
+    done = await Sweep(
         database,
         SweepOptions(),
         observer=OPERATOR_OBSERVER,
         hooks=_hooks(),
         healing=WorkflowHealing.for_operator(database),
-    )
+    ).run()
     await read_only.close()
     await connection.close()
     assert len({task.decision for task in preview.tasks}) >= 5
@@ -202,7 +202,7 @@ async def test_dry_run_takes_and_waits_for_no_lock(database: Database, database_
     async with holder.transaction():
         await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
         await holder.execute("SELECT pg_advisory_xact_lock(horsies_lock_key('sweep'))")
-        dry_run = sweep(database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, hooks=hooks)
+        dry_run = Sweep(database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, hooks=hooks).run()
         preview = await asyncio.wait_for(dry_run, 10)
     await holder.close()
     assert ([task.task_id for task in preview.tasks], lock_counts) == ([task_id], [0])
@@ -211,7 +211,7 @@ async def test_dry_run_takes_and_waits_for_no_lock(database: Database, database_
 async def test_sweep_holds_the_leader_lock_while_hooks_run(database: Database, database_url: str) -> None:
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     lock_counts: list[int] = []
-    await sweep(
+    await Sweep(
         database, SweepOptions(), observer=OPERATOR_OBSERVER, hooks=_count_locks_in_hook(database_url, lock_counts)
-    )
+    ).run()
     assert lock_counts == [1]

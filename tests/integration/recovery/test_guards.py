@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
 from tests.support.rows import CRASH_RETRY, OPERATOR_OBSERVER, insert_listening_worker, insert_owned_task
 from tests.support.store import Connection
@@ -39,7 +39,7 @@ async def _sweep_during_change(
     try:
         async with holder.transaction():
             await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
-            sweeping = asyncio.create_task(sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER))
+            sweeping = asyncio.create_task(Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run())
             async with asyncio.timeout(30):
                 while not await connection.fetchval(WAITING_SWEEPS):  # noqa: ASYNC110  # polls pg_stat_activity, which has no notifications
                     await asyncio.sleep(POLL_S)

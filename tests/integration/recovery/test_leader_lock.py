@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweep import WorkflowHealing, sweep
+from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, PoolSettings
 from horsies.store.recovery import RecoveryStore
@@ -29,7 +29,7 @@ async def test_sweep_works_with_a_pool_of_one_connection(database_url: str) -> N
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     spec = ConnectionSpec(url=database_url, masked_url="test")
     async with Database(spec, PoolSettings(max_size=1, acquire_timeout_s=0.5)) as small:
-        assert (await sweep(small, SweepOptions(), observer=OPERATOR_OBSERVER)).recovered_count == 1
+        assert (await Sweep(small, SweepOptions(), observer=OPERATOR_OBSERVER).run()).recovered_count == 1
 
 
 async def test_losing_the_lock_keeps_the_work_done(sweeps: SweepDatabase) -> None:
@@ -40,9 +40,9 @@ async def test_losing_the_lock_keeps_the_work_done(sweeps: SweepDatabase) -> Non
         await sweeps.connection.execute(f"SELECT pg_terminate_backend(({holder}))")
         return HealingResult()
 
-    report = await sweep(
+    report = await Sweep(
         sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=WorkflowHealing(heal=heal)
-    )
+    ).run()
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
     assert await sweeps.row(task_id, "status") == ("FAILED",)
 
@@ -57,7 +57,7 @@ async def test_lock_survives_the_idle_in_transaction_timeout(sweeps: SweepDataba
         assert await sweeps.connection.fetchval(still_held) == 1
         return HealingResult()
 
-    report = await sweep(
+    report = await Sweep(
         sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=WorkflowHealing(heal=heal)
-    )
+    ).run()
     assert report.recovered_count == 1

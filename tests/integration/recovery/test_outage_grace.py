@@ -8,7 +8,7 @@ from uuid import uuid4
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
 from tests.support.rows import OPERATOR_OBSERVER, SweepDatabase, insert_listening_worker, insert_owned_task, seconds_ago
 
@@ -18,19 +18,19 @@ LONG_WORKER_THRESHOLD: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "
 async def test_sweep_in_outage_grace_reports_status_and_end(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
-    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
+    report = await Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run()
     assert (report.status, report.tasks[0].reason) == (SweepStatus.OUTAGE_GRACE, "outage_grace")
     assert report.tasks[0].held_until is not None
-    forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
+    forced = await Sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER).run()
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
 
 
 async def test_tasks_of_a_possibly_suspended_worker_are_held_back(database: Database, database_url: str) -> None:
     owner = await insert_listening_worker(database_url, silent_s=90, **LONG_WORKER_THRESHOLD)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=90)
-    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
+    report = await Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run()
     assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.OUTAGE_GRACE, [task_id])
-    forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
+    forced = await Sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER).run()
     assert forced.recovered_count == 1
 
 
@@ -38,7 +38,7 @@ async def test_only_worker_past_its_threshold_counts_as_dead(database: Database,
     # Last seen long before the database server started; a worker seen shortly before might still reconnect.
     owner = await insert_listening_worker(database_url, silent_s=86_000, **LONG_WORKER_THRESHOLD)
     await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=86_000)
-    assert (await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)).recovered_count == 1
+    assert (await Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run()).recovered_count == 1
 
 
 async def test_new_worker_does_not_stop_recovery_by_others(sweeps: SweepDatabase) -> None:
@@ -52,7 +52,7 @@ async def test_outage_grace_beside_a_stopped_owner_is_a_warning(database: Databa
     stopped = await insert_listening_worker(database_url, state="stopped")
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     await insert_owned_task(database_url, "RUNNING", owner=stopped, silent_s=1)
-    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
+    report = await Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run()
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
     assert report.warnings == ("stale tasks held back by outage grace: 1 (no worker connected for a full threshold)",)
 
@@ -63,7 +63,7 @@ async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, datab
     await insert_owned_task(
         database_url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=seconds_ago(-3_600)
     )
-    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
+    report = await Sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER).run()
     assert report.status == SweepStatus.NOTHING
     assert report.warnings == ("stale tasks held back by outage grace: 1 (no worker connected for a full threshold)",)
 
@@ -71,4 +71,4 @@ async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, datab
 async def test_reaper_in_outage_grace_reads_no_tasks(sweeps: SweepDatabase) -> None:
     await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
     observer = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
-    assert (await sweep(sweeps.database, SweepOptions(), observer=observer)).tasks == ()
+    assert (await Sweep(sweeps.database, SweepOptions(), observer=observer).run()).tasks == ()

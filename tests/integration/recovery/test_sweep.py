@@ -11,7 +11,7 @@ import pytest
 from horsies.errors import ConfigurationError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus, SweepStep
-from horsies.recovery.sweep import WorkflowHealing, sweep, swept_workflows
+from horsies.recovery.sweep import Sweep, WorkflowHealing, swept_workflows
 from horsies.store.workflows import StuckRun
 from horsies.workflows.healing import HealingResult, heal_stuck
 from tests.support.rows import (
@@ -48,7 +48,7 @@ async def test_fleet_mismatch_is_a_warning_and_one_event(sweeps: SweepDatabase) 
 async def test_only_the_requested_steps_run(sweeps: SweepDatabase) -> None:
     claimed = await insert_owned_task(sweeps.url, "CLAIMED", owner=None, silent_s=9_000)
     running = await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
-    report = await sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, steps={SweepStep.CLAIMED})
+    report = await Sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, steps={SweepStep.CLAIMED}).run()
     assert [task.task_id for task in report.tasks] == [claimed]
     assert await sweeps.row(running, "status") == ("RUNNING",)
 
@@ -84,8 +84,10 @@ async def test_report_lists_only_runs_stuck_before_the_sweep(
         return [stuck]
 
     healing = WorkflowHealing(heal=heal, preview=preview_stuck)
-    preview = await sweep(sweeps.database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, healing=healing)
-    report = await sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=healing)
+    preview = await Sweep(
+        sweeps.database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, healing=healing
+    ).run()
+    report = await Sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=healing).run()
     assert preview.workflows == report.workflows == tuple(swept_workflows([stuck]))
 
 
@@ -100,9 +102,9 @@ async def test_sweep_stopped_while_healing_leaves_the_other_runs(
         stop.set()
         return await heal_stuck(sweeps.database, must_end=must_end)
 
-    report = await sweep(
+    report = await Sweep(
         sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=WorkflowHealing(heal=heal), stop=stop
-    )
+    ).run()
     assert ([run.id in stuck for run in report.workflows], report.was_stopped) == ([True], was_stopped)
 
 
@@ -110,8 +112,10 @@ async def test_locked_run_is_previewed_and_then_a_warning(sweeps: SweepDatabase)
     locked, healing = await insert_run(sweeps.url), WorkflowHealing.for_operator(sweeps.database)
     async with sweeps.connection.transaction():
         await sweeps.connection.execute("SELECT FROM horsies_workflows FOR UPDATE")
-        preview = await sweep(sweeps.database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, healing=healing)
-        report = await sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=healing)
+        preview = await Sweep(
+            sweeps.database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, healing=healing
+        ).run()
+        report = await Sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, healing=healing).run()
     assert [run.id for run in preview.workflows] == [locked]
     assert (report.workflows, report.locked_runs) == ((), (locked,))
     assert report.warnings == (f"run {locked} is locked by another transaction, left to the next sweep",)

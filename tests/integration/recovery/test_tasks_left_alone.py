@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from tests.support.rows import (
     SweepDatabase,
     insert_heartbeat,
@@ -57,7 +57,7 @@ async def test_auto_switches_do_not_apply_to_manual_sweeps(sweeps: SweepDatabase
     task_id = await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
     config = RecoveryConfig(auto_fail_stale_running=False)
     observer = WorkerObserver(worker_id=uuid4(), config=config, listening_since=seconds_ago(9_000))
-    (swept,) = (await sweep(sweeps.database, SweepOptions(), observer=observer)).tasks
+    (swept,) = (await Sweep(sweeps.database, SweepOptions(), observer=observer).run()).tasks
     assert (swept.decision, swept.reason) == ("leave", "disabled")
     await sweeps.sweep()
     assert await sweeps.row(task_id, "status") == ("FAILED",)

@@ -9,7 +9,7 @@ import pytest
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_state
@@ -103,7 +103,7 @@ async def test_filled_database_of_an_older_schema_is_upgraded(
     assert after == before
     assert all(len(rows) > 0 for rows in after)
     # The task that was running is recovered in the new schema.
-    report = await sweep(empty_database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
+    report = await Sweep(empty_database, SweepOptions(force=True), observer=OPERATOR_OBSERVER).run()
     assert [(task.state, task.decision, task.applied) for task in report.tasks] == [("RUNNING", "fail", True)]
 
 

@@ -15,7 +15,7 @@ from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, check_threshold
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus, SweepStep
-from horsies.recovery.sweep import sweep
+from horsies.recovery.sweep import Sweep
 from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, OverdueRow, RecoveryStore, StaleRow, StaleScan
 from horsies.workflows.healing import heal
 
@@ -57,7 +57,7 @@ async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: tim
     dependencies = broker.recovery_dependencies
     observer = OperatorObserver(local_config=dependencies.local_config)
     async with _recovery_store(broker) as store:
-        report = await sweep(store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step})
+        report = await Sweep(store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step}).run()
     if report.status is SweepStatus.BUSY:
         raise BrokerError(
             "another sweep is running", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"

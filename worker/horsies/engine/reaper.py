@@ -17,7 +17,7 @@ from horsies.model.recovery.fleet import HeartbeatSeries, SweepOptions, WorkerOb
 from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import clean, clean_heartbeats
-from horsies.recovery.sweep import WorkflowHealing, run_pass
+from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.control import expire_paused
 
@@ -110,7 +110,7 @@ class Reaper:
         """Run the sweep steps that are due; True, because `with_leader_lock` returns None without the lock."""
         parts = self._parts
         due_steps = [step for step, job in self._step_jobs.items() if job.take_tick()]
-        report = await run_pass(
+        sweep = Sweep(
             parts.claims.database,
             SweepOptions(),
             observer=observer,
@@ -119,6 +119,7 @@ class Reaper:
             steps=due_steps,
             budget_s=self._interval_s,
         )
+        report = await sweep.run_pass()
         failures = {failure.step: failure.error for failure in report.failures}
         for step in due_steps:
             if (error := failures.get(step)) is None:

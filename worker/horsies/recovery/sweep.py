@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, Self, TypeAlias
@@ -71,117 +71,80 @@ MAX_EXPIRY_BATCHES: Final = 200  # bounds a manual sweep, which has no time limi
 logger = logging.getLogger("horsies.recovery")
 
 
-async def sweep(
-    database: Database,
-    options: SweepOptions,
-    *,
-    observer: Observer,
-    hooks: HookCaller | None = None,
-    healing: WorkflowHealing | None = None,
-    steps: Collection[SweepStep] = EVERY_STEP,
-    record: SweepAudit | None = None,
-    stop: asyncio.Event | None = None,
-) -> SweepReport:
-    """Run a sweep under the leader lock; the status is BUSY if another process holds it.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One sweep, for a worker's reaper or for an operator.
 
-    A failed step does not stop the others; the first error is raised at the end. A dry run needs no lock and writes no
-    audit `record`. `stop` ends the sweep after the current batch.
+    A dry run needs no lock and writes no audit `record`. `stop` ends the sweep after the current batch, and `budget_s`
+    after that many seconds; the rest is left to the next sweep.
     """
-    store = RecoveryStore(database)
-    one_pass = partial(
-        run_pass, database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
-    )
-    if options.dry_run:
-        report = await one_pass()
-    else:
-        locked_pass = partial(one_pass, record=record)
-        report = await store.with_leader_lock(locked_pass) or await _busy_report(store, options, observer, hooks)
-    if report.failures:
-        raise report.failures[0].error
-    return report
+
+    database: Database
+    options: SweepOptions
+    _: KW_ONLY
+    observer: Observer
+    hooks: HookCaller | None = None
+    healing: WorkflowHealing | None = None
+    steps: Collection[SweepStep] = EVERY_STEP
+    budget_s: float | None = None
+    record: SweepAudit | None = None
+    stop: asyncio.Event | None = None
+
+    async def run(self) -> SweepReport:
+        """Sweep under the leader lock; the status is BUSY if another process holds it.
+
+        A failed step does not stop the others; the first error is raised at the end.
+        """
+        if self.options.dry_run:
+            report = await self.run_pass()
+        else:
+            report = await RecoveryStore(self.database).with_leader_lock(self.run_pass) or await self._busy_report()
+        if report.failures:
+            raise report.failures[0].error
+        return report
+
+    async def run_pass(self) -> SweepReport:
+        """Sweep for a caller that holds the leader lock; failed steps are listed in the report."""
+        return await _SweepPass(self, await RecoveryStore(self.database).fleet()).run()
+
+    async def _busy_report(self) -> SweepReport:
+        policy = effective_policy(self.observer, self.options, await RecoveryStore(self.database).fleet())
+        return SweepReport(
+            status=SweepStatus.BUSY,
+            dry_run=False,
+            thresholds=policy.thresholds,
+            hooks_loaded=self.hooks is not None,
+            warnings=policy.warnings,
+        )
 
 
-async def run_pass(
-    database: Database,
-    options: SweepOptions,
-    *,
-    observer: Observer,
-    hooks: HookCaller | None = None,
-    healing: WorkflowHealing | None = None,
-    steps: Collection[SweepStep] = EVERY_STEP,
-    budget_s: float | None = None,
-    record: SweepAudit | None = None,
-    stop: asyncio.Event | None = None,
-) -> SweepReport:
-    """Run a sweep for a caller that holds the leader lock; failed steps are listed in the report.
-
-    After `budget_s` the pass ends; the rest is left to the next pass.
-    """
-    store = RecoveryStore(database)
-    sweep_pass = SweepPass(
-        store=store,
-        options=options,
-        observer=observer,
-        fleet=await store.fleet(),
-        hooks=hooks,
-        budget_s=budget_s,
-        healing=healing,
-        record=record,
-        stop=stop,
-    )
-    return await sweep_pass.run(steps)
-
-
-async def _busy_report(
-    store: RecoveryStore, options: SweepOptions, observer: Observer, hooks: HookCaller | None
-) -> SweepReport:
-    policy = effective_policy(observer, options, await store.fleet())
-    return SweepReport(
-        status=SweepStatus.BUSY,
-        dry_run=False,
-        thresholds=policy.thresholds,
-        hooks_loaded=hooks is not None,
-        warnings=policy.warnings,
-    )
-
-
-class SweepPass:
+class _SweepPass:
     """The state and steps of one sweep."""
 
-    def __init__(
-        self,
-        *,
-        store: RecoveryStore,
-        options: SweepOptions,
-        observer: Observer,
-        fleet: Fleet,
-        hooks: HookCaller | None,
-        budget_s: float | None,
-        healing: WorkflowHealing | None = None,
-        record: SweepAudit | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> None:
-        self._store = store
-        self._stop = stop
+    def __init__(self, sweep: Sweep, fleet: Fleet) -> None:
+        options, budget_s = sweep.options, sweep.budget_s
+        self._store = RecoveryStore(sweep.database)
         self._options = options
+        self._steps = sweep.steps
+        self._stop = sweep.stop
         self._fleet = fleet
-        self._hooks = hooks
-        self._healing = healing if options.worker_id is None else None  # workflows belong to no single worker
+        self._hooks = sweep.hooks
+        self._healing = sweep.healing if options.worker_id is None else None  # workflows belong to no single worker
         self._stuck_at_start: Sequence[SweptWorkflow] = ()
-        self._effective_policy = effective_policy(observer, options, fleet)
-        self._sweeper = observer.worker_id if isinstance(observer, WorkerObserver) else None
+        self._effective_policy = effective_policy(sweep.observer, options, fleet)
+        self._sweeper = sweep.observer.worker_id if isinstance(sweep.observer, WorkerObserver) else None
         self._is_manual = self._sweeper is None
-        self._audit = AuditTrail(store.database, record)
+        self._audit = AuditTrail(sweep.database, None if options.dry_run else sweep.record)
         self._budget_s = budget_s
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._report = SweepReportBuilder(
-            effective_policy=self._effective_policy, dry_run=options.dry_run, hooks_loaded=hooks is not None
+            effective_policy=self._effective_policy, dry_run=options.dry_run, hooks_loaded=sweep.hooks is not None
         )
 
-    async def run(self, steps: Collection[SweepStep]) -> SweepReport:
+    async def run(self) -> SweepReport:
         await self._audit.begin()
         # Before the other steps: tasks that they recover make runs due, which does not count as stuck.
-        if SweepStep.WORKFLOWS in steps:
+        if SweepStep.WORKFLOWS in self._steps:
             await self._run_step(SweepStep.WORKFLOWS, self._preview_healing)
         work_of: dict[SweepStep, Callable[[], Awaitable[None]]] = {
             SweepStep.LOST_WORKERS: self._mark_lost,
@@ -191,7 +154,7 @@ class SweepPass:
             SweepStep.WORKFLOWS: self._heal,
         }
         for step, work in work_of.items():
-            if step in steps:
+            if step in self._steps:
                 await self._run_step(step, work)
         report = self._report.build()
         if report.status is SweepStatus.DONE:
