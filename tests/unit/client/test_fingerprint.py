@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from horsies.client.payload import SendTemplate
 from horsies.codec.arguments import CallSignature, EncodedArguments
+from horsies.model.send import TaskSendPayload
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
@@ -22,26 +22,32 @@ SIGNATURE = CallSignature(
     var_positional="more",
     var_keyword="extra",
 )
-TEMPLATE = SendTemplate(
+SHARED = TaskSendPayload(
+    task_id="",
     task_name="mail.send",
     queue_name="mail",
     priority=5,
+    args="",
+    kwargs="",
+    sent_at=SENT_AT,
     good_until=None,
-    delay_seconds=None,
+    enqueue_delay_seconds=None,
     task_options="{}",
     flags="{}",
     max_retries=0,
     idempotency_key=None,
-    signature=SIGNATURE,
+    command_sha=None,
+    enqueue_sha="",
 )
 
 
 def enqueue_sha(arguments: EncodedArguments = ARGUMENTS, sent_at: datetime = SENT_AT, **changed: Any) -> str:
-    return replace(TEMPLATE, **changed).build("id", arguments, sent_at).enqueue_sha
+    return SendTemplate(SHARED._replace(**changed), SIGNATURE).build("id", arguments, sent_at).enqueue_sha
 
 
 def command_sha(task_name: str, arguments: EncodedArguments) -> str | None:
-    return replace(TEMPLATE, task_name=task_name, idempotency_key="k").build("id", arguments, SENT_AT).command_sha
+    shared = SHARED._replace(task_name=task_name, idempotency_key="k")
+    return SendTemplate(shared, SIGNATURE).build("id", arguments, SENT_AT).command_sha
 
 
 def test_enqueue_sha_is_the_hash_of_canonical_json() -> None:
@@ -59,7 +65,7 @@ def test_enqueue_sha_is_the_hash_of_canonical_json() -> None:
 
     sha = enqueue_sha(
         good_until=SENT_AT + timedelta(hours=1),
-        delay_seconds=2.0,
+        enqueue_delay_seconds=2.0,
         task_options='{"timeout_ms":1000}',
         flags='{"slow":true}',
         max_retries=2,
@@ -83,7 +89,7 @@ def test_fingerprints_are_pinned() -> None:
         {"priority": 6},
         {"sent_at": SENT_AT + timedelta(microseconds=1)},
         {"good_until": SENT_AT},
-        {"delay_seconds": 0.0},
+        {"enqueue_delay_seconds": 0.0},
         {"task_options": '{"timeout_ms":1000}'},
         {"arguments": EncodedArguments(args_json='[1,"u"]', kwargs_json='{"a":null}')},
         {"arguments": EncodedArguments(args_json='[1,"ü"]', kwargs_json="{}")},

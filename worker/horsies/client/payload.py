@@ -131,53 +131,45 @@ class PayloadBuilder:
         except ValueError as error:
             raise SendRejected(str(error)) from error
         task = self._task
-        return SendTemplate(
+        shared = TaskSendPayload(
+            task_id="",
             task_name=task.name,
             queue_name=task.queue_name,
             priority=effective_priority(
                 sent_with=options.priority, task=task.options.priority, queue=self._queue_priority
             ),
+            args="[]",
+            kwargs="{}",
+            sent_at=datetime.min.replace(tzinfo=UTC),
             good_until=options.good_until,
-            delay_seconds=delay_seconds(options.delay),
+            enqueue_delay_seconds=delay_seconds(options.delay),
             task_options=self._task_options,
             flags=canonical_json({**task.flags, **normalize_flags(() if options.flags is None else options.flags)}),
             max_retries=task.max_retries,
             idempotency_key=options.idempotency_key,
-            signature=task.codec.signature,
+            command_sha=None,
+            enqueue_sha="",
         )
+        return SendTemplate(shared, task.codec.signature)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SendTemplate:
-    """The fields shared by all sends of one task with the same options."""
+    """What all sends of one task with the same options have in common.
 
-    task_name: str
-    queue_name: str
-    priority: int
-    good_until: datetime | None
-    delay_seconds: float | None
-    task_options: str
-    flags: str
-    max_retries: int
-    idempotency_key: str | None
+    `shared` is a payload of which id, arguments, time and fingerprints are replaced for each send.
+    """
+
+    shared: TaskSendPayload
     signature: CallSignature
 
     def build(self, task_id: str, arguments: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
-        return TaskSendPayload(
+        return self.shared._replace(
             task_id=task_id,
-            task_name=self.task_name,
-            queue_name=self.queue_name,
-            priority=self.priority,
             args=arguments.args_json,
             kwargs=arguments.kwargs_json,
             sent_at=sent_at,
-            good_until=self.good_until,
-            enqueue_delay_seconds=self.delay_seconds,
-            task_options=self.task_options,
-            flags=self.flags,
-            max_retries=self.max_retries,
-            idempotency_key=self.idempotency_key,
-            command_sha=None if self.idempotency_key is None else self._command_sha(arguments),
+            command_sha=None if self.shared.idempotency_key is None else self._command_sha(arguments),
             enqueue_sha=self._enqueue_sha(format_utc(sent_at), *arguments),
         )
 
@@ -202,7 +194,7 @@ class SendTemplate:
         Raises ValueError if the arguments are not valid JSON.
         """
         args, kwargs = self.signature.prefer_keywords(arguments.args, arguments.kwargs)
-        document = canonical_json({"args": args, "kwargs": kwargs, "name": self.task_name})
+        document = canonical_json({"args": args, "kwargs": kwargs, "name": self.shared.task_name})
         return sha256(document.encode()).hexdigest()
 
     @cached_property
@@ -211,16 +203,17 @@ class SendTemplate:
 
         The document is canonical JSON: its values are, and they are joined in the order of their keys.
         """
-        delay = "null" if self.delay_seconds is None else repr(self.delay_seconds)
-        good_until = "null" if self.good_until is None else f'"{format_utc(self.good_until)}"'
+        shared = self.shared
+        delay = "null" if shared.enqueue_delay_seconds is None else repr(shared.enqueue_delay_seconds)
+        good_until = "null" if shared.good_until is None else f'"{format_utc(shared.good_until)}"'
         options = (
-            f'{{"flags":{self.flags},"idempotency_key":{canonical_json(self.idempotency_key)},'
-            f'"max_retries":{self.max_retries},"task":{self.task_options}}}'
+            f'{{"flags":{shared.flags},"idempotency_key":{canonical_json(shared.idempotency_key)},'
+            f'"max_retries":{shared.max_retries},"task":{shared.task_options}}}'
         )
         before_kwargs = f',"delay":{delay},"good_until":{good_until},"kwargs":'
         after_kwargs = (
-            f',"name":{canonical_json(self.task_name)},"options":{options},"priority":{self.priority},'
-            f'"queue":{canonical_json(self.queue_name)},"sent_at":'
+            f',"name":{canonical_json(shared.task_name)},"options":{options},"priority":{shared.priority},'
+            f'"queue":{canonical_json(shared.queue_name)},"sent_at":'
         )
         return before_kwargs, after_kwargs
 
@@ -337,16 +330,5 @@ def refingerprint(payload: TaskSendPayload, signature: CallSignature) -> TaskSen
 
     Raises ValueError if its arguments are not valid JSON.
     """
-    template = SendTemplate(
-        task_name=payload.task_name,
-        queue_name=payload.queue_name,
-        priority=payload.priority,
-        good_until=payload.good_until,
-        delay_seconds=payload.enqueue_delay_seconds,
-        task_options=payload.task_options,
-        flags=payload.flags,
-        max_retries=payload.max_retries,
-        idempotency_key=payload.idempotency_key,
-        signature=signature,
-    )
-    return template.build(payload.task_id, EncodedArguments(payload.args, payload.kwargs), payload.sent_at)
+    arguments = EncodedArguments(payload.args, payload.kwargs)
+    return SendTemplate(payload, signature).build(payload.task_id, arguments, payload.sent_at)

@@ -64,7 +64,7 @@ PUBLISH_INTERVAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChange:
-    """A status change of tasks in one queue; `kind` is a name in `TRANSITIONS`, `source` is None for new tasks."""
+    """A status change of tasks in one queue; `kind` is what caused it (`claim`), `source` is None for new tasks."""
 
     kind: str
     queue: str

@@ -1,4 +1,4 @@
-"""Task statuses and their allowed transitions, the public views of a task, ids, queues, priorities and expiry."""
+"""Task statuses, the public views of a task, ids, queues, priorities and expiry."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class TaskStatus(StrEnum):
         return self in TASK_TERMINAL_STATES
 
 
-PENDING, CLAIMED, RUNNING = TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING
-COMPLETED, FAILED = TaskStatus.COMPLETED, TaskStatus.FAILED
-CANCELLED, EXPIRED = TaskStatus.CANCELLED, TaskStatus.EXPIRED
-
-TASK_TERMINAL_STATES: Final = frozenset({COMPLETED, FAILED, CANCELLED, EXPIRED})
+# The store has one guarded statement per transition; nothing else changes a status. A terminal status never changes.
+TASK_TERMINAL_STATES: Final = frozenset(
+    {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED}
+)
 
 
 class TaskAttemptOutcome(StrEnum):
@@ -45,68 +44,6 @@ class TaskAttemptOutcome(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     WORKER_FAILURE = "WORKER_FAILURE"
-
-
-class Actor(StrEnum):
-    """Who may perform a transition."""
-
-    PRODUCER = "producer"
-    SCHEDULER = "scheduler"
-    WORKFLOW = "workflow"
-    CLAIM = "claim"
-    OWNER = "owner"
-    REAPER = "reaper"
-    SWEEP = "sweep"
-    OPERATOR = "operator"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """An allowed change from any of `sources` to any of `targets`, by any of `actors`; T1 has no source."""
-
-    number: str
-    name: str
-    sources: frozenset[TaskStatus]
-    targets: frozenset[TaskStatus]
-    actors: frozenset[Actor]
-
-
-def _transition(
-    number: str, name: str, sources: set[TaskStatus], targets: set[TaskStatus], *actors: Actor
-) -> Transition:
-    return Transition(number, name, frozenset(sources), frozenset(targets), frozenset(actors))
-
-
-_RECOVERY = (Actor.REAPER, Actor.SWEEP)
-
-# The store has one guarded statement per transition; nothing else changes a status. A terminal status never changes.
-# The names are the `kind` of task changes sent by NOTIFY.
-TRANSITIONS: Final = (
-    _transition("T1", "enqueue", set(), {PENDING}, Actor.PRODUCER, Actor.SCHEDULER, Actor.WORKFLOW),
-    _transition("T2", "claim", {PENDING}, {CLAIMED}, Actor.CLAIM),
-    _transition("T3", "take over expired lease", {CLAIMED}, {CLAIMED}, Actor.CLAIM),
-    _transition("T4", "start", {CLAIMED}, {RUNNING}, Actor.OWNER),
-    _transition("T5", "claim and start", {PENDING}, {RUNNING}, Actor.CLAIM),
-    _transition("T6", "release", {CLAIMED}, {PENDING}, Actor.OWNER),
-    _transition("T7", "recover claimed", {CLAIMED}, {PENDING}, *_RECOVERY),
-    _transition("T8", "expire claimed", {CLAIMED}, {EXPIRED}, Actor.OWNER, Actor.REAPER),
-    _transition("T9", "expire", {PENDING}, {EXPIRED}, *_RECOVERY),
-    _transition("T10", "complete", {RUNNING}, {COMPLETED}, Actor.OWNER),
-    _transition("T11", "fail", {RUNNING}, {FAILED}, Actor.OWNER),
-    _transition("T12", "retry", {RUNNING}, {PENDING}, Actor.OWNER),
-    _transition("T13", "child died", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _transition("T14", "timeout", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _transition("T15", "shutdown", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _transition("T16", "release running", {RUNNING}, {PENDING}, Actor.OWNER),
-    _transition("T17", "recover running", {RUNNING}, {PENDING, FAILED}, *_RECOVERY),
-    # The reaper cancels orphans when it heals a workflow: tasks whose node is gone or has finished.
-    _transition("T18", "cancel", {PENDING, CLAIMED}, {CANCELLED}, Actor.OPERATOR, Actor.WORKFLOW, Actor.REAPER),
-    # Owner and recovery: when a run is paused or cancelled, its running tasks may finish but not start again.
-    _transition("T19", "cancel running", {RUNNING}, {CANCELLED}, Actor.OPERATOR, Actor.OWNER, *_RECOVERY),
-    _transition("T20", "operator expire", {PENDING, CLAIMED}, {EXPIRED}, Actor.OPERATOR),
-    _transition("T21", "operator fail", {PENDING, CLAIMED, RUNNING}, {FAILED}, Actor.OPERATOR),
-    _transition("T22", "requeue", {CLAIMED, RUNNING}, {PENDING}, Actor.OPERATOR),
-)
 
 
 # Public views of a task

@@ -77,18 +77,6 @@ class NodeFinished:
     code: BuiltInTaskCode | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedByPause:
-    """The task was not restarted because its run was paused: the node needs a new task on resume."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedByCancel:
-    """The task was not restarted because its run was cancelled."""
-
-
-NodeOutcome: TypeAlias = NodeFinished | StoppedByPause | StoppedByCancel
-
 _CODE_WITHOUT_RESULT: Final = {
     TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
     TaskStatus.FAILED: OperationalErrorCode.WORKER_CRASHED,
@@ -98,7 +86,8 @@ _CODE_WITHOUT_RESULT: Final = {
 """Error codes of nodes whose task finished without a result."""
 
 
-def node_outcome(backing: BackingOutcome) -> NodeOutcome:
+def node_outcome(backing: BackingOutcome) -> NodeFinished | None:
+    """The outcome of a node; None if its task was not restarted because the run was paused or cancelled."""
     match backing:
         case FinishedTask():
             return _task_outcome(backing)
@@ -112,9 +101,9 @@ def node_outcome(backing: BackingOutcome) -> NodeOutcome:
             return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
 
 
-def _task_outcome(task: FinishedTask) -> NodeOutcome:
+def _task_outcome(task: FinishedTask) -> NodeFinished | None:
     if task.status is TaskStatus.CANCELLED and task.no_restart is not None:
-        return StoppedByPause() if task.no_restart is NoRestartReason.PAUSED else StoppedByCancel()
+        return None
     if task.result_kind is ResultKind.INVALID:
         return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKER_CRASHED)
     if task.status is TaskStatus.COMPLETED and task.result_kind is ResultKind.OK:
@@ -269,10 +258,17 @@ def next_steps(run: RunState) -> Iterator[Step]:
     has_failed = False
     for index, node in enumerate(run.nodes):
         if node.backing is not None and not node.status.is_terminal:
-            step = _step_for_backing(index, node_outcome(node.backing), run.status)
-            statuses[index] = _status_after(step)
-            has_failed = has_failed or statuses[index] is FAILED
-            yield step
+            outcome = node_outcome(node.backing)
+            if outcome is not None:
+                statuses[index] = outcome.status
+                has_failed = has_failed or outcome.status is FAILED
+                yield FinishNode(index, outcome)
+            elif run.status.is_terminal:
+                statuses[index] = SKIPPED
+                yield Skip(index, None)
+            else:  # even if its task was stopped by a cancel: the run may have been retried in the meantime
+                statuses[index] = READY
+                yield ReturnToReady(index)
     # A paused or finished run still stores the outcomes of tasks that were running, but starts nothing.
     if run.status is not WorkflowStatus.RUNNING:
         return
@@ -316,27 +312,6 @@ def _required_successes(node: NodeState) -> int:
             return min(1, len(node.dependencies))
         case JoinType.QUORUM:
             return node.min_success or 0
-
-
-def _step_for_backing(index: int, outcome: NodeOutcome, run: WorkflowStatus) -> FinishNode | ReturnToReady | Skip:
-    match outcome:
-        case NodeFinished():
-            return FinishNode(index, outcome)
-        case StoppedByPause() | StoppedByCancel() if not run.is_terminal:
-            # A cancelled run may have been retried in the meantime.
-            return ReturnToReady(index)
-        case StoppedByPause() | StoppedByCancel():
-            return Skip(index, None)
-
-
-def _status_after(step: FinishNode | ReturnToReady | Skip) -> WorkflowTaskStatus:
-    match step:
-        case FinishNode():
-            return step.outcome.status
-        case ReturnToReady():
-            return READY
-        case Skip():
-            return SKIPPED
 
 
 def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]:
