@@ -122,7 +122,10 @@ class Horsies:
         """Register a function as a task; raises all faults of its definition together."""
         location = SourceLocation.of_caller()
         if task_name is None or callable(task_name):  # `@app.task` without parentheses passes the function
-            return cast("TaskDecorator", record_or_raise(_missing_name_error(location)))
+            hint = 'pass the name of the task: @app.task("emails.send")'
+            code = ErrorCode.TASK_INVALID_OPTIONS
+            error = TaskDefinitionError("task_name is missing", code=code, hint=hint, location=location)
+            return cast("TaskDecorator", record_or_raise(error))
         options = {
             "queue_name": queue_name,
             "priority": priority,
@@ -254,7 +257,13 @@ class Horsies:
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         """Call `hook` once in each child process, after its imports."""
-        _check_child_hook(hook)
+        if fault := _hook_fault(hook):
+            raise ConfigurationError(
+                fault,
+                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
+                hint="use a plain function without parameters",
+                location=SourceLocation.of_caller(),
+            )
         if hook not in self._child_hooks:
             self._child_hooks.append(hook)
         return hook
@@ -352,25 +361,6 @@ class Horsies:
     def _result_codec_for(self, task_name: str) -> ValueCodec | None:
         task = self._tasks.get(task_name)  # looked up at each call: tasks are registered after the app is created
         return None if task is None else task.definition.codec.result_codec
-
-
-def _missing_name_error(location: SourceLocation | None) -> TaskDefinitionError:
-    return TaskDefinitionError(
-        "task_name is missing",
-        code=ErrorCode.TASK_INVALID_OPTIONS,
-        hint='pass the name of the task: @app.task("emails.send")',
-        location=location,
-    )
-
-
-def _check_child_hook(hook: object) -> None:
-    if fault := _hook_fault(hook):
-        raise ConfigurationError(
-            fault,
-            code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
-            hint="use a plain function without parameters",
-            location=SourceLocation.of_caller(),
-        )
 
 
 def _hook_fault(hook: object) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Final
 
@@ -34,7 +34,9 @@ from horsies.task_modules import is_missing_file
 
 def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport | None:
     """Return all errors of the first phase that fails, None if the app is valid; `live` also checks the database."""
-    phases = {**PHASES, "live": _check_live} if live else PHASES
+    phases = dict(PHASES)
+    if live:
+        phases["live"] = lambda app: BRIDGE.run(live_faults(app.get_broker()))
     for name, errors_of in phases.items():
         if errors := tuple(errors_of(app)):
             return ValidationReport(phase=name, errors=errors)
@@ -47,11 +49,6 @@ def _raised_by(call: Callable[[], object]) -> tuple[HorsiesError, ...]:
     except HorsiesError as error:
         return error.faults
     return ()
-
-
-def _check_settings(app: Horsies) -> Iterable[HorsiesError]:
-    # Single settings were validated with the app; this checks that the worker's queues exist.
-    return _raised_by(app.settings.worker_config)
 
 
 def _check_imports(app: Horsies) -> Iterator[HorsiesError]:
@@ -206,10 +203,6 @@ def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesEr
         )
 
 
-def _check_live(app: Horsies) -> Iterable[HorsiesError]:
-    return BRIDGE.run(live_faults(app.get_broker()))
-
-
 # The live phase: connection, schema and LISTEN of the configured database
 
 LISTEN_PROBE_TIMEOUT_S = 5.0
@@ -222,16 +215,13 @@ async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
         await session.database.execute(SCHEMA.server_version)
     except HorsiesError as error:
         return [_to_configuration_error(error)]
-    faults = [await _raised_by_async(_check_schema(session)), await _raised_by_async(_check_listen(session))]
-    return [fault for fault in faults if fault is not None]
-
-
-async def _raised_by_async(check: Awaitable[None]) -> HorsiesError | None:
-    try:
-        await check
-    except HorsiesError as error:
-        return _to_configuration_error(error)
-    return None
+    faults: list[HorsiesError] = []
+    for check in (_check_schema, _check_listen):
+        try:
+            await check(session)
+        except HorsiesError as error:
+            faults.append(_to_configuration_error(error))
+    return faults
 
 
 async def _check_schema(session: BrokerSession) -> None:
@@ -258,7 +248,8 @@ def _to_configuration_error(error: HorsiesError) -> HorsiesError:
 
 
 PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
-    "settings": _check_settings,
+    # Single settings were validated with the app; this checks that the worker's queues exist.
+    "settings": lambda app: _raised_by(app.settings.worker_config),
     "imports": _check_imports,
     "workflow definitions": definition_faults,
     "workflow builders": builder_faults,

@@ -9,9 +9,9 @@ import pytest
 from horsies import OperationalErrorCode, TaskError, TaskResult
 from horsies.client.results import (
     broker_error_result,
+    error_result,
     is_final,
     stored_task_result,
-    unread_timeout_result,
     wait_timeout_result,
 )
 from horsies.codec.values import codec_for
@@ -71,7 +71,7 @@ def test_value_is_decoded_if_the_codec_is_known() -> None:
         (TaskResult[object, TaskError](ok=None), True),
         (stored_task_result(str(ID), None, None), False),
         (wait_timeout_result(str(ID), "RUNNING"), False),
-        (unread_timeout_result(str(ID)), False),
+        (error_result(RetrievalCode.WAIT_TIMEOUT, "not read in time"), False),
         (broker_error_result(DatabaseUnreachable("gone")), False),
         (stored_task_result(str(ID), row("CANCELLED", None), None), True),
         (stored_task_result(str(ID), row("COMPLETED", "5"), None), True),

@@ -126,10 +126,15 @@ class BrokerDelivery:
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         try:
             session = await self._broker.session()
+            wait_s = self._broker.key_wait_s
             if connection is not None:
-                enqueued = await self._enqueue_in_transaction(session, payload, connection)
+                with explain_key_timeout(payload, wait_s=wait_s):
+                    async with self._savepoint(session, connection) as transaction:
+                        enqueued = await TaskStore(transaction).enqueue(payload, timeout_s=wait_s)
             elif payload.idempotency_key is not None:
-                enqueued = await self._enqueue_with_key(session, payload)
+                with explain_key_timeout(payload, wait_s=wait_s):
+                    async with session.key_limiter.acquire() as remaining_s:
+                        enqueued = await session.notify_coalescer.enqueue(payload, timeout_s=remaining_s)
             else:
                 enqueued = await self._enqueue_expected(session, payload)
         except HorsiesError as error:
@@ -148,19 +153,6 @@ class BrokerDelivery:
         if enqueued.outcome is not SendOutcome.STORED:  # an earlier try stored it, and it may have ended since
             session.task_waiters.forget(payload.task_id)
         return enqueued
-
-    async def _enqueue_with_key(self, session: BrokerSession, payload: TaskSendPayload) -> EnqueueResult:
-        with explain_key_timeout(payload, wait_s=self._broker.key_wait_s):
-            async with session.key_limiter.acquire() as remaining_s:
-                return await session.notify_coalescer.enqueue(payload, timeout_s=remaining_s)
-
-    async def _enqueue_in_transaction(
-        self, session: BrokerSession, payload: TaskSendPayload, connection: object
-    ) -> EnqueueResult:
-        wait_s = self._broker.key_wait_s
-        with explain_key_timeout(payload, wait_s=wait_s):
-            async with self._savepoint(session, connection) as transaction:
-                return await TaskStore(transaction).enqueue(payload, timeout_s=wait_s)
 
     async def _store_many(
         self, bulk: BulkPayload, progress: BulkProgress, connection: object | None
@@ -324,15 +316,14 @@ _BRIDGE_COALESCERS: weakref.WeakSet[NotifyCoalescer] = weakref.WeakSet()
 def _flush_at_exit() -> None:
     """Flush the coalescers of blocking sends, whose loop runs until the program exits; `close` flushes the others."""
     due = [coalescer for coalescer in _BRIDGE_COALESCERS if coalescer.has_deferred]
+
+    async def flush_all() -> None:
+        for coalescer in due:
+            await coalescer.flush()
+
     if due:
         with suppress(BridgeUnavailable, TimeoutError):
-            BRIDGE.run(_flush_all(due))
-
-
-async def _flush_all(coalescers: list[NotifyCoalescer]) -> None:
-    async with asyncio.timeout(EXIT_FLUSH_TIMEOUT_S):
-        for coalescer in coalescers:
-            await coalescer.flush()
+            BRIDGE.run(asyncio.wait_for(flush_all(), EXIT_FLUSH_TIMEOUT_S))
 
 
 # Send errors

@@ -89,7 +89,8 @@ class BrokerTaskReader:
         except WaitTimeout as timeout:
             return wait_timeout_result(str(task_id), timeout.status, seen_s_ago=timeout.seen_s_ago)
         except TimeoutError:
-            return unread_timeout_result(str(task_id))
+            text = f"timed out before the database returned the status of task {task_id}"
+            return error_result(RetrievalCode.WAIT_TIMEOUT, text)
         except HorsiesError as error:
             return broker_error_result(error)
         return stored_task_result(str(task_id), row, self._broker.result_codec_for(row.task_name) if row else None)
@@ -208,13 +209,6 @@ def wait_timeout_result(task_id: str, status: str, *, seen_s_ago: float = 0) -> 
     status_text = f"it was {status} {seen_s_ago * 1000:.0f} ms ago" if seen_s_ago else f"it is {status}"
     text = f"task {task_id} did not finish in time; {status_text}{_STATUS_NOTES.get(status, '')}"
     return error_result(RetrievalCode.WAIT_TIMEOUT, text)
-
-
-def unread_timeout_result(task_id: str) -> AnyResult:
-    """WAIT_TIMEOUT if the database did not answer even once."""
-    return error_result(
-        RetrievalCode.WAIT_TIMEOUT, f"timed out before the database returned the status of task {task_id}"
-    )
 
 
 def broker_error_result(error: HorsiesError) -> AnyResult:

@@ -101,7 +101,7 @@ class TypedCodec:
         """Build the adapter; errors of pydantic and of the annotated class are not translated."""
         adapter = _build_adapter(annotation)
         schema = adapter.core_schema
-        types = schema_types(schema)
+        types = frozenset(node["type"] for node in schema_nodes(schema) if "type" in node)
         is_strict = any(node.get("strict") for node in schema_nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
         self.passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
@@ -111,11 +111,9 @@ class TypedCodec:
         by_alias = not has_clashing_aliases(schema)
         self._parse = partial(adapter.validator.validate_json, by_name=True, by_alias=by_alias)
         self._accepts_parsed_json = types <= _PARSED_JSON_TYPES and not is_strict
-        self._has_untyped_parts = has_untyped_parts(schema)
+        self._has_untyped_parts = any(map(_is_untyped, schema_nodes(schema)))
         self._needs_normalizing = self._has_untyped_parts or bool(types & _NORMALIZED_TYPES)
-        is_round_trip_safe = types <= _ROUND_TRIP_SAFE_TYPES and not (
-            has_non_string_keys(schema) or has_excluded_fields(schema)
-        )
+        is_round_trip_safe = types <= _ROUND_TRIP_SAFE_TYPES and not any(map(_may_lose_values, schema_nodes(schema)))
         self._needs_round_trip_check = self._has_untyped_parts or not is_round_trip_safe
         self._keeps_plain_json = types <= _PARSED_JSON_TYPES and not any(
             "serialization" in node for node in schema_nodes(schema)
@@ -355,11 +353,6 @@ def schema_nodes(schema: object) -> Iterator[Mapping[str, Any]]:
             yield from schema_nodes(value)
 
 
-def schema_types(schema: object) -> frozenset[str]:
-    """Return the names of all node types in the schema."""
-    return frozenset(node["type"] for node in schema_nodes(schema) if "type" in node)
-
-
 def field_names(schema: object) -> frozenset[str]:
     """Return the names of all fields of models, dataclasses and typed dicts."""
     return frozenset(name for node in schema_nodes(schema) for name, _ in _fields(node))
@@ -374,20 +367,14 @@ def has_clashing_aliases(schema: object) -> bool:
     )
 
 
-def has_untyped_parts(schema: object) -> bool:
-    """Whether part of a value has no declared type, as with Any or a bare `dict`."""
-    return any(_is_untyped(node) for node in schema_nodes(schema))
-
-
-def has_non_string_keys(schema: object) -> bool:
-    return any(node["keys_schema"]["type"] != "str" for node in schema_nodes(schema) if "keys_schema" in node)
-
-
-def has_excluded_fields(schema: object) -> bool:
-    return any("serialization_exclude" in node or "serialization_exclude_if" in node for node in schema_nodes(schema))
+def _may_lose_values(node: Mapping[str, Any]) -> bool:
+    """Whether it excludes fields, or has keys that are not strings."""
+    has_other_keys = "keys_schema" in node and node["keys_schema"]["type"] != "str"
+    return has_other_keys or "serialization_exclude" in node or "serialization_exclude_if" in node
 
 
 def _is_untyped(node: Mapping[str, Any]) -> bool:
+    """Whether part of a value has no declared type, as with Any or a bare `dict`."""
     kind = node.get("type", "")
     if kind == "any" or "allow" in (node.get("extra_behavior"), node.get("extra_fields_behavior")):
         return True

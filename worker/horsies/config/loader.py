@@ -100,7 +100,7 @@ def load_settings(
         **dict(settings),
         file=path,
         origins={path: setting.origin for path, setting in given.values.items()},
-        overridden=overridden_keys(app_config, settings) if app_config else (),
+        overridden=_overridden_keys(app_config, settings) if app_config else (),
     )
 
 
@@ -150,7 +150,7 @@ def _related_origins(given: GivenSettings, path: SettingPath) -> Iterator[Origin
             yield setting.origin.of_item(path[len(given_path) :])
 
 
-def overridden_keys(code: AppConfig, settings: AllSettings) -> tuple[str, ...]:
+def _overridden_keys(code: AppConfig, settings: AllSettings) -> tuple[str, ...]:
     """Return the keys whose value in code was overridden with a different one."""
     given = explicit_values(code)
     return tuple(sorted(toml_name(path) for path, value in given if value_at(settings, path) != value))

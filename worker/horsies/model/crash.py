@@ -97,14 +97,12 @@ def _shutdown_error(kill: Kill, message: str) -> TaskError:
 
 def _crash_data(crash: Crash) -> dict[str, object]:
     """Signal and exit status only where the child caused them; after the worker's own SIGKILL they mean nothing."""
-    common: dict[str, object] = {"cause": crash.cause.value, "pid": crash.pid}
-    match crash.cause:
-        case ExitCause.CHILD_SIGNAL:
-            return common | {"signal": _signal_name(crash.signal)}
-        case ExitCause.CHILD_EXIT:
-            return common | {"exit_status": crash.exit_status}
-        case _:
-            return common
+    data: dict[str, object] = {"cause": crash.cause.value, "pid": crash.pid}
+    if crash.cause is ExitCause.CHILD_SIGNAL:
+        data["signal"] = _signal_name(crash.signal)
+    elif crash.cause is ExitCause.CHILD_EXIT:
+        data["exit_status"] = crash.exit_status
+    return data
 
 
 def _signal_name(number: int | None) -> str:

@@ -79,7 +79,9 @@ class RetryPolicy(BaseModel):
             try:
                 super().__init__(**given)
             except ValidationError as invalid:
-                raise _invalid_policy(invalid) from None
+                text = f"RetryPolicy: {'; '.join(format_violations(invalid, describe=_message))}"
+                location = SourceLocation.of_caller()
+                raise TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, location=location) from None
 
         # Inside another model, pydantic then reports the policy's faults together with that model's.
         __init__.__pydantic_base_init__ = True
@@ -124,14 +126,6 @@ class RetryPolicy(BaseModel):
             max_delay_seconds=max_delay_seconds,
             auto_retry_for=auto_retry_for,
         )
-
-
-def _invalid_policy(invalid: ValidationError) -> TaskDefinitionError:
-    return TaskDefinitionError(
-        f"RetryPolicy: {'; '.join(format_violations(invalid, describe=_message))}",
-        code=ErrorCode.TASK_INVALID_OPTIONS,
-        location=SourceLocation.of_caller(),
-    )
 
 
 _MESSAGES = {

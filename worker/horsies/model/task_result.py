@@ -156,12 +156,8 @@ def exception_to_record(exception: BaseException) -> dict[str, str]:
         "module": kind.__module__,
         "message": safe_stringify(str, exception),
         "repr": safe_stringify(repr, exception),
-        "traceback": safe_stringify(_traceback_of, exception),
+        "traceback": safe_stringify(lambda raised: "".join(traceback.format_exception(raised)), exception),
     }
-
-
-def _traceback_of(exception: BaseException) -> str:
-    return "".join(traceback.format_exception(exception))
 
 
 def safe_stringify(to_text: Callable[[T], str], value: T) -> str:

@@ -57,7 +57,11 @@ class StaleTask:
 
     @classmethod
     def from_row(cls, row: StaleRow, policy: EffectivePolicy) -> StaleTask:
-        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_task_owner(row), listening=policy.listening)
+        owner = None  # if the worker's row was deleted
+        if row.owner_state is not None and row.owner_seen_at is not None:
+            published = WorkerThresholds.from_stored(row.owner_config or {})
+            owner = TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
+        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=owner, listening=policy.listening)
         decision = decide(row, evidence, policy.policy, row.now)
         return cls(row=row, evidence=evidence, effective_policy=policy, decision=decision)
 
@@ -158,13 +162,6 @@ class StaleTask:
         policy = self.effective_policy
         # Shown as lost as soon as it counts as lost, even if no sweep has stored that yet.
         return "lost" if policy.policy.is_lost(owner, policy.listening, self.row.now) else owner.state
-
-
-def _task_owner(row: StaleRow) -> TaskOwner | None:
-    if row.owner_state is None or row.owner_seen_at is None:
-        return None  # the worker's row was deleted
-    published = WorkerThresholds.from_stored(row.owner_config or {})
-    return TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
 
 
 # Stored updates

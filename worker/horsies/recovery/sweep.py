@@ -144,8 +144,8 @@ class _SweepPass:
     async def run(self) -> SweepReport:
         await self._audit.begin()
         # Before the other steps: tasks that they recover make runs due, which does not count as stuck.
-        if SweepStep.WORKFLOWS in self._steps:
-            await self._run_step(SweepStep.WORKFLOWS, self._preview_healing)
+        if SweepStep.WORKFLOWS in self._steps and self._healing is not None and self._healing.preview is not None:
+            await self._run_step(SweepStep.WORKFLOWS, partial(self._preview_healing, self._healing.preview))
         work_of: dict[SweepStep, Callable[[], Awaitable[None]]] = {
             SweepStep.LOST_WORKERS: self._mark_lost,
             SweepStep.CLAIMED: partial(self._recover, TaskStatus.CLAIMED),
@@ -245,7 +245,9 @@ class _SweepPass:
             if isinstance(task.decision, Hold):
                 is_applied = await self._store.hold(task.row, task.decision.until)
             else:
-                update = build_update(task, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(task))
+                messages = TaskStore(self._store.database).crash_messages
+                crashes = await messages(task.row.id) if task.is_poison else ()
+                update = build_update(task, sweeper=self._sweeper, earlier_crashes=crashes)
                 is_applied = await self._store.apply_decision(task.row, update, record=self._audit.task_recorder)
         except StatementFailed as error:
             if error.retryable:
@@ -263,11 +265,6 @@ class _SweepPass:
             evidence = {"decision": task.kind, "error": error}
             event = EventRecord(kind=EventKind.RECOVERY_REFUSED, task_id=task.row.id, evidence=evidence)
             await EventStore(self._store.database).record(event)
-
-    async def _earlier_crashes(self, task: StaleTask) -> tuple[str, ...]:
-        if not task.is_poison:
-            return ()
-        return await TaskStore(self._store.database).crash_messages(task.row.id)
 
     async def _expire(self) -> None:
         if self._options.worker_id is not None:
@@ -287,9 +284,8 @@ class _SweepPass:
                 return
             last = rows[-1]
 
-    async def _preview_healing(self) -> None:
-        if self._healing is not None and self._healing.preview is not None:
-            self._stuck_at_start = swept_workflows(await self._healing.preview())
+    async def _preview_healing(self, preview: Preview) -> None:
+        self._stuck_at_start = swept_workflows(await preview())
 
     async def _heal(self) -> None:
         if self._healing is None or self._is_stop_requested():

@@ -32,10 +32,6 @@ class TaskOptions:
     timeout_ms: int | None = None
     flags: Iterable[str] | Mapping[str, bool] = ()
 
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        return tuple(option.name for option in fields(cls))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefinition:
@@ -90,7 +86,7 @@ def define_task(
     location: SourceLocation | None,
 ) -> TaskDefinition:
     """Validate and build a task definition; raises all faults together. `queues` is None in queue mode default."""
-    known = TaskOptions.names()
+    known = [option.name for option in fields(TaskOptions)]
     given = TaskOptions(**{key: value for key, value in options.items() if key in known})
     # The signature of something that is not a function would only add faults that follow from the first one.
     not_a_function = list(function_faults(function))
@@ -247,13 +243,12 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
 
 
 def flag_faults(flags: object) -> Iterator[HorsiesError]:
-    if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
-        yield _flags_error()
-        return
-    names = list(cast("Iterable[object]", flags))
+    is_collection = isinstance(flags, (list, tuple, set, frozenset, dict))
+    names = list(cast("Iterable[object]", flags)) if is_collection else [None]
     values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
-    if not (all(is_storable_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
-        yield _flags_error()
+    if not (all(map(is_storable_text, names)) and all(isinstance(value, bool) for value in values)):
+        text = "flags must be a list of names or a dict of name → bool"
+        yield _options_error(text, hint='for example flags=["infrastructure_resilient"]')
 
 
 def _is_undeclared_wrapper(function: FunctionType) -> bool:
@@ -290,11 +285,6 @@ def _describe(value: object) -> str:
             return f"the built-in {value.__name__}"
         case _:
             return f"an object of class {type(value).__qualname__}"
-
-
-def _flags_error() -> HorsiesError:
-    text = "flags must be a list of names or a dict of name → bool"
-    return _options_error(text, hint='for example flags=["infrastructure_resilient"]')
 
 
 def _function_error(text: str, *, hint: str) -> HorsiesError:

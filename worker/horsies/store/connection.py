@@ -195,20 +195,14 @@ class StatementFailed(BrokerError):
         self.sqlstate = sqlstate
 
 
-@dataclass(frozen=True, slots=True)
-class _LoginError:
-    """A connection error that no retry can fix."""
-
-    message: str
-    hint: str
-
-
+# Connection errors that no retry can fix, with a hint.
 _LOGIN_ERRORS = {
-    "28P01": _LoginError("the server refused the password", "check the user and password in broker.database_url"),
-    "28000": _LoginError(
-        "the server refused the login", "check the user in broker.database_url and the server's pg_hba.conf"
+    "28P01": ("the server refused the password", "check the user and password in broker.database_url"),
+    "28000": (
+        "the server refused the login",
+        "check the user in broker.database_url and the server's pg_hba.conf",
     ),
-    "3D000": _LoginError("the database does not exist", "create it, or correct its name in broker.database_url"),
+    "3D000": ("the database does not exist", "create it, or correct its name in broker.database_url"),
 }
 
 _UNAVAILABLE_STATES = {
@@ -249,9 +243,9 @@ def translated_errors(where: str, *, expects_writes: bool = False) -> Generator[
 def _translate_server_error(error: asyncpg.PostgresError, where: str) -> HorsiesError:
     state = error.sqlstate or ""
     message = _first_line(error)
-    if login_error := _LOGIN_ERRORS.get(state):
-        text = f"{login_error.message}: {message} ({where})"
-        return DatabaseUnreachable(text, retryable=False, hint=login_error.hint)
+    if state in _LOGIN_ERRORS:
+        refusal, hint = _LOGIN_ERRORS[state]
+        return DatabaseUnreachable(f"{refusal}: {message} ({where})", retryable=False, hint=hint)
     # PgBouncer's own error, recognised by its text: by SQLSTATE it would count as a lost connection and be retried.
     if "unsupported startup parameter" in message:
         hint = "for PgBouncer, set broker.pgbouncer_transaction_mode and broker.session_database_url (a direct address)"

@@ -82,13 +82,9 @@ class SchemaState:
         checksums = {row.version: row.checksum for row in self.applied}
         return tuple(m for m in self.known if checksums.get(m.version, m.checksum) != m.checksum)
 
-    @property
-    def is_newer_than_code(self) -> bool:
-        return self.current > self.latest
-
     def check_compatible(self) -> None:
         """Raise if the database is newer than this code, or an applied migration was edited."""
-        if self.is_newer_than_code:
+        if self.current > self.latest:
             raise BrokerError(
                 f"the database is at migration {self.current}, but this version of horsies only knows {self.latest}",
                 code=BrokerErrorCode.SCHEMA_INIT_FAILED,

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -19,8 +19,8 @@ from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.completer import finished_attempt, is_row_error, refused_attempt
 from horsies.engine.in_flight import InFlightTask, build_assignment
 from horsies.engine.pool.protocol import EncodedOutcome
-from horsies.errors import ConfigurationError, ErrorCode, raise_together
 from horsies.model.capacity import QueueCapacity
+from horsies.model.settings.worker import check_queues
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import expiry_document
 from horsies.store.claims import ClaimRequest, ClaimStore
@@ -45,7 +45,7 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     a delay, are left. Task timeouts are not enforced.
     """
     served = app.get_valid_queue_names() if queues is None else list(queues)
-    _check_queues(served, app.get_valid_queue_names())
+    check_queues("queues", served, app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
     drainer = Drainer(app, session.database, served)
@@ -133,13 +133,3 @@ async def expire_overdue(database: Database, queues: Collection[str]) -> bool:
         if len(rows) < EXPIRY_BATCH:
             return bool(expired)
         last = rows[-1]
-
-
-def _check_queues(queues: Iterable[str], configured: Sequence[str]) -> None:
-    """Raise for unknown queues: a typo would look like a queue without due tasks."""
-    hint = f"the app has: {', '.join(configured)}"
-    unknown = [name for name in queues if name not in configured]
-    raise_together(
-        "queues",
-        [ConfigurationError(f"no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint) for name in unknown],
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
@@ -125,7 +126,8 @@ class WorkflowHandle(Generic[T]):
         return self._blocking(self.cancel_async(kill=kill))
 
     async def cancel_async(self, *, kill: bool = False) -> HandleResult[None]:
-        return await self._to_result(self._cancel(kill=kill))
+        cancelled = await self._to_result(self._control(partial(control.cancel, kill=kill)))
+        return cancelled.map(lambda _: None)
 
     def retry_failed(self) -> HandleResult[int]:
         """Run the failed and skipped nodes of a finished run again; returns how many."""
@@ -164,9 +166,6 @@ class WorkflowHandle(Generic[T]):
 
     async def _control(self, operation: Callable[[Database, UUID], Awaitable[U | ControlRefusal]]) -> U:
         return _raise_if_refused(await operation(await self._database(), self._id))
-
-    async def _cancel(self, *, kill: bool) -> None:
-        _raise_if_refused(await control.cancel(await self._database(), self._id, kill=kill))
 
     async def _to_result(self, operation: Awaitable[U]) -> HandleResult[U]:
         """Await an operation; its errors become `Err`."""
@@ -220,21 +219,13 @@ def _raise_if_refused(result: U | ControlRefusal) -> U:
 
 
 async def start_plan(
-    broker: PostgresBroker | None, plan: WorkflowPlan, workflow_id: str | UUID | None = None
+    broker: PostgresBroker, plan: WorkflowPlan, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
     """Store a run of this plan; if a run with this id exists, return its handle and change nothing."""
     from horsies.workflows.start import start_run
 
-    if broker is None:
-        message = (
-            f"workflow {plan.name!r} has no app: create it with app.workflow(…), or pass a broker to start_workflow"
-        )
-        return _start_error(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
-    try:
-        # Generated here and not by the database, so that `retry_start` can repeat the start under the same id.
-        run_id = uuid7() if workflow_id is None else UUID(parse_id(str(workflow_id)))
-    except ValueError as error:
-        return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
+    # Generated here and not by the database, so that `retry_start` can repeat the start under the same id.
+    run_id = uuid7() if workflow_id is None else UUID(workflow_id)
     try:
         session = await broker.session()
         await start_run(session.database, plan, run_id)

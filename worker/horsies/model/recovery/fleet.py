@@ -411,7 +411,8 @@ class SweepOptions:
             check_threshold(self.sweep_threshold, "sweep_threshold")
         if self.recovery_delay is not None and not _is_duration(self.recovery_delay, least=timedelta(0)):
             raise ValueError(f"recovery_delay must be a timedelta from 0 to {MAX_DURATION.days} days")
-        if self.resilient_multiplier is not None and not _is_multiplier(self.resilient_multiplier):
+        multiplier = self.resilient_multiplier
+        if multiplier is not None and not (type(multiplier) is int and 1 <= multiplier <= MAX_MULTIPLIER):
             raise ValueError(f"resilient_multiplier must be a whole number from 1 to {MAX_MULTIPLIER}")
         if self.resilient_flags is not None and not _are_names(self.resilient_flags):
             raise ValueError("resilient_flags must be a list of flag names")
@@ -434,10 +435,6 @@ def check_threshold(threshold: object, label: str) -> None:
 
 def _is_duration(value: object, *, least: timedelta) -> bool:
     return isinstance(value, timedelta) and least <= value <= MAX_DURATION
-
-
-def _is_multiplier(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_MULTIPLIER
 
 
 def _are_names(value: object) -> bool:

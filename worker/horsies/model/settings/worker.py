@@ -1,7 +1,7 @@
 """Settings of a worker."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, StrictBool, StrictInt
@@ -81,7 +81,7 @@ class WorkerConfig(WorkerSettings):
     def of(cls, app: "AppConfig", worker: WorkerSettings, project: "ProjectConfig") -> Self:
         """Combine the settings; `worker.queues` defaults to all configured queues, an unknown queue is HRS-103."""
         configured = [queue.name for queue in app.custom_queues or ()] or [DEFAULT_QUEUE]
-        _check_queues(worker.queues or (), configured)
+        check_queues("worker.queues", worker.queues or (), configured)
         section: dict[str, Any] = dict(worker) | {"queues": worker.queues or configured}
         return cls(
             **section,
@@ -97,16 +97,11 @@ class WorkerConfig(WorkerSettings):
         )
 
 
-def _check_queues(queues: Iterable[str], configured: list[str]) -> None:
+def check_queues(label: str, queues: Iterable[str], configured: Sequence[str]) -> None:
+    """Raise for queues that are not configured: a typo would look like a queue without tasks."""
     hint = "configured queues: " + ", ".join(configured)
-    raise_together(
-        "worker.queues",
-        [
-            ConfigurationError(f"worker.queues: no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint)
-            for name in queues
-            if name not in configured
-        ],
-    )
+    unknown = [f"{label}: no queue {name!r}" for name in queues if name not in configured]
+    raise_together(label, [ConfigurationError(text, code=ErrorCode.TASK_INVALID_QUEUE, hint=hint) for text in unknown])
 
 
 class WorkerResilienceConfig(Settings):
