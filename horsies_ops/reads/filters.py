@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
-from typing import Any, Final, NamedTuple, cast
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
 
@@ -73,11 +74,33 @@ class TaskFilter:
         return json.dumps(filters + [{"is_wanted": False, **_conditions(excluded)} for excluded in self.excluded])
 
 
-def _conditions(task_filter: TaskFilter) -> dict[str, object]:
-    """Return the conditions that are set, as JSON values."""
+def _set_fields(task_filter: TaskFilter) -> dict[str, Any]:
+    """Return the conditions that are set, by field name."""
     values = {field.name: getattr(task_filter, field.name) for field in fields(task_filter) if field.name != "exclude"}
     # No test for truth: False and 0 are conditions too.
-    return {name: _json_value(name, value) for name, value in values.items() if value not in (None, (), [])}
+    return {name: value for name, value in values.items() if value not in (None, (), [])}
+
+
+def _conditions(task_filter: TaskFilter) -> dict[str, object]:
+    """Return the conditions that are set, as JSON values."""
+    return {name: _json_value(name, value) for name, value in _set_fields(task_filter).items()}
+
+
+RowT = TypeVar("RowT")
+ConditionTests: TypeAlias = Mapping[str, Callable[[RowT, Any, datetime], bool]]
+"""Whether a row in memory meets a condition at an instant, by the name of the filter's field."""
+
+
+def is_match(row: RowT, task_filter: TaskFilter, tests: ConditionTests[RowT], now: datetime) -> bool:
+    """Whether a row in memory matches a filter; a condition without a test is never met."""
+    is_wanted = all(name in tests and tests[name](row, value, now) for name, value in _set_fields(task_filter).items())
+    return is_wanted and not any(is_match(row, excluded, tests, now) for excluded in task_filter.excluded)
+
+
+def matches_any_glob(text: str, globs: Iterable[str]) -> bool:
+    """Whether a text in memory matches one of the globs with `*` and `?`."""
+    # In `fnmatch` a bracket opens a set of characters.
+    return any(fnmatchcase(text, glob.replace("[", "[[]")) for glob in globs)
 
 
 def _json_value(name: str, value: object) -> object:

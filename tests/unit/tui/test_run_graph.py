@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies.model.workflow.plan import WorkflowTaskStatus
-from horsies_ops.reads.workflows import WorkflowDetail
-from horsies_tui.demo.catalog import CRAWL, DIGEST, DemoWorkflow, node
-from horsies_tui.demo.system import DemoSystem
+from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord
+from horsies_tui.demo.catalog import WORKFLOWS, make_row, node
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, RunGraph, graph_lines
 from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import Heading
 from tests.support.tui import NOON
 
+DIGEST, CRAWL = WORKFLOWS["digest-run"], WORKFLOWS["crawl"]
 STATES = {
     "D": WorkflowTaskStatus.COMPLETED,
     "F": WorkflowTaskStatus.FAILED,
@@ -24,12 +26,13 @@ STATES = {
 }
 
 
-def _run(workflow: DemoWorkflow, states: str) -> WorkflowDetail:
-    """Return a run whose nodes have the given statuses, one letter each."""
-    system = DemoSystem(lambda: NOON)
-    run = system.start_run(workflow)
-    states_of_nodes = zip(system.nodes[run.id], states, strict=True)
-    nodes = tuple(replace(node, status=STATES[state]) for node, state in states_of_nodes)
+def _run(workflow: Sequence[NodeRow], states: str) -> WorkflowDetail:
+    """Return a run whose nodes have the given statuses, one letter each; the last node is its output."""
+    nodes = tuple(
+        replace(node, index=index, node_id=f"{node.name}:{index}", status=STATES[state])
+        for index, (node, state) in enumerate(zip(workflow, states, strict=True))
+    )
+    run = make_row(WorkflowRecord, id=UUID(int=1), status="RUNNING", created_at=NOON, output_index=len(nodes) - 1)
     return WorkflowDetail(run=run, nodes=nodes, sub_workflows={})
 
 
@@ -45,7 +48,7 @@ def _lines(detail: WorkflowDetail, view: GraphView | None = None) -> list[NodeLi
 
 
 def test_custom_node_id_is_shown() -> None:
-    detail = _run(DemoWorkflow(name="prices", nodes=(node("etl.load"), node("etl.load")), output=1), "DD")
+    detail = _run((node("etl.load"), node("etl.load")), "DD")
     apple, pear = detail.nodes
     named = replace(detail, nodes=(replace(apple, node_id="apple"), pear))
     assert [line.text for line in _lines(named)] == ["✓ [0] apple (etl.load)", "✓ [1] etl.load ★"]
@@ -123,7 +126,7 @@ def test_layer_headings_count_statuses() -> None:
 
 
 def test_chain_deeper_than_recursion_limit_is_drawn() -> None:
-    chain = DemoWorkflow(name="chain", nodes=(node("etl.load"), *(node("etl.load", at) for at in range(2999))))
+    chain = (node("etl.load"), *(node("etl.load", at) for at in range(2999)))
     lines = _lines(_run(chain, "D" * 3000))
     assert len(lines) == 3000
     assert max(len(line.indent) for line in lines) < 45
@@ -131,7 +134,7 @@ def test_chain_deeper_than_recursion_limit_is_drawn() -> None:
 
 
 @st.composite
-def _graphs(draw: st.DrawFn) -> DemoWorkflow:
+def _graphs(draw: st.DrawFn) -> tuple[NodeRow, ...]:
     """Draw any acyclic graph: a node depends on some of the nodes before it."""
     count = draw(st.integers(1, 30))
     nodes = [
@@ -141,14 +144,14 @@ def _graphs(draw: st.DrawFn) -> DemoWorkflow:
         )
         for at in range(count)
     ]
-    return DemoWorkflow(name="any", nodes=tuple(nodes))
+    return tuple(nodes)
 
 
 @settings(max_examples=60)
 @given(workflow=_graphs(), states=st.text(alphabet="DFSREP", min_size=30, max_size=30), layers=st.booleans())
-def test_every_node_is_drawn_exactly_once(workflow: DemoWorkflow, states: str, layers: bool) -> None:
-    detail = _run(workflow, states[: len(workflow.nodes)])
+def test_every_node_is_drawn_exactly_once(workflow: tuple[NodeRow, ...], states: str, layers: bool) -> None:
+    detail = _run(workflow, states[: len(workflow)])
     drawn = [line for line in _lines(detail, GraphView(shows_layers=layers)) if not line.is_pointer]
-    assert sorted(node.index for line in drawn for node in line.nodes) == list(range(len(workflow.nodes)))
+    assert sorted(node.index for line in drawn for node in line.nodes) == list(range(len(workflow)))
     keys = [line.key for line in _lines(detail, GraphView(shows_layers=layers))]
     assert len(keys) == len(set(keys))

@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.workflows import WorkflowFilter, WorkflowRecord
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import ONBOARD
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId
 from horsies_tui.messages import Fetched, OpenTask
@@ -76,7 +75,7 @@ async def test_narrow_terminal_shows_list_or_tree() -> None:
 async def test_tree_updates_while_run_advances() -> None:
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
-        run = system.start_run(ONBOARD)
+        run = system.start_run("onboard")
         _screen(pilot).context.queries.invalidate_all()
         await _select_run(pilot, run)
         assert "○ [0] billing.charge" in screen_text(pilot)
@@ -225,7 +224,7 @@ async def test_next_run_is_unfolded_and_list_cursor_stays() -> None:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
         await _select_run(pilot, run)
         await pilot.press("z")
-        system.start_run(ONBOARD)
+        system.start_run("onboard")
         screen = _screen(pilot)
         count = len(screen.run_list.rows)
         screen.context.queries.invalidate_all()

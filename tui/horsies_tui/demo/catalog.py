@@ -10,39 +10,63 @@ from uuid import UUID
 from horsies.model.retention import RetentionCategory
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import NodeRow
 
 RowT = TypeVar("RowT")
-_EMPTY_VALUES: Final = {"int": 0, "bool": False, "timedelta": timedelta(0)}
+_EMPTY_VALUES: Final = {"int": 0, "bool": False, "timedelta": timedelta(0), "Sequence[str]": ()}
 
 
 def make_row(row_type: type[RowT], like: object = None, /, **known: object) -> RowT:
-    """Create a row from `known` values, fields of the same name in `like`, and 0, False or None for the rest."""
+    """Create a row from `known` values, fields of the same name in `like`, and 0, False, () or None for the rest."""
     types = {field.name: str(field.type) for field in fields(row_type)}  # pyright: ignore[reportArgumentType]
     values: dict[str, Any] = {name: getattr(like, name, _EMPTY_VALUES.get(type_)) for name, type_ in types.items()}
     return row_type(**(values | known))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoQueue:
-    name: str
-    priority: int
-    max_concurrency: int | None = None
+QUEUES: Final = (
+    make_row(QueueRow, name="critical", priority=1, max_concurrency=16),
+    make_row(QueueRow, name="mail", priority=10, max_concurrency=60),
+    make_row(QueueRow, name="default", priority=50),
+    make_row(QueueRow, name="scraping", priority=60, max_concurrency=16),
+    make_row(QueueRow, name="imports", priority=70),
+    make_row(QueueRow, name="reports", priority=90, max_concurrency=4),
+)
+PRIORITIES: Final = {queue.name: queue.priority for queue in QUEUES}
+
+
+def _worker(number: int, host: str, pid: int, processes: int, *queues: str, **fields: object) -> WorkerRow:
+    values: dict[str, object] = {
+        "worker_id": UUID(f"019a8c00-0000-7000-8000-0000{number:08x}"),
+        "hostname": host,
+        "pid": pid,
+        "processes": processes,
+        "queues": queues,
+        "version": "0.4.1",
+        "state": "running",
+        "listener": "live",
+        "heartbeat_age": timedelta(seconds=2),
+    }
+    return make_row(WorkerRow, **(values | fields))
+
+
+LOST_WORKER: Final = _worker(
+    0xA7, "host-3", 4121, 8, "mail", "reports", state="lost", heartbeat_age=timedelta(seconds=370)
+)
+WORKERS: Final = (
+    _worker(0xA1, "host-1", 901, 12, "critical", "mail", "default"),
+    _worker(0xA2, "host-2", 877, 12, "critical", "mail", "default"),
+    _worker(0xA4, "host-2", 1402, 16, "default", "scraping"),
+    _worker(0xA5, "host-4", 2210, 4, "default", "imports", heartbeat_age=timedelta(seconds=95)),
+    LOST_WORKER,
+)
+"""The age of a heartbeat stays the same; that of the lost worker counts from the start of the demo."""
+HEALTHY_WORKERS: Final = WORKERS[:3]
+HOT_WORKER: Final = WORKERS[2]
 
 
 @dataclass(frozen=True, slots=True)
-class DemoWorker:
-    worker_id: UUID
-    hostname: str
-    pid: int
-    processes: int
-    queues: tuple[str, ...]
-    state: str
-    silence_s: float
-    """Seconds since its last heartbeat; for a lost worker, when the demo starts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
     """Tasks of one name: how often they are sent, how long they run and how often they fail."""
 
@@ -52,65 +76,36 @@ class TaskKind:
     """Its share of all sends."""
     run_s: float
     failure_rate: float
-    max_retries: int = 3
+    max_retries: int
+    kwargs_json: str
+    error: tuple[str, str]
+    """Code and message."""
 
 
-def _worker(
-    number: int, hostname: str, pid: int, processes: int, *queues: str, state: str = "running", silence_s: float = 2
-) -> DemoWorker:
-    worker_id = UUID(f"019a8c00-0000-7000-8000-0000{number:08x}")
-    return DemoWorker(worker_id, hostname, pid, processes, queues, state, silence_s)
-
-
-QUEUES: Final = (
-    DemoQueue(name="critical", priority=1, max_concurrency=16),
-    DemoQueue(name="mail", priority=10, max_concurrency=60),
-    DemoQueue(name="default", priority=50),
-    DemoQueue(name="scraping", priority=60, max_concurrency=16),
-    DemoQueue(name="imports", priority=70),
-    DemoQueue(name="reports", priority=90, max_concurrency=4),
-)
-LOST_WORKER: Final = _worker(0xA7, "host-3", 4121, 8, "mail", "reports", state="lost", silence_s=370)
-WORKERS: Final = (
-    _worker(0xA1, "host-1", 901, 12, "critical", "mail", "default"),
-    _worker(0xA2, "host-2", 877, 12, "critical", "mail", "default"),
-    _worker(0xA4, "host-2", 1402, 16, "default", "scraping"),
-    _worker(0xA5, "host-4", 2210, 4, "default", "imports", silence_s=95),
-    LOST_WORKER,
-)
-PRIORITIES: Final = {queue.name: queue.priority for queue in QUEUES}
-HEALTHY_WORKERS: Final = WORKERS[:3]
-HOT_WORKER: Final = WORKERS[2]
-
+_MAIL: Final = '{"to": "ada@example.org", "template": "welcome", "api_token": "s3cret"}'
+_SMTP: Final = ("SMTP_TIMEOUT", "TimeoutError: SMTP read timed out (30s)")
+_KEY_ERROR: Final = ("UNHANDLED_EXCEPTION", "KeyError: 'plan'   app/mail.py:88 in build_digest")
+_HTTP: Final = ("HTTP_503", "503 Service Unavailable: list[/foo] is not markup")
+_DEADLOCK: Final = ("DEADLOCK_DETECTED", "deadlock detected")
+_DECLINED: Final = ("CARD_DECLINED", "card declined by issuer")
+_PAGE, _ORDERS = '{"url": "https://example.org/p/1"}', '{"table": "orders", "day": "2026-11-14"}'
+_INVOICE: Final = '{"invoice": 5521, "authorization": "tok_1"}'
 KINDS: Final = (
-    TaskKind(name="mail.send", queue="mail", weight=40, run_s=1.2, failure_rate=0.08),
-    TaskKind(name="mail.digest", queue="mail", weight=6, run_s=2.0, failure_rate=0.05, max_retries=0),
-    TaskKind(name="scrape.page", queue="scraping", weight=14, run_s=3.0, failure_rate=0.04),
-    TaskKind(name="etl.load", queue="default", weight=20, run_s=6.0, failure_rate=0.01),
-    TaskKind(name="billing.charge", queue="critical", weight=10, run_s=0.6, failure_rate=0.01, max_retries=5),
-    TaskKind(name="report.build", queue="reports", weight=2, run_s=20.0, failure_rate=0.02, max_retries=1),
+    TaskKind("mail.send", "mail", 40, 1.2, 0.08, 3, _MAIL, _SMTP),
+    TaskKind("mail.digest", "mail", 6, 2.0, 0.05, 0, '{"user_id": 88213}', _KEY_ERROR),
+    TaskKind("scrape.page", "scraping", 14, 3.0, 0.04, 3, _PAGE, _HTTP),
+    TaskKind("etl.load", "default", 20, 6.0, 0.01, 3, _ORDERS, _DEADLOCK),
+    TaskKind("billing.charge", "critical", 10, 0.6, 0.01, 5, _INVOICE, _DECLINED),
+    TaskKind(
+        "report.build", "reports", 2, 20.0, 0.02, 1, '{"month": "2026-10"}', ("UNHANDLED_EXCEPTION", "MemoryError")
+    ),
 )
 KINDS_BY_NAME: Final = {kind.name: kind for kind in KINDS}
-ARGUMENTS: Final = {
-    "mail.send": '{"to": "ada@example.org", "template": "welcome", "api_token": "s3cret"}',
-    "mail.digest": '{"user_id": 88213}',
-    "scrape.page": '{"url": "https://example.org/p/1"}',
-    "etl.load": '{"table": "orders", "day": "2026-11-14"}',
-    "billing.charge": '{"invoice": 5521, "authorization": "tok_1"}',
-    "report.build": '{"month": "2026-10"}',
-}
-ERRORS: Final = {
-    "mail.send": ("SMTP_TIMEOUT", "TimeoutError: SMTP read timed out (30s)"),
-    "mail.digest": ("UNHANDLED_EXCEPTION", "KeyError: 'plan'   app/mail.py:88 in build_digest"),
-    "scrape.page": ("HTTP_503", "503 Service Unavailable: list[/foo] is not markup"),
-    "etl.load": ("DEADLOCK_DETECTED", "deadlock detected"),
-    "billing.charge": ("CARD_DECLINED", "card declined by issuer"),
-    "report.build": ("UNHANDLED_EXCEPTION", "MemoryError"),
-}
-"""Error code and message by task name."""
 RETRY_OPTIONS: Final = (
     '{"retry_policy": {"max_retries": 3, "intervals": [60, 60, 60], "auto_retry_for": ["WORKER_CRASHED"]}}'
 )
+FLAGS: Final = {"billing.charge": '{"audited": true}'}
+"""Flags as JSON by task name; the others have none."""
 
 SCHEDULES: Final = (
     ("digest", "mail.digest", "interval minutes=15", "UTC", 628, 272, 9_120),
@@ -126,9 +121,9 @@ SILENT_TASKS: Final = (
     ("scrape.page", TaskStatus.RUNNING, 464, LOST_WORKER),
     ("mail.send", TaskStatus.CLAIMED, 160, LOST_WORKER),
     ("mail.send", TaskStatus.CLAIMED, 131, LOST_WORKER),
-    ("etl.load", TaskStatus.RUNNING, 331, WORKERS[2]),
-    ("etl.load", TaskStatus.RUNNING, 302, WORKERS[2]),
-    ("etl.load", TaskStatus.RUNNING, 281, WORKERS[2]),
+    ("etl.load", TaskStatus.RUNNING, 331, HOT_WORKER),
+    ("etl.load", TaskStatus.RUNNING, 302, HOT_WORKER),
+    ("etl.load", TaskStatus.RUNNING, 281, HOT_WORKER),
 )
 """Tasks without heartbeats: name, status, seconds of silence and owner."""
 
@@ -149,31 +144,15 @@ TABLES: Final = (
 # Workflows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoWorkflow:
-    name: str
-    nodes: tuple[NodeRow, ...]
-    output: int | None = None
-
-
 def node(name: str, *after: int, join: str = "all", min_success: int | None = None) -> NodeRow:
     """A node that runs the task or sub-workflow `name` after the nodes with these indexes."""
-    kind = KINDS_BY_NAME.get(name)
-    return make_row(
-        NodeRow,
-        kind,
-        name=name,
-        status=WorkflowTaskStatus.PENDING,
-        join=join,
-        min_success=min_success,
-        dependencies=after,
-        is_subworkflow=kind is None,
-    )
+    kind, status = KINDS_BY_NAME.get(name), WorkflowTaskStatus.PENDING
+    known = {"name": name, "status": status, "join": join, "min_success": min_success, "dependencies": after}
+    return make_row(NodeRow, kind, **known, is_subworkflow=kind is None)
 
 
-DIGEST: Final = DemoWorkflow(
-    name="digest-run",
-    nodes=(
+WORKFLOWS: Final = {
+    "digest-run": (
         *(node("scrape.page") for _ in range(3)),
         node("etl.load", 0, 1, 2),
         node("etl.load", 0, 2, join="any"),
@@ -183,60 +162,36 @@ DIGEST: Final = DemoWorkflow(
         node("mail.digest", 6, 7),
         node("report.build", 5, 8),
     ),
-    output=9,
-)
-ONBOARD: Final = DemoWorkflow(
-    name="onboard",
-    nodes=(node("billing.charge"), node("mail.send", 0), node("etl.load", 0), node("mail.digest", 1, 2)),
-    output=3,
-)
-CRAWL: Final = DemoWorkflow(
-    name="crawl",
-    nodes=(
+    "onboard": (node("billing.charge"), node("mail.send", 0), node("etl.load", 0), node("mail.digest", 1, 2)),
+    "crawl": (
         node("etl.load"),
         *(node("scrape.page", 0) for _ in range(180)),
         node("etl.load", *range(1, 181), join="quorum", min_success=150),
         node("mail.send", 181),
     ),
-    output=182,
-)
-NIGHTLY: Final = DemoWorkflow(
-    name="etl-night",
-    nodes=(
+    "etl-night": (
         *(node("etl.load") for _ in range(6)),
         node("crawl", 0, 1),
         node("etl.load", 2, 3, 4, 5),
         node("etl.load", 6, 7),
         node("mail.digest", 8),
     ),
-    output=9,
-)
-WORKFLOWS_BY_NAME: Final = {workflow.name: workflow for workflow in (DIGEST, ONBOARD, CRAWL, NIGHTLY)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeededRun:
-    """A run started `ago_s` ago; `nodes` has the first letter of each node's status."""
-
-    workflow: DemoWorkflow
-    ago_s: float
-    nodes: str
-    status: WorkflowStatus = WorkflowStatus.RUNNING
-    took_s: float = 0
-    sub_run: SeededRun | None = None
-
+}
+"""Nodes by workflow; the last one is its output."""
 
 NODE_STATUSES: Final = {status[0]: status for status in WorkflowTaskStatus}
 """By first letter; R is RUNNING, which comes after READY."""
-_CRAWL_RUN: Final = SeededRun(workflow=CRAWL, ago_s=1300, nodes="C" + "C" * 130 + "F" * 6 + "R" * 4 + "E" * 40 + "PP")
 SEEDED_RUNS: Final = (
-    SeededRun(workflow=NIGHTLY, ago_s=93_600, nodes="CCPPPPPPPP", status=WorkflowStatus.PAUSED),
-    SeededRun(workflow=ONBOARD, ago_s=2400, nodes="CCCC", status=WorkflowStatus.COMPLETED, took_s=9),
-    SeededRun(workflow=ONBOARD, ago_s=1900, nodes="CCSS", status=WorkflowStatus.CANCELLED, took_s=4),
-    SeededRun(workflow=NIGHTLY, ago_s=1320, nodes="CCCCCCRCPP", sub_run=_CRAWL_RUN),
-    SeededRun(workflow=ONBOARD, ago_s=700, nodes="CCCC", status=WorkflowStatus.COMPLETED, took_s=11),
-    SeededRun(workflow=DIGEST, ago_s=180, nodes="CFCSCSCCCS", status=WorkflowStatus.FAILED, took_s=63),
-    SeededRun(workflow=DIGEST, ago_s=95, nodes="CFRPCPCPPP"),
-    SeededRun(workflow=ONBOARD, ago_s=41, nodes="CCRP"),
-    SeededRun(workflow=ONBOARD, ago_s=9, nodes="RPPP"),
+    ("etl-night", 93_600, "CCPPPPPPPP", WorkflowStatus.PAUSED),
+    ("onboard", 2_400, "CCCC", WorkflowStatus.COMPLETED),
+    ("onboard", 1_900, "CCSS", WorkflowStatus.CANCELLED),
+    ("etl-night", 1_320, "CCCCCCRCPP", WorkflowStatus.RUNNING),
+    ("onboard", 700, "CCCC", WorkflowStatus.COMPLETED),
+    ("digest-run", 180, "CFCSCSCCCS", WorkflowStatus.FAILED),
+    ("digest-run", 95, "CFRPCPCPPP", WorkflowStatus.RUNNING),
+    ("onboard", 41, "CCRP", WorkflowStatus.RUNNING),
+    ("onboard", 9, "RPPP", WorkflowStatus.RUNNING),
 )
+"""Workflow, seconds since the start, first letters of the nodes' statuses, and status."""
+SEEDED_SUB_RUN: Final = ("crawl", 1_300, "C" + "C" * 130 + "F" * 6 + "R" * 4 + "E" * 40 + "PP", WorkflowStatus.RUNNING)
+"""The sub-workflow of the only seeded node that runs one."""

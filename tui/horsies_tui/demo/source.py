@@ -23,7 +23,7 @@ from horsies.model.recovery.fleet import (
     effective_policy,
     is_silent,
 )
-from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
+from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
@@ -31,17 +31,18 @@ from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweepReport, SweptTask
 from horsies.recovery.sweep import SweepReportBuilder
 from horsies.store.recovery import StaleRow
+from horsies_ops.actions import report as actions
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
-from horsies_ops.cleanup import CLEANUP, CleanupReport
+from horsies_ops.cleanup import CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
 from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
 from horsies_ops.reads.queues import QueueRow, ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
-from horsies_ops.reads.stale import SilentTasks, summarize_silent
+from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import (
     EVERY_TASK,
     HeartbeatRow,
@@ -62,40 +63,51 @@ from horsies_ops.reads.workflows import (
     WorkflowRow,
 )
 from horsies_tui.demo import catalog
-from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER, WORKERS, DemoQueue, DemoWorker, make_row
-from horsies_tui.demo.system import IN_FLIGHT, DemoSystem, matches, matches_any
+from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER, WORKERS, make_row
+from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 HEARTBEAT_INTERVAL: Final = 30 * SECOND
 SINCE_LAST_PASS: Final = 14 * SECOND
 BYTES_PER_ROW: Final = 900
 
-_DEFAULT_OPTIONS: Final = SweepOptions()
-_STATUS_AFTER: Final = {
-    Action.REQUEUE: TaskStatus.PENDING,
-    Action.FAIL: TaskStatus.FAILED,
-    Action.CANCEL: TaskStatus.CANCELLED,
-    Action.EXPIRE: TaskStatus.EXPIRED,
+_AFTER_ACTION: Final = {
+    Action.REQUEUE: (TaskStatus.PENDING, None),
+    Action.FAIL: (TaskStatus.FAILED, "OPERATOR_FAILED"),
+    Action.CANCEL: (TaskStatus.CANCELLED, "TASK_CANCELLED"),
+    Action.EXPIRE: (TaskStatus.EXPIRED, "TASK_EXPIRED"),
 }
+"""Status and error code of a task after an action."""
 _NOT_STARTED: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED)
 _FAILED_OR_SKIPPED: Final = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
-_RUN_CHANGES: Final[Mapping[str, tuple[Sequence[str], WorkflowStatus, Mapping[str, WorkflowTaskStatus]]]] = {
-    "pause_workflow": (("RUNNING",), WorkflowStatus.PAUSED, {}),
-    "resume_workflow": (("PAUSED",), WorkflowStatus.RUNNING, {}),
-    "cancel_workflow": (
-        ("RUNNING", "PAUSED"),
-        WorkflowStatus.CANCELLED,
-        dict.fromkeys(_NOT_STARTED, WorkflowTaskStatus.SKIPPED),
-    ),
-    "retry_workflow": (
-        ("FAILED", "CANCELLED"),
-        WorkflowStatus.RUNNING,
-        dict.fromkeys(_FAILED_OR_SKIPPED, WorkflowTaskStatus.PENDING),
-    ),
+_RUN_CHANGES: Final[Mapping[str, tuple[Sequence[str], WorkflowStatus, Sequence[str], str]]] = {
+    actions.PAUSE_WORKFLOW: (("RUNNING",), WorkflowStatus.PAUSED, (), ""),
+    actions.RESUME_WORKFLOW: (("PAUSED",), WorkflowStatus.RUNNING, (), ""),
+    actions.CANCEL_WORKFLOW: (("RUNNING", "PAUSED"), WorkflowStatus.CANCELLED, _NOT_STARTED, "SKIPPED"),
+    actions.RETRY_WORKFLOW: (("FAILED", "CANCELLED"), WorkflowStatus.RUNNING, _FAILED_OR_SKIPPED, "PENDING"),
 }
-"""By action: the statuses of runs it applies to, their new status, and the new status of nodes by their old one."""
+"""By action: the statuses of runs it applies to, their new status, the nodes it changes and their new status."""
 _WITHOUT_OWNER: Final = dict.fromkeys(("claimed_at", "started_at", "last_heartbeat_at", "worker_id"))
 _WITHOUT_TASK: Final = dict.fromkeys(("task_id", "started_at", "completed_at", "error_code", "error_message"))
+_CONDITION_TESTS: Final[ConditionTests[TaskRecord]] = {
+    "ids": lambda task, ids, _: any(str(task.id).endswith(text.lower()) for text in ids),
+    "statuses": lambda task, statuses, _: task.status in statuses,
+    "queues": lambda task, queues, _: task.queue in queues,
+    "names": lambda task, globs, _: matches_any_glob(task.name, globs),
+    "error_codes": lambda task, globs, _: task.error_code is not None and matches_any_glob(task.error_code, globs),
+    "worker_id": lambda task, text, _: str(task.worker_id).endswith(text.lower()),
+    "workflow_id": lambda task, text, _: str(task.workflow_id).endswith(text.lower()),
+    "flag": lambda task, flag, _: task.flags.get(flag) is True,
+    "retried": lambda task, is_retried, _: is_retried is (task.retry_count > 0),
+    "older_than": lambda task, age, now: now - task.sent_at >= age,
+    "newer_than": lambda task, age, now: now - task.sent_at < age,
+    "text": lambda task, text, _: text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower(),
+    "min_wait": lambda task, wait, now: (task.started_at or task.finished_at or now) - task.enqueued_at >= wait,
+    "min_run": lambda task, run, now: (task.finished_at or now) - (task.started_at or now) >= run,
+    "min_silence": lambda task, silence, now: now - (task.last_heartbeat_at or now) >= silence,
+    "min_attempts": lambda task, number, _: task.attempt_count >= number,
+    "due_later": lambda task, is_later, now: is_later is (task.status == "PENDING" and task.enqueued_at > now),
+}
 
 
 class DemoSource:
@@ -124,9 +136,8 @@ class DemoSource:
     # Tasks
 
     def _matching(self, task_filter: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskRecord]:
-        now = self.system.now()
-        tasks = (self.system.tasks[task_id] for task_id in ids)
-        return tasks if task_filter.is_empty else (task for task in tasks if matches(task, task_filter, now))
+        now, tasks = self.system.now(), self.system.tasks
+        return (tasks[task_id] for task_id in ids if is_match(tasks[task_id], task_filter, _CONDITION_TESTS, now))
 
     async def list_tasks(
         self,
@@ -175,31 +186,26 @@ class DemoSource:
 
     def task_detail(self, task: TaskRecord) -> TaskDetail:
         """The task with its attempts, and with heartbeats as often as a worker writes them."""
-        attempts = self.system.attempts.get(task.id, [])[::-1]
+        attempts, decision = self.system.attempts.get(task.id, [])[::-1], None
         spans = [(attempt.claim_token, attempt.started_at, attempt.finished_at) for attempt in attempts]
-        decision = None
         if task.last_heartbeat_at is not None:
             spans.insert(0, (task.claim_token, task.started_at or task.last_heartbeat_at, task.last_heartbeat_at))
-            decision = self._stale_task(task, self._policy(_DEFAULT_OPTIONS)).to_swept_task(applied=False)
+            decision = self._stale_task(task, self._policy(DEFAULT_SWEEP_OPTIONS)).to_swept_task(applied=False)
+        retries = [attempt.finished_at for attempt in attempts if attempt.will_retry]
         return TaskDetail(
             task=task,
             attempts=tuple(attempts),
             heartbeats=tuple(heartbeat for span in spans for heartbeat in _heartbeats(*span)),
             events=tuple(
-                make_row(EventRow, at=attempt.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}')
-                for attempt in attempts
-                if attempt.will_retry
+                make_row(EventRow, at=at, kind="task_retry", evidence_json='{"delay_s": 60}') for at in retries
             ),
             recovery_decision=decision,
         )
 
     async def plan(self, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
-        now = self.system.now()
-        if selector.ids is None:
-            tasks = list(self._matching(selector.filter or EVERY_TASK, self.system.task_ids))
-        else:
-            tasks = [self.system.tasks[task_id] for task_id in selector.ids if task_id in self.system.tasks]
+        now, tasks = self.system.now(), self.system.tasks
         builder = PlanBuilder(action, options or ActionOptions())
+        ids = [task_id for task_id in selector.ids or self.system.task_ids if task_id in tasks]
         builder.add(
             make_row(
                 TargetRow,
@@ -211,7 +217,7 @@ class DemoSource:
                 has_run=task.attempt_count > 0,
                 has_live_owner=task.worker_id not in (None, LOST_WORKER.worker_id),
             )
-            for task in tasks
+            for task in self._matching(selector.filter or EVERY_TASK, ids)
         )
         return builder.build(replace(selector, as_of=now))
 
@@ -219,33 +225,31 @@ class DemoSource:
         self, plan: Plan, *, progress: Callable[[ActionProgress], None] | None = None, stop: asyncio.Event | None = None
     ) -> ActionReport:
         del progress, stop  # a demo action is one step
-        targets = [(target, self.system.tasks[target.id]) for target in plan.targets]
-        tasks = [
-            task for target, task in targets if (task.status, task.claim_token) == (target.status, target.claim_token)
-        ]
-        moved = {target.id for target in plan.targets} - {task.id for task in tasks}
-        skipped = [*plan.refused, *(Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in moved)]
+        planned = {target.id: (target.status, target.claim_token) for target in plan.targets}
+        tasks = [self.system.tasks[task_id] for task_id in planned]
+        unmoved = [task for task in tasks if (task.status, task.claim_token) == planned[task.id]]
+        moved = planned.keys() - {task.id for task in unmoved}
         report = self._record(
             plan.action,
             plan.selector.to_audit(),
-            affected=len(tasks),
-            skipped=skipped,
+            affected=len(unmoved),
+            skipped=[*plan.refused, *(Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in moved)],
             reason=plan.options.reason,
-            task_ids=tuple(task.id for task in tasks),
+            task_ids=tuple(task.id for task in unmoved),
         )
         if plan.action is Action.RETRY:
-            new = [self.system.send(catalog.KINDS_BY_NAME[task.name], retry_of=task.id) for task in tasks]
+            new = [self.system.send(catalog.KINDS_BY_NAME[task.name], retry_of=task.id) for task in unmoved]
             return replace(report, new_ids=tuple(task.id for task in new))
-        for task in tasks:
-            self._move(task, _STATUS_AFTER[plan.action])
+        for task in unmoved:
+            self._move(task, *_AFTER_ACTION[plan.action])
         return report
 
-    def _move(self, task: TaskRecord, status: TaskStatus, **fields: object) -> None:
+    def _move(self, task: TaskRecord, status: TaskStatus, error_code: str | None, **fields: object) -> None:
         """Take the task from its owner and give it the status that an operator or a sweep decided."""
         now = self.system.now()
         values: dict[str, object] = {"enqueued_at": now, **_WITHOUT_OWNER}
-        if status is not TaskStatus.PENDING:
-            values = {"finished_at": now, "last_heartbeat_at": None, "error_code": f"OPERATOR_{status}"}
+        if status.is_terminal:
+            values = {"finished_at": now, "last_heartbeat_at": None, "error_code": error_code}
         self.system.move(task.id, status, **(values | fields))
 
     async def undo_retry(self, report: ActionReport) -> ActionReport:
@@ -264,18 +268,12 @@ class DemoSource:
         """Write the audit entry of an action and return its report. Raises `Refused` if read-only."""
         if self._read_only:
             raise Refused("this connection is read-only")
-        counts = {"matched": affected + len(skipped), "affected": affected}
-        entry = self.system.record_action(action, selector, **counts, skipped=len(skipped), **fields)
-        return make_row(
-            ActionReport,
-            entry,
-            action=action,
-            skipped=tuple(skipped),
-            skipped_count=len(skipped),
-            audit_id=entry.id,
-            new_ids=(),
-            warnings=(),
+        matched = affected + len(skipped)
+        entry = self.system.record_action(
+            action, selector, matched=matched, affected=affected, skipped=len(skipped), **fields
         )
+        named = {"skipped": tuple(skipped), "skipped_count": len(skipped), "new_ids": (), "warnings": ()}
+        return make_row(ActionReport, entry, audit_id=entry.id, **named)
 
     # Recovery
 
@@ -301,60 +299,62 @@ class DemoSource:
         )
         return StaleTask.from_row(row, policy)
 
-    def _in_flight(self, options: SweepOptions) -> list[StaleTask]:
-        policy, tasks = self._policy(options), self.system.in_state(*IN_FLIGHT)
-        return [self._stale_task(task, policy) for task in tasks if options.worker_id in (None, task.worker_id)]
+    def _in_flight(self, options: SweepOptions, *, is_fresh: bool) -> list[StaleTask]:
+        """The claimed and running tasks that are stale, or those that are not."""
+        policy = self._policy(options)
+        tasks = [task for task in self.system.in_state(*IN_FLIGHT) if options.worker_id in (None, task.worker_id)]
+        return [task for task in (self._stale_task(task, policy) for task in tasks) if task.is_fresh is is_fresh]
 
-    def _sweep_report(self, options: SweepOptions, *, dry_run: bool) -> SweepReport:
-        stale = [task.to_swept_task(applied=not dry_run) for task in self._in_flight(options) if not task.is_fresh]
+    async def stale_candidates(
+        self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, dry_run: bool = True
+    ) -> SweepReport:
+        stale = [task.to_swept_task(applied=not dry_run) for task in self._in_flight(options, is_fresh=False)]
         policy = self._policy(options)
         return SweepReportBuilder(effective_policy=policy, dry_run=dry_run, hooks_loaded=False, tasks=stale).build()
 
-    async def stale_candidates(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SweepReport:
-        return self._sweep_report(options, dry_run=True)
-
     async def sweep(
-        self, options: SweepOptions = _DEFAULT_OPTIONS, *, reason: str | None = None, stop: asyncio.Event | None = None
+        self,
+        options: SweepOptions = DEFAULT_SWEEP_OPTIONS,
+        *,
+        reason: str | None = None,
+        stop: asyncio.Event | None = None,
     ) -> SweepReport:
         del stop  # a demo sweep is one step
-        report = self._sweep_report(options, dry_run=False)
+        report = await self.stale_candidates(options, dry_run=False)
         selector = {"worker_id": str(options.worker_id)} if options.worker_id else {}
         ids = tuple(task.task_id for task in report.tasks)
-        self._record("sweep", selector, affected=len(ids), task_ids=ids, reason=reason)
+        self._record(actions.SWEEP, selector, affected=len(ids), task_ids=ids, reason=reason)
         for swept in report.tasks:
             task = self.system.tasks[swept.task_id]
             if swept.decision is DecisionKind.FAIL:
-                self._move(task, TaskStatus.FAILED, error_code=swept.code)
+                self._move(task, TaskStatus.FAILED, swept.code)
             else:
                 retry_count = task.retry_count + (swept.decision is DecisionKind.RETRY)
-                self._move(task, TaskStatus.PENDING, enqueued_at=swept.run_at, retry_count=retry_count)
+                self._move(task, TaskStatus.PENDING, None, enqueued_at=swept.run_at, retry_count=retry_count)
         return report
 
     async def nearly_stale_tasks(
-        self, within: timedelta, options: SweepOptions = _DEFAULT_OPTIONS
+        self, within: timedelta, options: SweepOptions = DEFAULT_SWEEP_OPTIONS
     ) -> tuple[SweptTask, ...]:
-        fresh = [task for task in self._in_flight(replace(options, worker_id=None)) if task.is_fresh]
+        fresh = self._in_flight(replace(options, worker_id=None), is_fresh=True)
         return tuple(task.to_swept_task(applied=False) for task in fresh if task.silence >= task.threshold - within)
 
-    async def silent_tasks(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SilentTasks | None:
-        fresh = [task for task in self._in_flight(options) if task.is_fresh]
+    async def silent_tasks(self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> SilentTasks | None:
+        fresh = self._in_flight(options, is_fresh=True)
         return summarize_silent(task for task in fresh if task.silence >= 1.5 * HEARTBEAT_INTERVAL)
 
     # Numbers
 
     async def overview(self) -> Overview:
         now, queues, errors = self.system.now(), await self.list_queues(), await self.error_summary(DAY)
-        tasks = self.system.tasks.values()
-        counts, runs = Counter(task.status for task in tasks), Counter(run.status for run in self.system.runs.values())
-        stale = Counter(task.row.status for task in self._in_flight(_DEFAULT_OPTIONS) if not task.is_fresh)
-        ages = {
-            status: max(
-                (now - task.claimed_at for task in self.system.in_state(status) if task.claimed_at), default=None
-            )
-            for status in IN_FLIGHT
+        counts = Counter(task.status for task in self.system.tasks.values())
+        stale = Counter(task.row.status for task in self._in_flight(DEFAULT_SWEEP_OPTIONS, is_fresh=False))
+        owned = {
+            status: [now - (task.claimed_at or now) for task in self.system.in_state(status)] for status in IN_FLIGHT
         }
         failed_last_minute = sum(queue.failed_last_minute for queue in queues)
         failures = [error for error in errors if error.status == TaskStatus.FAILED]
+        runs = Counter(run.status for run in self.system.runs.values())
         return Overview(
             at=now,
             counts={status: Count(number=counts[status]) for status in TaskStatus},
@@ -367,8 +367,8 @@ class DemoSource:
             delayed=sum(queue.delayed for queue in queues),
             oldest_due=max((queue.oldest_due_age for queue in queues if queue.oldest_due_age), default=None),
             next_due=min((queue.next_due_in for queue in queues if queue.next_due_in), default=None),
-            oldest_claimed=ages[TaskStatus.CLAIMED],
-            longest_running=ages[TaskStatus.RUNNING],
+            oldest_claimed=max(owned[TaskStatus.CLAIMED], default=None),
+            longest_running=max(owned[TaskStatus.RUNNING], default=None),
             stale_claimed=stale[TaskStatus.CLAIMED],
             stale_running=stale[TaskStatus.RUNNING],
             workers=Counter(worker.state for worker in WORKERS),
@@ -381,12 +381,9 @@ class DemoSource:
         totals: dict[datetime, Counter[str]] = {}
         for bucket in await self.queue_throughput(window, buckets):
             totals.setdefault(bucket.at, Counter()).update(done=bucket.done, failed=bucket.failed)
-        return Throughput(
-            buckets=tuple(make_row(ThroughputBucket, at=at, **total) for at, total in totals.items()),
-            times=TimePercentiles(
-                wait_p50=2.1 * SECOND, wait_p95=3.8 * SECOND, run_p50=1.6 * SECOND, run_p95=7.9 * SECOND
-            ),
-        )
+        times = {"wait_p50": 2.1 * SECOND, "wait_p95": 3.8 * SECOND, "run_p50": 1.6 * SECOND, "run_p95": 7.9 * SECOND}
+        rows = tuple(make_row(ThroughputBucket, at=at, **total) for at, total in totals.items())
+        return Throughput(buckets=rows, times=TimePercentiles(**times))
 
     async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
         """Made-up curves, higher for queues with more tasks."""
@@ -407,31 +404,33 @@ class DemoSource:
         )
 
     async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]:
-        now, counts, last_hour = self.system.now(), Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+        ages: dict[tuple[str, str, str], list[timedelta]] = {}
         for task in self.system.tasks.values():
-            if task.error_code is not None and task.finished_at is not None and now - task.finished_at < window:
-                key = (task.name, task.error_code, task.status)
-                counts[key] += 1
-                last_hour[key] += now - task.finished_at < HOUR
-        return tuple(
-            ErrorCount(name=key[0], code=key[1], status=key[2], count=count, last_hour=last_hour[key])
-            for key, count in counts.most_common()
-        )
+            if task.error_code is not None and task.finished_at is not None:
+                age = self.system.now() - task.finished_at
+                ages.setdefault((task.name, task.error_code, task.status), []).append(age)
+        counts = [
+            ErrorCount(
+                name=name, code=code, status=status, count=len(found), last_hour=sum(age < HOUR for age in found)
+            )
+            for (name, code, status), all_ages in ages.items()
+            if (found := [age for age in all_ages if age < window])
+        ]
+        return tuple(sorted(counts, key=lambda error: error.count, reverse=True))
 
     # Queues and workers
 
     async def list_queues(self) -> tuple[QueueRow, ...]:
-        return tuple(self._queue_row(queue) for queue in catalog.QUEUES)
+        return tuple(self._with_counts(queue) for queue in catalog.QUEUES)
 
-    def _queue_row(self, queue: DemoQueue) -> QueueRow:
+    def _with_counts(self, queue: QueueRow) -> QueueRow:
         now, pause = self.system.now(), self.system.paused_queues.get(queue.name)
         tasks = [task for task in self.system.tasks.values() if task.queue == queue.name]
         counts = Counter(task.status for task in tasks)
         waits = [now - task.enqueued_at for task in tasks if task.status == TaskStatus.PENDING]
         due, delayed = [wait for wait in waits if wait >= 0 * SECOND], [-wait for wait in waits if wait < 0 * SECOND]
         finished = Counter(task.status for task in tasks if task.finished_at and now - task.finished_at < MINUTE)
-        return make_row(
-            QueueRow,
+        return replace(
             queue,
             paused_at=pause and pause.at,
             paused_by=pause and pause.actor,
@@ -449,49 +448,44 @@ class DemoSource:
 
     async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
         paused = self.system.paused_queues
-        report = self._record("pause_queue", {"queue": queue}, affected=int(queue not in paused), reason=reason)
+        report = self._record(actions.PAUSE_QUEUE, {"queue": queue}, affected=int(queue not in paused), reason=reason)
         paused.setdefault(queue, self.system.audit_log[-1])
         return report
 
     async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
         paused = self.system.paused_queues
-        report = self._record("resume_queue", {"queue": queue}, affected=int(queue in paused), reason=reason)
+        report = self._record(actions.RESUME_QUEUE, {"queue": queue}, affected=int(queue in paused), reason=reason)
         paused.pop(queue, None)
         return report
 
-    def _seen_at(self, worker: DemoWorker) -> datetime:
+    def _seen_at(self, worker: WorkerRow) -> datetime:
         """When the worker sent its last heartbeat."""
         at = self.system.started_at if worker is LOST_WORKER else self.system.now()
-        return at - worker.silence_s * SECOND
+        return at - worker.heartbeat_age
 
     async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
-        rows = [self._worker_row(worker, threshold) for worker in WORKERS]
+        rows = [self._with_load(worker, threshold) for worker in WORKERS]
         return tuple(sorted(rows, key=lambda row: row.heartbeat_age))
 
-    def _worker_row(self, worker: DemoWorker, threshold: timedelta) -> WorkerRow:
+    def _with_load(self, worker: WorkerRow, threshold: timedelta) -> WorkerRow:
         now, seen_at = self.system.now(), self._seen_at(worker)
-        tasks = [task for task in self.system.in_state(*IN_FLIGHT) if task.worker_id == worker.worker_id]
-        counts, load = Counter(task.status for task in tasks), _snapshot(worker, seen_at, seen_at)
-        return make_row(
-            WorkerRow,
+        owned = [task.status for task in self.system.in_state(*IN_FLIGHT) if task.worker_id == worker.worker_id]
+        running, load = owned.count(TaskStatus.RUNNING), _snapshot(worker, seen_at, seen_at)
+        return replace(
             worker,
-            version="0.4.1",
             started_at=self.system.started_at - DAY * worker.processes / 4,
             last_heartbeat_at=seen_at,
             heartbeat_age=now - seen_at,
             is_stale=now - seen_at > threshold,
             is_silent=is_silent(now - seen_at, self.settings.recovery),
-            tasks_running=counts[TaskStatus.RUNNING],
-            tasks_claimed=counts[TaskStatus.CLAIMED],
-            children_busy=min(counts[TaskStatus.RUNNING], worker.processes),
+            tasks_running=running,
+            tasks_claimed=owned.count(TaskStatus.CLAIMED),
+            children_busy=min(running, worker.processes),
             cpu_percent=load.cpu_percent,
             memory_mb=load.memory_mb,
             memory_percent=load.memory_percent,
-            listener="live",
             listening_since=self.system.started_at - HOUR,
             last_pass_at=now - SINCE_LAST_PASS,
-            disabled_operations=(),
-            warnings=(),
         )
 
     async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
@@ -528,10 +522,8 @@ class DemoSource:
     async def audit(
         self, *, after: int | None = None, before: int | None = None, limit: int = 100
     ) -> tuple[AuditRow, ...]:
-        rows = self.system.audit_log
-        if after is not None:
-            return tuple(row for row in rows if row.id > after)[:limit]
-        return tuple(row for row in rows if before is None or row.id < before)[-limit:]
+        del after, before  # the screens read only the newest entries
+        return tuple(self.system.audit_log[-limit:])
 
     async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]:
         return tuple(self.system.events[-limit:])
@@ -557,21 +549,19 @@ class DemoSource:
         return Storage(tables=tuple(tables), notify_queue_usage=0.0, longest_transaction=psql)
 
     async def cleanup_candidates(self) -> CleanupSummary:
-        windows = RetentionWindows.of(self.settings.recovery, self.settings.retention)
-        return CleanupSummary(categories=tuple(self._expired(category, window) for category, window in windows))
-
-    def _expired(self, category: RetentionCategory, window: timedelta | None) -> CategoryCleanup:
-        rows = self.system.expired_rows.get(category, 0)
-        if window is None or not rows:
-            return CategoryCleanup(category=category, window=window)
-        return CategoryCleanup(
-            category=category,
-            window=window,
-            rows=rows,
-            bytes=rows * BYTES_PER_ROW,
-            oldest_at=self.system.now() - window * 1.04,
-            tables={category.table: rows},
-        )
+        categories = [
+            CategoryCleanup(
+                category=category,
+                window=window,
+                rows=rows,
+                bytes=rows * BYTES_PER_ROW,
+                oldest_at=self.system.now() - window * 1.04 if window and rows else None,
+                tables={category.table: rows},
+            )
+            for category, window in RetentionWindows.of(self.settings.recovery, self.settings.retention)
+            for rows in [self.system.expired_rows.get(category, 0)]
+        ]
+        return CleanupSummary(categories=tuple(categories))
 
     async def cleanup(
         self,
@@ -582,7 +572,7 @@ class DemoSource:
     ) -> CleanupReport:
         del progress, stop  # a demo cleanup is one step
         deleted = await self.cleanup_candidates()
-        report = self._record(CLEANUP, {}, affected=deleted.rows, reason=reason)
+        report = self._record(actions.CLEANUP, {}, affected=deleted.rows, reason=reason)
         self.system.expired_rows.clear()
         self.system.record_event(EventKind.RETENTION_FINISHED, deleted.counts)
         return CleanupReport(is_dry_run=False, matched=deleted.rows, cleaned=deleted, audit_id=report.audit_id)
@@ -596,27 +586,25 @@ class DemoSource:
         after: UUID | None = None,
         limit: int = 50,
     ) -> WorkflowPage:
-        runs = [
-            run
-            for run in self.system.runs.values()
+        rows = [
+            self._run_row(run)
+            for run in sorted(self.system.runs.values(), key=lambda run: run.id, reverse=True)
             if (not filter.statuses or run.status in filter.statuses)
-            and (not filter.names or matches_any(run.name, filter.names))
+            and (not filter.names or matches_any_glob(run.name, filter.names))
             and (not filter.root_only or run.parent_id is None)
             and (after is None or run.id < after)
         ]
-        rows = [self._run_row(run) for run in sorted(runs, key=lambda run: run.id, reverse=True)]
         return WorkflowPage(workflows=tuple(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
     async def workflow(self, workflow_id: str | UUID) -> WorkflowDetail | None:
         run = self.system.runs.get(UUID(str(workflow_id)))
         if run is None:
             return None
+        sub_runs = [other for other in self.system.runs.values() if other.parent_id == run.id]
         return WorkflowDetail(
             run=replace(run, age=self.system.now() - run.created_at),
             nodes=self.system.nodes[run.id],
-            sub_workflows={
-                other.id: self._run_row(other) for other in self.system.runs.values() if other.parent_id == run.id
-            },
+            sub_workflows={sub_run.id: self._run_row(sub_run) for sub_run in sub_runs},
         )
 
     def _run_row(self, run: WorkflowRecord) -> WorkflowRow:
@@ -633,43 +621,43 @@ class DemoSource:
         )
 
     async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return self._change_run("pause_workflow", workflow_id, reason)
+        return self._change_run(actions.PAUSE_WORKFLOW, workflow_id, reason)
 
     async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return self._change_run("resume_workflow", workflow_id, reason)
+        return self._change_run(actions.RESUME_WORKFLOW, workflow_id, reason)
 
     async def cancel_workflow(
         self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
     ) -> ActionReport:
         del kill  # there are no processes
-        return self._change_run("cancel_workflow", workflow_id, reason)
+        return self._change_run(actions.CANCEL_WORKFLOW, workflow_id, reason)
 
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return self._change_run("retry_workflow", workflow_id, reason)
+        return self._change_run(actions.RETRY_WORKFLOW, workflow_id, reason)
 
     def _change_run(self, action: str, workflow_id: str | UUID, reason: str | None) -> ActionReport:
         """Change a run and its nodes if its status allows that; changed nodes lose their task."""
-        run, (allowed, status, node_statuses) = self.system.runs[UUID(str(workflow_id))], _RUN_CHANGES[action]
-        selector, now = {"workflow_id": str(run.id)}, self.system.now()
-        if run.status not in allowed:
-            skipped = (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
-            return self._record(action, selector, affected=0, skipped=skipped, reason=reason)
-        report = self._record(action, selector, affected=1, reason=reason)
+        run, now = self.system.runs[UUID(str(workflow_id))], self.system.now()
+        allowed, status, changed, node_status = _RUN_CHANGES[action]
+        skipped = () if run.status in allowed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
+        selector = {"workflow_id": str(run.id)}
+        report = self._record(action, selector, affected=int(not skipped), skipped=skipped, reason=reason)
+        if skipped:
+            return report
         nodes = self.system.nodes[run.id]
         self.system.nodes[run.id] = tuple(
-            replace(node, status=node_statuses[node.status], **_WITHOUT_TASK) if node.status in node_statuses else node
-            for node in nodes
+            replace(node, status=node_status, **_WITHOUT_TASK) if node.status in changed else node for node in nodes
         )
-        is_retry = action == "retry_workflow"
+        retried_nodes = sum(node.status in changed for node in nodes) if action == actions.RETRY_WORKFLOW else 0
         self.system.runs[run.id] = replace(
             run,
             status=status,
             paused_at=now if status is WorkflowStatus.PAUSED else None,
             completed_at=now if status.is_terminal else None,
             error_code=None,
-            generation=run.generation + is_retry,
+            generation=run.generation + bool(retried_nodes),
         )
-        return replace(report, retried_nodes=sum(node.status in node_statuses for node in nodes) if is_retry else 0)
+        return replace(report, retried_nodes=retried_nodes)
 
 
 def _facets(values: Iterable[str]) -> tuple[Facet, ...]:
@@ -682,7 +670,7 @@ def _heartbeats(token: int, start: datetime, end: datetime) -> list[HeartbeatRow
     return [HeartbeatRow(role="runner", sender_id="w", claim_token=token, at=at, age=timedelta(0)) for at in times]
 
 
-def _snapshot(worker: DemoWorker, at: datetime, last: datetime) -> SnapshotRow:
+def _snapshot(worker: WorkerRow, at: datetime, last: datetime) -> SnapshotRow:
     """A made-up load; the lost worker ran out of memory in its last 20 minutes."""
     load = 0.6 + 0.25 * sin(at.timestamp() / 97 + worker.pid)
     memory = max(46, 96 - (last - at) / MINUTE * 2.5) if worker is LOST_WORKER else 30 + 20 * load

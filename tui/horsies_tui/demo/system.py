@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -17,11 +16,11 @@ from horsies.model.workflow.plan import JoinType, WorkflowStatus, WorkflowTaskSt
 from horsies.model.workflow.progress import Enqueue, FinishRun, NodeState, RunState, Skip, StartSubWorkflow, next_steps
 from horsies_ops.reads.changes import Change, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
+from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import NodeRow, WorkflowRecord
 from horsies_tui.demo import catalog
-from horsies_tui.demo.catalog import LOST_WORKER, WORKERS, DemoWorker, DemoWorkflow, SeededRun, TaskKind, make_row
+from horsies_tui.demo.catalog import HEALTHY_WORKERS, KINDS_BY_NAME, LOST_WORKER, WORKERS, TaskKind, make_row
 
 STEP_S: Final = 0.25
 """The time that one step simulates."""
@@ -31,17 +30,14 @@ RETRY_DELAY: Final = timedelta(seconds=60)
 FIRST_AUDIT_ID: Final = 5521
 IN_FLIGHT: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
-_NODE_STATUS_OF_TASK: Final = {
-    TaskStatus.PENDING: WorkflowTaskStatus.ENQUEUED,
-    TaskStatus.CLAIMED: WorkflowTaskStatus.ENQUEUED,
-    TaskStatus.RUNNING: WorkflowTaskStatus.RUNNING,
-    TaskStatus.COMPLETED: WorkflowTaskStatus.COMPLETED,
+_NODE_STATUSES: Final[Mapping[str, WorkflowTaskStatus]] = {
+    "PENDING": WorkflowTaskStatus.ENQUEUED,
+    "CLAIMED": WorkflowTaskStatus.ENQUEUED,
+    "RUNNING": WorkflowTaskStatus.RUNNING,
+    "PAUSED": WorkflowTaskStatus.RUNNING,
+    "COMPLETED": WorkflowTaskStatus.COMPLETED,
 }
-_NODE_STATUS_OF_RUN: Final = {
-    WorkflowStatus.RUNNING: WorkflowTaskStatus.RUNNING,
-    WorkflowStatus.PAUSED: WorkflowTaskStatus.RUNNING,
-    WorkflowStatus.COMPLETED: WorkflowTaskStatus.COMPLETED,
-}
+"""The status of a node by that of its task or sub-workflow; FAILED for all others."""
 
 
 class DemoSystem:
@@ -74,8 +70,8 @@ class DemoSystem:
         system._seed_tasks(size)
         for _ in range(40):
             system.step()
-        for seeded in catalog.SEEDED_RUNS:
-            system._seed_run(seeded)
+        for name, ago_s, letters, status in catalog.SEEDED_RUNS:
+            system._seed_run(name, ago_s, letters, status)
         system._seed_logs()
         # The feed must not report the history as new changes.
         system.take_changes()
@@ -99,17 +95,17 @@ class DemoSystem:
         for task in self.in_state(*IN_FLIGHT):
             if task.id in self._silent_ids:
                 continue
-            if random.random() < STEP_S / catalog.KINDS_BY_NAME[task.name].run_s:
+            if random.random() < STEP_S / KINDS_BY_NAME[task.name].run_s:
                 self.finish(task.id, self._random_outcome(task), now)
             else:
                 self.tasks[task.id] = replace(task, last_heartbeat_at=now)
         pending = self.in_state(TaskStatus.PENDING)
         due = [task for task in pending if task.enqueued_at <= now and task.queue not in self.paused_queues]
         for task in sorted(due, key=lambda task: (task.priority, task.id))[:MAX_STARTS_PER_STEP]:
-            if serving := [worker for worker in catalog.HEALTHY_WORKERS if task.queue in worker.queues]:
+            if serving := [worker for worker in HEALTHY_WORKERS if task.queue in worker.queues]:
                 self.start(task.id, random.choice(serving), now)
         if self._steps % STEPS_PER_NEW_RUN == 0:
-            self.start_run(catalog.ONBOARD)
+            self.start_run("onboard")
         for run in list(self.runs.values()):
             if run.status == WorkflowStatus.RUNNING:
                 self.advance_run(run)
@@ -124,15 +120,14 @@ class DemoSystem:
     def send(self, kind: TaskKind, *, at: datetime | None = None, **fields: object) -> TaskRecord:
         """Add a pending task; `fields` replace its values."""
         sent_at = at or self.now()
-        values: dict[str, object] = {
+        values: dict[str, Any] = {
             "id": self._new_id(sent_at),
             "status": TaskStatus.PENDING,
             "priority": catalog.PRIORITIES[kind.queue],
             "sent_at": sent_at,
             "enqueued_at": sent_at,
-            "flags_json": "{}",
+            "flags_json": catalog.FLAGS.get(kind.name, "{}"),
             "args_json": "[]",
-            "kwargs_json": catalog.ARGUMENTS[kind.name],
             "options_json": catalog.RETRY_OPTIONS if kind.max_retries > 1 else "{}",
         }
         task = make_row(TaskRecord, kind, **(values | fields))
@@ -142,46 +137,30 @@ class DemoSystem:
     def move(self, task_id: UUID, status: TaskStatus, **fields: object) -> TaskRecord:
         """Change the status of a task and report the change."""
         task = self.tasks[task_id]
-        change = Change(
-            topic=Topic.STATUS_CHANGE,
-            kind="moved",
-            at=self.now(),
-            queue=task.queue,
-            from_status=task.status,
-            to_status=status,
-            ids=(task_id,),
-        )
-        self._changes.append(change)
+        known: dict[str, Any] = {"topic": Topic.STATUS_CHANGE, "kind": "moved", "at": self.now(), "ids": (task_id,)}
+        self._changes.append(Change(**known, queue=task.queue, from_status=task.status, to_status=status))
         self._silent_ids.discard(task_id)
         self.tasks[task_id] = replace(task, **{"status": status, **fields})
         return self.tasks[task_id]
 
-    def start(
-        self,
-        task_id: UUID,
-        worker: DemoWorker,
-        at: datetime,
-        *,
-        status: TaskStatus = TaskStatus.RUNNING,
-        last_heartbeat_at: datetime | None = None,
-    ) -> TaskRecord:
-        """Let the worker claim the task and, unless the status is CLAIMED, start it."""
-        return self.move(
-            task_id,
-            status,
-            claimed_at=at,
-            started_at=at if status is TaskStatus.RUNNING else None,
-            last_heartbeat_at=last_heartbeat_at or at,
-            claim_token=self.tasks[task_id].claim_token + 1,
-            worker_id=worker.worker_id,
-            worker_hostname=worker.hostname,
-            worker_pid=worker.pid,
-        )
+    def start(self, task_id: UUID, worker: WorkerRow, at: datetime, **fields: object) -> TaskRecord:
+        """Let the worker claim and start the task; `fields` replace the new values."""
+        values = {
+            "status": TaskStatus.RUNNING,
+            "claimed_at": at,
+            "started_at": at,
+            "last_heartbeat_at": at,
+            "claim_token": self.tasks[task_id].claim_token + 1,
+            "worker_id": worker.worker_id,
+            "worker_hostname": worker.hostname,
+            "worker_pid": worker.pid,
+        }
+        return self.move(task_id, **(values | fields))  # pyright: ignore[reportArgumentType]
 
     def finish(self, task_id: UUID, status: TaskStatus, at: datetime) -> TaskRecord:
         """End the attempt with a result, an error or, if the status is PENDING, a retry."""
         task = self.tasks[task_id]
-        error_code, message = (None, None) if status is TaskStatus.COMPLETED else catalog.ERRORS[task.name]
+        error_code, message = (None, None) if status is TaskStatus.COMPLETED else KINDS_BY_NAME[task.name].error
         attempt = make_row(
             TaskAttemptInfo,
             task,
@@ -195,25 +174,19 @@ class DemoSystem:
             worker_id=str(task.worker_id),
         )
         self.attempts.setdefault(task_id, []).append(attempt)
-        fields: dict[str, object] = {"last_heartbeat_at": None, "attempt_count": attempt.attempt}
         if attempt.will_retry:
             due_at = at + RETRY_DELAY
-            fields |= {"enqueued_at": due_at, "next_retry_at": due_at, "retry_count": task.retry_count + 1}
+            fields = {"enqueued_at": due_at, "next_retry_at": due_at, "retry_count": task.retry_count + 1}
         else:
-            result_json = None if error_code else '{"ok": true}'
-            fields |= {
-                "finished_at": at,
-                "error_code": error_code,
-                "failed_reason": message,
-                "result_json": result_json,
-            }
-        return self.move(task_id, status, **fields)
+            fields = {"finished_at": at, "error_code": error_code, "failed_reason": message}
+            fields["result_json"] = None if error_code else '{"ok": true}'
+        return self.move(task_id, status, last_heartbeat_at=None, attempt_count=attempt.attempt, **fields)
 
     def _random_kind(self) -> TaskKind:
         return self._random.choices(catalog.KINDS, weights=[kind.weight for kind in catalog.KINDS])[0]
 
     def _random_outcome(self, task: TaskRecord) -> TaskStatus:
-        if self._random.random() >= catalog.KINDS_BY_NAME[task.name].failure_rate:
+        if self._random.random() >= KINDS_BY_NAME[task.name].failure_rate:
             return TaskStatus.COMPLETED
         is_retried = task.attempt_count < task.max_retries and self._random.random() < 0.5
         return TaskStatus.PENDING if is_retried else TaskStatus.FAILED
@@ -226,20 +199,20 @@ class DemoSystem:
     # Workflow runs
 
     def start_run(
-        self, workflow: DemoWorkflow, *, at: datetime | None = None, parent: WorkflowRecord | None = None
+        self, name: str, *, at: datetime | None = None, parent: WorkflowRecord | None = None
     ) -> WorkflowRecord:
-        """Add a run whose nodes have not started."""
-        started_at = at or self.now()
+        """Add a run of the workflow whose nodes have not started."""
+        started_at, nodes = at or self.now(), catalog.WORKFLOWS[name]
         run_id = self._new_id(started_at)
         self.nodes[run_id] = tuple(
-            replace(node, index=index, node_id=f"{node.name}:{index}") for index, node in enumerate(workflow.nodes)
+            replace(node, index=index, node_id=f"{node.name}:{index}") for index, node in enumerate(nodes)
         )
         self.runs[run_id] = make_row(
             WorkflowRecord,
             id=run_id,
-            name=workflow.name,
+            name=name,
             status=WorkflowStatus.RUNNING,
-            definition_key=workflow.name,
+            definition_key=name,
             on_error="fail",
             generation=1,
             parent_id=parent and parent.id,
@@ -247,7 +220,7 @@ class DemoSystem:
             depth=parent.depth + 1 if parent else 0,
             created_at=started_at,
             started_at=started_at,
-            output_index=workflow.output,
+            output_index=len(nodes) - 1,
         )
         return self.runs[run_id]
 
@@ -258,11 +231,11 @@ class DemoSystem:
         for step in next_steps(RunState(status=WorkflowStatus(run.status), nodes=states)):
             match step:
                 case Enqueue(index):
-                    task = self.send(catalog.KINDS_BY_NAME[nodes[index].name], workflow_id=run.id)
-                    nodes[index] = _with_task(nodes[index], task)
+                    task = self.send(KINDS_BY_NAME[nodes[index].name], workflow_id=run.id)
+                    nodes[index] = self._updated_node(replace(nodes[index], task_id=task.id))
                 case StartSubWorkflow(index):
-                    sub_run = self.start_run(catalog.WORKFLOWS_BY_NAME[nodes[index].name], parent=run)
-                    nodes[index] = _with_sub_run(nodes[index], sub_run)
+                    sub_run = self.start_run(nodes[index].name, parent=run)
+                    nodes[index] = self._updated_node(replace(nodes[index], sub_workflow_id=sub_run.id))
                 case Skip(index):
                     nodes[index] = replace(nodes[index], status=WorkflowTaskStatus.SKIPPED)
                 case FinishRun(outcome):
@@ -274,9 +247,17 @@ class DemoSystem:
         self.nodes[run.id] = tuple(nodes)
 
     def _updated_node(self, node: NodeRow) -> NodeRow:
+        """The node in the state of its task or sub-workflow."""
         if node.task_id is not None:
-            return _with_task(node, self.tasks[node.task_id])
-        return node if node.sub_workflow_id is None else _with_sub_run(node, self.runs[node.sub_workflow_id])
+            backing = self.tasks[node.task_id]
+            node = replace(node, completed_at=backing.finished_at, error_message=backing.failed_reason)
+        elif node.sub_workflow_id is not None:
+            backing = self.runs[node.sub_workflow_id]
+            node = replace(node, completed_at=backing.completed_at)
+        else:
+            return node
+        status = _NODE_STATUSES.get(backing.status, WorkflowTaskStatus.FAILED)
+        return replace(node, status=status, started_at=backing.started_at, error_code=backing.error_code)
 
     # Events and audit log
 
@@ -311,131 +292,68 @@ class DemoSystem:
         for number in range(size, 0, -1):
             kind, sent_at = self._random_kind(), now - timedelta(seconds=3600 * number / size + 30)
             started_at = sent_at + timedelta(seconds=self._random.random() * 4)
-            task = self.start(self.send(kind, at=sent_at).id, self._random.choice(catalog.HEALTHY_WORKERS), started_at)
+            task = self.start(self.send(kind, at=sent_at).id, self._random.choice(HEALTHY_WORKERS), started_at)
             took = timedelta(seconds=kind.run_s * (0.5 + self._random.random()))
             self.finish(task.id, self._random_outcome(task), started_at + took)
         for status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
-            task = self.send(catalog.KINDS_BY_NAME["etl.load"], at=now - timedelta(minutes=1))
+            task = self.send(KINDS_BY_NAME["etl.load"], at=now - timedelta(minutes=1))
             self.move(task.id, status, finished_at=now, error_code=f"TASK_{status}")
         for name, status, silence_s, worker in catalog.SILENT_TASKS:
             silent_since = now - timedelta(seconds=silence_s)
-            task = self.send(catalog.KINDS_BY_NAME[name], at=silent_since - timedelta(minutes=14))
+            task = self.send(KINDS_BY_NAME[name], at=silent_since - timedelta(minutes=14))
             if status is TaskStatus.CLAIMED:
-                self.start(task.id, worker, silent_since, status=status)
+                self.start(task.id, worker, silent_since, status=status, started_at=None)
             else:
                 self.start(task.id, WORKERS[0], task.sent_at)
                 self.finish(task.id, TaskStatus.PENDING, task.sent_at + timedelta(minutes=2))
                 self.start(task.id, worker, silent_since - timedelta(minutes=8), last_heartbeat_at=silent_since)
             self._silent_ids.add(task.id)
 
-    def _seed_run(self, seeded: SeededRun, parent: WorkflowRecord | None = None) -> WorkflowRecord:
-        run = self.start_run(seeded.workflow, at=self.now() - timedelta(seconds=seeded.ago_s), parent=parent)
-        sub_run = seeded.sub_run and self._seed_run(seeded.sub_run, run)
-        nodes = [
-            _with_sub_run(node, sub_run) if sub_run and node.is_subworkflow else self._seeded_node(run, node, letter)
-            for node, letter in zip(self.nodes[run.id], seeded.nodes, strict=True)
-        ]
-        self.nodes[run.id] = tuple(nodes)
-        if seeded.status.is_terminal:
+    def _seed_run(
+        self, name: str, ago_s: float, letters: str, status: WorkflowStatus, parent: WorkflowRecord | None = None
+    ) -> UUID:
+        run = self.start_run(name, at=self.now() - timedelta(seconds=ago_s), parent=parent)
+        pairs = zip(self.nodes[run.id], letters, strict=True)
+        nodes = self.nodes[run.id] = tuple(self._seeded_node(run, node, letter) for node, letter in pairs)
+        if status.is_terminal:
             code = next((node.error_code for node in nodes if node.error_code), None)
-            completed_at = run.created_at + timedelta(seconds=seeded.took_s)
-            self.runs[run.id] = replace(run, status=seeded.status, completed_at=completed_at, error_code=code)
-        elif seeded.status is WorkflowStatus.PAUSED:
-            self.runs[run.id] = replace(run, status=seeded.status, paused_at=run.created_at + timedelta(minutes=1))
-        return self.runs[run.id]
+            completed_at = max((node.completed_at for node in nodes if node.completed_at), default=run.created_at)
+            self.runs[run.id] = replace(run, status=status, completed_at=completed_at, error_code=code)
+        elif status is WorkflowStatus.PAUSED:
+            self.runs[run.id] = replace(run, status=status, paused_at=run.created_at + timedelta(minutes=1))
+        return run.id
 
     def _seeded_node(self, run: WorkflowRecord, node: NodeRow, letter: str) -> NodeRow:
-        """The node with a task in the state that leads to this status."""
+        """The node with a task or sub-workflow in the state that leads to this status."""
         status = catalog.NODE_STATUSES[letter]
         if status in {WorkflowTaskStatus.PENDING, WorkflowTaskStatus.SKIPPED}:
             return replace(node, status=status)
-        kind, started_at = catalog.KINDS_BY_NAME[node.name], run.created_at + timedelta(seconds=node.index % 7)
+        if node.is_subworkflow:
+            return self._updated_node(replace(node, sub_workflow_id=self._seed_run(*catalog.SEEDED_SUB_RUN, run)))
+        kind, started_at = KINDS_BY_NAME[node.name], run.created_at + timedelta(seconds=node.index % 7)
         task = self.send(kind, at=started_at, workflow_id=run.id)
         if status is not WorkflowTaskStatus.ENQUEUED:
-            worker = catalog.HEALTHY_WORKERS[node.index % 3]
-            task = self.start(task.id, worker, started_at, last_heartbeat_at=self.now())
+            self.start(task.id, HEALTHY_WORKERS[node.index % 3], started_at, last_heartbeat_at=self.now())
         if status.is_terminal:
             took = timedelta(seconds=kind.run_s * (0.6 + node.index % 7 / 10))
-            task = self.finish(task.id, TaskStatus(status), started_at + took)
-        return _with_task(node, task)
+            self.finish(task.id, TaskStatus(status), started_at + took)
+        return self._updated_node(replace(node, task_id=task.id))
 
     def _seed_logs(self) -> None:
         """Add events and audit entries, among them the pause of a queue."""
-        lost, recovered = {"silence_s": 301}, {"decision": "retry", "reason": "OWNER_LOST", "silence_s": 304.2}
+        recovered = {"decision": "retry", "reason": "OWNER_LOST", "silence_s": 304.2}
         self.record_event(EventKind.RETENTION_FINISHED, {"heartbeats": 4_112, "events": 310}, ago_s=3480)
-        self.record_event(EventKind.WORKER_LOST, lost, ago_s=360, worker_id=LOST_WORKER.worker_id)
+        self.record_event(EventKind.WORKER_LOST, {"silence_s": 301}, ago_s=360, worker_id=LOST_WORKER.worker_id)
         for ago_s, task_id in zip((340, 338, 75), self.task_ids[-3:], strict=True):
             self.record_event(EventKind.TASK_RECOVERED, recovered, ago_s=ago_s, task_id=task_id)
         self.record_event(EventKind.SWEEP_FINISHED, {"retry": 3}, ago_s=70, worker_id=WORKERS[0].worker_id)
         failed_mail = {"filter": [{"is_wanted": True, "statuses": ["FAILED"], "names": ["mail.send"]}]}
         self.record_action("sweep", {}, affected=6, ago_s=1020, reason="hourly", actor="cron")
-        self.paused_queues["imports"] = self.record_action(
-            "pause_queue", {"queue": "imports"}, affected=1, ago_s=600, reason="feed is broken", actor="ana"
-        )
+        pause: dict[str, Any] = {"affected": 1, "ago_s": 600, "reason": "feed is broken", "actor": "ana"}
+        self.paused_queues["imports"] = self.record_action("pause_queue", {"queue": "imports"}, **pause)
         self.record_action("retry", failed_mail, affected=41, ago_s=203, reason="smtp is back", actor="ana")
 
 
 def _node_state(node: NodeRow) -> NodeState:
     status, join = WorkflowTaskStatus(node.status), JoinType(node.join)
     return make_row(NodeState, node, status=status, join=join, context_dependencies=())
-
-
-def _with_task(node: NodeRow, task: TaskRecord) -> NodeRow:
-    """The node with its task and that task's state."""
-    return replace(
-        node,
-        task_id=task.id,
-        status=_NODE_STATUS_OF_TASK.get(TaskStatus(task.status), WorkflowTaskStatus.FAILED),
-        started_at=task.started_at,
-        completed_at=task.finished_at,
-        error_code=task.error_code,
-        error_message=task.failed_reason,
-    )
-
-
-def _with_sub_run(node: NodeRow, run: WorkflowRecord) -> NodeRow:
-    """The node with its sub-workflow and that run's state."""
-    return replace(
-        node,
-        sub_workflow_id=run.id,
-        status=_NODE_STATUS_OF_RUN.get(WorkflowStatus(run.status), WorkflowTaskStatus.FAILED),
-        started_at=run.started_at,
-        completed_at=run.completed_at,
-        error_code=run.error_code,
-    )
-
-
-# Filters
-
-
-def matches_any(text: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(text, glob) for glob in globs)
-
-
-_CONDITIONS: Final[Mapping[str, Callable[[TaskRecord, Any, datetime], bool]]] = {
-    "ids": lambda task, ids, _: any(str(task.id).endswith(text.lower()) for text in ids),
-    "statuses": lambda task, statuses, _: task.status in statuses,
-    "queues": lambda task, queues, _: task.queue in queues,
-    "names": lambda task, globs, _: matches_any(task.name, globs),
-    "error_codes": lambda task, globs, _: matches_any(task.error_code or "", globs),
-    "worker_id": lambda task, text, _: str(task.worker_id).endswith(text.lower()),
-    "workflow_id": lambda task, text, _: str(task.workflow_id).endswith(text.lower()),
-    "older_than": lambda task, age, now: now - task.sent_at > age,
-    "newer_than": lambda task, age, now: now - task.sent_at < age,
-    "text": lambda task, text, _: text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower(),
-    "min_wait": lambda task, wait, now: (task.claimed_at or now) - task.enqueued_at >= wait,
-    "min_run": lambda task, run, now: (task.finished_at or now) - (task.started_at or now) >= run,
-    "min_silence": lambda task, silence, now: now - (task.last_heartbeat_at or now) >= silence,
-    "min_attempts": lambda task, number, _: task.attempt_count >= number,
-    "due_later": lambda task, is_later, now: is_later is (task.status == "PENDING" and task.enqueued_at > now),
-}
-"""Whether a task meets a condition, by the name of the filter's field."""
-
-
-def matches(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> bool:
-    """Whether the task meets every condition that is set, and no excluded filter."""
-    for name, is_met in _CONDITIONS.items():
-        value = getattr(task_filter, name)
-        if value not in (None, (), []) and not is_met(task, value, now):
-            return False
-    return not any(matches(task, excluded, now) for excluded in task_filter.excluded)

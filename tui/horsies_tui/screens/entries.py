@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from horsies.model.events import EventKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
-from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
 from horsies_tui.format import fit, format_time, sanitize, short_id
 from horsies_tui.widgets.row_list import Tone
 
@@ -212,43 +211,26 @@ def entry_from_audit(row: AuditRow) -> StreamEntry:
 
 def matches(entry: StreamEntry, task_filter: TaskFilter, now: datetime) -> bool:
     """Whether an entry matches a task filter; conditions on data that entries lack never match."""
-    return all(_conditions(entry, task_filter, now)) and not any(
-        matches(entry, excluded, now) for excluded in task_filter.excluded
-    )
+    return is_match(entry, task_filter, _CONDITION_TESTS, now)
 
 
-def _conditions(entry: StreamEntry, task_filter: TaskFilter, now: datetime) -> Iterator[bool]:
-    yield not task_filter.statuses or bool(set(task_filter.statuses) & set(entry.statuses))
-    yield not task_filter.queues or entry.queue in task_filter.queues
-    yield not task_filter.names or any(fnmatchcase(entry.name or "", glob) for glob in task_filter.names)
-    yield not task_filter.error_codes or any(
-        fnmatchcase(entry.error_code or "", glob) for glob in task_filter.error_codes
-    )
-    yield not task_filter.ids or any(
-        _id_matches(task_id, pattern) for task_id in entry.ids for pattern in task_filter.ids
-    )
-    yield task_filter.worker_id is None or _id_matches(entry.worker_id, task_filter.worker_id)
-    yield task_filter.workflow_id is None or _id_matches(entry.workflow_id, task_filter.workflow_id)
-    yield (
-        task_filter.text is None or task_filter.text.lower() in f"{entry.subject} {entry.summary} {entry.note}".lower()
-    )
-    yield task_filter.newer_than is None or now - entry.at < task_filter.newer_than
-    yield task_filter.older_than is None or now - entry.at > task_filter.older_than
-    task_only_conditions = (
-        task_filter.min_wait,
-        task_filter.min_run,
-        task_filter.min_silence,
-        task_filter.min_attempts,
-        task_filter.due_later,
-        task_filter.flag,
-        task_filter.retried,
-    )
-    yield all(condition is None for condition in task_only_conditions)
-
-
-def _id_matches(entry_id: UUID | None, pattern: str) -> bool:
+def _ends_with(entry_id: UUID | None, pattern: str) -> bool:
     # A short id is the end of the full one.
-    return entry_id is not None and str(entry_id).endswith(pattern.lower())
+    return str(entry_id).endswith(pattern.lower())
+
+
+_CONDITION_TESTS: Final[ConditionTests[StreamEntry]] = {
+    "statuses": lambda entry, statuses, _: not set(statuses).isdisjoint(entry.statuses),
+    "queues": lambda entry, queues, _: entry.queue in queues,
+    "names": lambda entry, globs, _: matches_any_glob(entry.name or "", globs),
+    "error_codes": lambda entry, globs, _: matches_any_glob(entry.error_code or "", globs),
+    "ids": lambda entry, ids, _: any(_ends_with(task_id, pattern) for task_id in entry.ids for pattern in ids),
+    "worker_id": lambda entry, pattern, _: _ends_with(entry.worker_id, pattern),
+    "workflow_id": lambda entry, pattern, _: _ends_with(entry.workflow_id, pattern),
+    "text": lambda entry, text, _: text.lower() in f"{entry.subject} {entry.summary} {entry.note}".lower(),
+    "newer_than": lambda entry, age, now: now - entry.at < age,
+    "older_than": lambda entry, age, now: now - entry.at > age,
+}
 
 
 # Operator log
