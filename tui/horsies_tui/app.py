@@ -43,7 +43,7 @@ from horsies_tui.keys import (
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import load_all, screen_class
 from horsies_tui.screens.base import MainScreen
-from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
+from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes
 from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog
 from horsies_tui.widgets.frame import AppHeader
 
@@ -117,7 +117,6 @@ class HorsiesApp(App[None]):
             queries=queries,
             session=session,
             clock=clock,
-            glyphs=choose_glyphs(is_ascii=settings.ascii),
             settings=settings,
             database_name=database_name,
             state_file=state_file or StateFile(),
@@ -229,7 +228,7 @@ class HorsiesApp(App[None]):
         """The current screen's actions, global actions, named filters and themes."""
         for action in (*actions_in(self.scope), *actions_in(SharedScope.APP)):
             owner = self if SharedScope.APP in action.scopes else self.screen
-            keys = " ".join(key_label(key, self.context.glyphs) for key in action.keys)
+            keys = " ".join(key_label(key) for key in action.keys)
             title = action.help[:1].upper() + action.help[1:]
             # Later: the palette has to close first.
             run = partial(self.call_later, self.run_action, action.call, owner)
@@ -307,7 +306,7 @@ class HorsiesApp(App[None]):
             palette.set_focus(palette.query_one(Input))
 
     def action_app_help(self) -> None:
-        self.push_screen(HelpDialog(self.scope, self._keys, self.context.glyphs))
+        self.push_screen(HelpDialog(self.scope, self._keys))
 
     def action_app_quit(self) -> None:
         if len(self.screen_stack) > 1:

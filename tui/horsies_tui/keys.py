@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from textual.binding import Binding
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies_tui.theme import UNICODE, Glyphs
 
 KEY_RULES: Final = (
     "Outside a preview, a lower-case key never changes the database.",
@@ -256,6 +255,7 @@ _KEY_NAMES: Final = {
 
 KEY_LABELS: Final = {name: sign for sign, name in _KEY_NAMES.items() if len(name) > len(sign)} | {
     "space": "space",
+    "enter": "Enter",
     "escape": "Esc",
     "up": "↑",
     "down": "↓",
@@ -264,10 +264,8 @@ KEY_LABELS: Final = {name: sign for sign, name in _KEY_NAMES.items() if len(name
 }
 
 
-def key_label(key: str, glyphs: Glyphs = UNICODE) -> str:
+def key_label(key: str) -> str:
     """A key as shown in the footer and the help: `^a`, `space`, `?`."""
-    if key == "enter":
-        return glyphs.enter
     if key.startswith("ctrl+"):
         return "^" + key.removeprefix("ctrl+")
     return KEY_LABELS.get(key, key)

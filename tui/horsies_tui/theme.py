@@ -113,104 +113,64 @@ def _check_colour(key: str, value: object) -> None:
         raise ValueError(f"{key}: {value} is not a colour") from None
 
 
-# Glyphs: one Unicode set without emoji, whose width terminals disagree on, and one ASCII set
+# Glyphs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glyphs:
-    """Symbols of the screens, by default in Unicode. A state always has a glyph and a word, never only a colour."""
+class Glyph:
+    """Symbols of the screens, without emoji, whose width terminals disagree on; `AsciiFilter` replaces them.
 
-    cursor: str = "▌"
-    mark: str = "✓"
-    rule: str = "─"
-    back: str = "‹"
-    prompt: str = "▸"
-    enter: str = "⏎"
-    """The Enter key."""
+    A state always has a glyph and a word, never only a colour.
+    """
 
-    live: str = "●"
-    polling: str = "◐"
-    slow: str = "◑"
-    lost: str = "○"
-    connecting: str = "◌"
-    bad: str = "✖"
-    warn: str = "▲"
-    paused: str = "‖"
+    CURSOR: Final = "▌"
+    MARK: Final = "✓"
+    RULE: Final = "─"
+    BACK: Final = "‹"
+    PROMPT: Final = "▸"
+    ENTER: Final = "⏎"
+    """The Enter key in the key line."""
 
-    done: str = "✓"
-    failed: str = "✗"
-    running: str = "▶"
-    queued: str = "◎"
-    waiting: str = "○"
-    skipped: str = "⊘"
-    output: str = "★"
+    LIVE: Final = "●"
+    POLLING: Final = "◐"
+    SLOW: Final = "◑"
+    LOST: Final = "○"
+    CONNECTING: Final = "◌"
+    BAD: Final = "✖"
+    WARN: Final = "▲"
+    PAUSED: Final = "‖"
 
-    claim: str = "c"
-    heartbeat: str = "●"
-    silence: str = "┄"
-    unknown: str = "?"
-    limit: str = "│"
-    start: str = "├"
+    DONE: Final = "✓"
+    FAILED: Final = "✗"
+    RUNNING: Final = "▶"
+    QUEUED: Final = "◎"
+    WAITING: Final = "○"
+    SKIPPED: Final = "⊘"
+    OUTPUT: Final = "★"
 
-    branch: str = "├─"
-    last_branch: str = "└─"
-    trunk: str = "│"
-    pointer: str = "↳"
+    CLAIM: Final = "c"
+    HEARTBEAT: Final = "●"
+    SILENCE: Final = "┄"
+    UNKNOWN: Final = "?"
+    LIMIT: Final = "│"
+    START: Final = "├"
 
-    full: str = "█"
-    empty: str = "▒"
-    sparks: str = "▁▂▃▄▅▆▇█"
+    BRANCH: Final = "├─"
+    LAST_BRANCH: Final = "└─"
+    TRUNK: Final = "│"
+    POINTER: Final = "↳"
 
-
-UNICODE: Final = Glyphs()
-
-ASCII: Final = Glyphs(
-    cursor=">",
-    mark="*",
-    rule="-",
-    back="<",
-    prompt=">",
-    enter="Ent",
-    live="*",
-    polling="%",
-    slow="~",
-    lost="o",
-    connecting=".",
-    bad="X",
-    warn="!",
-    paused="=",
-    done="+",
-    failed="x",
-    running=">",
-    queued="@",
-    waiting="o",
-    skipped="/",
-    output="*",
-    claim="c",
-    heartbeat="*",
-    silence=".",
-    unknown="?",
-    limit="|",
-    start="|",
-    branch="|-",
-    last_branch="`-",
-    trunk="|",
-    pointer="->",
-    full="#",
-    empty=".",
-    sparks="_.-=+*#@",
-)
+    FULL: Final = "█"
+    EMPTY: Final = "▒"
 
 
-def choose_glyphs(*, is_ascii: bool) -> Glyphs:
-    return ASCII if is_ascii else UNICODE
+SPARKS: Final = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], glyphs: Glyphs, *, top: float | None = None) -> str:
+def sparkline(values: Sequence[float], *, top: float | None = None) -> str:
     """One character per value, scaled to `top` (default: the highest value)."""
     top = top or max(values, default=0) or 1
-    last = len(glyphs.sparks) - 1
-    return "".join(glyphs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
+    last = len(SPARKS) - 1
+    return "".join(SPARKS[round(min(max(value, 0) / top, 1) * last)] for value in values)
 
 
 def downsample(values: Sequence[float], max_points: int) -> list[float]:
@@ -220,33 +180,39 @@ def downsample(values: Sequence[float], max_points: int) -> list[float]:
     return [max(values[start:end]) for start, end in pairwise(edges)]
 
 
-def bar(part: float, whole: float, width: int, glyphs: Glyphs) -> str:
+def bar(part: float, whole: float, width: int) -> str:
     """A horizontal bar that is filled to `part` of `whole`."""
     full = round(min(max(part / whole, 0.0), 1.0) * width) if whole else 0
-    return glyphs.full * full + glyphs.empty * (width - full)
+    return Glyph.FULL * full + Glyph.EMPTY * (width - full)
 
 
-# ASCII output (`tui.ascii`). Our own glyphs have ASCII versions above; the filter replaces everything else (borders,
-# Textual's widgets, values from the database), keeping the width of each character.
+# ASCII output (`tui.ascii`): the filter replaces our glyphs, Textual's borders and values from the database, keeping
+# the width of each character.
 
 _REPLACED_GLYPHS: Final = {
-    "-": "─━╌┄┈═—–‒−▔▁·",
+    "-": "─━╌┈═—–‒−▔·▃",
     "|": "│┃┆┊║▏▕▎▍",
-    "+": "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╠╣╦╩╬┏┓┗┛",
-    "#": "█▇▆▓▌▐▊▉▄▀",
-    ".": "▒░•∙",
-    "~": "…",
-    ">": "▶▸›→»",
+    "+": "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╠╣╦╩╬┏┓┗┛✓✔▅",
+    "#": "█▇▓▐▊▉▀",
+    ".": "▒░•∙┄◌▂",
+    "~": "…◑",
+    ">": "▌▶▸›→»↳",
     "<": "◀◂‹←«",
-    "^": "▲↑△",
+    "^": "↑△",
     "v": "▼↓▽",
-    "*": "●★◎✓✔⊘",
-    "o": "○◌◐◑",
-    "x": "✖✗×",
+    "*": "●★▆",
+    "o": "○",
+    "x": "✗×",
+    "X": "✖",
+    "!": "▲",
+    "%": "◐",
+    "@": "◎",
+    "/": "⊘",
+    "_": "▁",
     "$": "⏎↵",
     "'": "‘’",
     '"': "“”",
-    "=": "‖≠≡",
+    "=": "‖≠≡▄",
 }
 _ASCII_REPLACEMENTS: Final = {glyph: plain for plain, glyphs in _REPLACED_GLYPHS.items() for glyph in glyphs}
 

@@ -11,7 +11,6 @@ from horsies_ops.reads.tasks import HeartbeatRow, TaskDetail, TaskRecord
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
-from horsies_tui.theme import UNICODE
 from tests.support.rows import make_swept_task
 from tests.support.tui import NOON
 
@@ -62,7 +61,7 @@ def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAI
 def _draw(detail: TaskDetail, *, max_width: int = 40) -> list[str]:
     spans = attempt_spans(detail, NOON)
     scale = fit_time_scale(spans, detail, max_width=max_width)
-    return [draw_span(span, scale, UNICODE) for span in spans]
+    return [draw_span(span, scale) for span in spans]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +129,12 @@ def test_only_last_attempts_are_drawn_and_others_counted() -> None:
         _attempt(number, began_s=600 - 10 * number, ended_s=595 - 10 * number) for number in range(30, 0, -1)
     )
     detail = _running(for_s=1)
-    lines = attempt_chart(replace(detail, attempts=attempts), NOON, width=80, glyphs=UNICODE)
+    lines = attempt_chart(replace(detail, attempts=attempts), NOON, width=80)
     assert "19 earlier attempts" in lines[0].plain
     assert len(lines) == 1 + 1 + 12 + 1
 
 
 def test_pending_task_has_no_chart() -> None:
     task: TaskRecord = DemoSystem(lambda: NOON).send(KINDS[0])
-    (line,) = attempt_chart(
-        TaskDetail(task=task, attempts=(), heartbeats=(), events=()), NOON, width=80, glyphs=UNICODE
-    )
+    (line,) = attempt_chart(TaskDetail(task=task, attempts=(), heartbeats=(), events=()), NOON, width=80)
     assert line.plain == "no attempts yet"

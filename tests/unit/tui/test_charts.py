@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_tui.theme import UNICODE, bar, downsample, sparkline
+from horsies_tui.theme import bar, downsample, sparkline
 
 
 def test_sparkline_has_one_character_per_value() -> None:
-    assert sparkline([0, 1, 2, 4], UNICODE) == "▁▃▅█"
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
 
 
 def test_sparkline_can_have_a_fixed_top() -> None:
-    assert sparkline([0, 50, 100, 250], UNICODE, top=100) == "▁▅██"
+    assert sparkline([0, 50, 100, 250], top=100) == "▁▅██"
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_downsampling_keeps_the_maximum_of_each_range(values: list[float], width
 
 @pytest.mark.parametrize(("part", "whole", "drawn"), [(0, 4, "▒▒▒▒"), (3, 4, "███▒"), (9, 4, "████"), (1, 0, "▒▒▒▒")])
 def test_bar_shows_the_used_share(part: int, whole: int, drawn: str) -> None:
-    assert bar(part, whole, 4, UNICODE) == drawn
+    assert bar(part, whole, 4) == drawn

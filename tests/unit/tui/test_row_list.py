@@ -12,7 +12,6 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from horsies_tui.format import fit
-from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import HEADER_LINES, Column, Heading, RowList, build_strip
 from tests.support.tui import frozen_clock
 
@@ -32,7 +31,7 @@ COLUMNS = (
 )
 
 
-CONTEXT = SimpleNamespace(clock=frozen_clock(), glyphs=UNICODE)
+CONTEXT = SimpleNamespace(clock=frozen_clock())
 
 
 class RecordingList(RowList[Row]):

@@ -11,7 +11,6 @@ from horsies.model.workflow.plan import WorkflowTaskStatus
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord
 from horsies_tui.demo.catalog import WORKFLOWS, make_row, node
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, RunGraph, graph_lines
-from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import Heading
 from tests.support.tui import NOON
 
@@ -39,12 +38,12 @@ def _run(workflow: Sequence[NodeRow], states: str) -> WorkflowDetail:
 def _drawn(detail: WorkflowDetail, view: GraphView | None = None) -> list[str]:
     return [
         line.text if isinstance(line, Heading) else f"{line.indent}{line.text}   {line.note}".rstrip()
-        for line in graph_lines(detail, view or GraphView(), UNICODE)
+        for line in graph_lines(detail, view or GraphView())
     ]
 
 
 def _lines(detail: WorkflowDetail, view: GraphView | None = None) -> list[NodeLine]:
-    return [line for line in graph_lines(detail, view or GraphView(), UNICODE) if isinstance(line, NodeLine)]
+    return [line for line in graph_lines(detail, view or GraphView()) if isinstance(line, NodeLine)]
 
 
 def test_custom_node_id_is_shown() -> None:

@@ -11,7 +11,6 @@ from horsies_ops.source import DataSource
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON, frozen_clock, frozen_system
 
 
@@ -142,11 +141,11 @@ async def test_incompatible_schema_is_refused_until_manual_retry() -> None:
 
 def test_header_shows_connection_status() -> None:
     lost = ConnectionStatus(state=ConnectionState.LIVE).after_failure("gone", NOON)
-    assert connection_text(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
+    assert connection_text(lost, poll_s=0.25) == "○ RECONNECTING"
     retrying = lost.after_failure("gone", NOON, failed_tries=2, retry_in=timedelta(seconds=0.5))
-    assert connection_text(retrying, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
-    assert connection_text(ConnectionStatus(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
-    assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
+    assert connection_text(retrying, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
+    assert connection_text(ConnectionStatus(), poll_s=0.25) == "◌ CONNECTING"
+    assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), poll_s=5) == "◐ POLLING 5s"
 
 
 async def test_timed_out_query_makes_connection_slow_not_lost() -> None:

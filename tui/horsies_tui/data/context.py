@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig
     from horsies_tui.data.queries import LiveQueries
     from horsies_tui.data.session import Session
-    from horsies_tui.theme import Glyphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,6 @@ class AppContext:
     queries: LiveQueries
     session: Session
     clock: DatabaseClock
-    glyphs: Glyphs
     settings: TuiConfig
     database_name: str
     """Shown in the header; typed to confirm dangerous actions."""

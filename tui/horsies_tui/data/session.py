@@ -16,7 +16,7 @@ from horsies_ops.source import DataSource, Opener
 from horsies_tui.data.context import DatabaseClock
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.format import format_elapsed, format_seconds, sanitize
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 
 SLOW_LATENCY: Final = timedelta(seconds=1)
 LATENCY_TOLERANCE: Final = timedelta(milliseconds=5)
@@ -241,21 +241,21 @@ def smooth_latency(shown: timedelta | None, measured: timedelta) -> timedelta:
     return measured if abs(measured - shown) > max(shown / 2, LATENCY_TOLERANCE) else shown
 
 
-def connection_text(connection: ConnectionStatus, glyphs: Glyphs, *, poll_s: float) -> str:
+def connection_text(connection: ConnectionStatus, *, poll_s: float) -> str:
     """The status as shown in the header: `● LIVE 12ms`, `◐ POLLING 5s`, `○ RECONNECTING in 4s (3)`."""
     latency = format_elapsed(connection.latency) if connection.latency is not None else ""
     if connection.is_slow:
-        return f"{glyphs.slow} SLOW {latency}"
+        return f"{Glyph.SLOW} SLOW {latency}"
     match connection.state:
         case ConnectionState.CONNECTING:
-            return f"{glyphs.connecting} CONNECTING"
+            return f"{Glyph.CONNECTING} CONNECTING"
         case ConnectionState.LIVE:
-            return f"{glyphs.live} LIVE {latency}".rstrip()
+            return f"{Glyph.LIVE} LIVE {latency}".rstrip()
         case ConnectionState.POLLING:
-            return f"{glyphs.polling} POLLING {poll_s:g}s {latency}".rstrip()
+            return f"{Glyph.POLLING} POLLING {poll_s:g}s {latency}".rstrip()
         case ConnectionState.LOST:
             retry_in = f" in {format_seconds(connection.retry_in)}" if connection.retry_in else ""
             tries = f" ({connection.failed_tries})" if connection.failed_tries else ""
-            return f"{glyphs.lost} RECONNECTING{retry_in}{tries}"
+            return f"{Glyph.LOST} RECONNECTING{retry_in}{tries}"
         case ConnectionState.REFUSED:
-            return f"{glyphs.bad} {sanitize(connection.reason, limit=40)}"
+            return f"{Glyph.BAD} {sanitize(connection.reason, limit=40)}"

@@ -79,7 +79,7 @@ class MainScreen(Screen[None]):
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
-        yield KeyLine(self.context.glyphs)
+        yield KeyLine(is_ascii=self.context.settings.ascii)
 
     @property
     def tab(self) -> ScreenId:

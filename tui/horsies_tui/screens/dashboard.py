@@ -31,7 +31,7 @@ from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import log_line
-from horsies_tui.theme import Glyphs, bar, sparkline
+from horsies_tui.theme import Glyph, bar, sparkline
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
@@ -51,7 +51,7 @@ QUEUE_PANE_MIN_WIDTH: Final = 120
 # Summary panes
 
 
-def count_lines(overview: Overview, now: datetime, glyphs: Glyphs) -> list[str]:
+def count_lines(overview: Overview, now: datetime) -> list[str]:
     """Number of tasks in each state, with the oldest age."""
     # Added to the ages in the overview, so that they keep growing between two queries.
     elapsed = now - overview.at
@@ -66,7 +66,7 @@ def count_lines(overview: Overview, now: datetime, glyphs: Glyphs) -> list[str]:
         (
             "FAILED 24h",
             _count_text(overview.failed_last_day),
-            f"{glyphs.warn} +{_count_text(failed)} in 1h" if failed.number else "",
+            f"{Glyph.WARN} +{_count_text(failed)} in 1h" if failed.number else "",
         ),
         ("EXPIRED 24h", _count_text(overview.expired_last_day), ""),
         ("COMPLETED", counts[TaskStatus.COMPLETED], "(estimate)" if is_estimate else ""),
@@ -74,9 +74,7 @@ def count_lines(overview: Overview, now: datetime, glyphs: Glyphs) -> list[str]:
     return [f"{fit(label, 11)} {fit(count, 8, right=True)}  {note}" for label, count, note in lines]
 
 
-def throughput_lines(
-    overview: Overview, throughput: Throughput, workers: Sequence[WorkerRow], glyphs: Glyphs
-) -> list[str]:
+def throughput_lines(overview: Overview, throughput: Throughput, workers: Sequence[WorkerRow]) -> list[str]:
     """Tasks completed and failed per minute, wait and run times, and busy slots of the fleet."""
     done = [float(bucket.done) for bucket in throughput.buckets]
     failed = [float(bucket.failed) for bucket in throughput.buckets]
@@ -86,16 +84,16 @@ def throughput_lines(
     busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
     share = f" {busy / slots:.0%}" if slots else ""
     return [
-        f"done {sparkline(done, glyphs)} {overview.done_last_minute:>6,}",
-        f"fail {sparkline(failed, glyphs)} {overview.failed_last_minute:>6,}",
+        f"done {sparkline(done)} {overview.done_last_minute:>6,}",
+        f"fail {sparkline(failed)} {overview.failed_last_minute:>6,}",
         f"wait p50 {format_elapsed(times.wait_p50)}  p95 {format_elapsed(times.wait_p95)}",
         f"run  p50 {format_elapsed(times.run_p50)}  p95 {format_elapsed(times.run_p95)}",
         "",
-        f"slots {bar(busy, slots, SLOT_BAR_WIDTH, glyphs)} {busy:,}/{slots:,}{share}",
+        f"slots {bar(busy, slots, SLOT_BAR_WIDTH)} {busy:,}/{slots:,}{share}",
     ]
 
 
-def queue_lines(buckets: Sequence[QueueBucket], now: datetime, glyphs: Glyphs) -> list[str]:
+def queue_lines(buckets: Sequence[QueueBucket], now: datetime) -> list[str]:
     """Completed tasks per minute of the busiest queues, one line each."""
     by_queue: dict[str, list[QueueBucket]] = {}
     for bucket in buckets:
@@ -105,7 +103,7 @@ def queue_lines(buckets: Sequence[QueueBucket], now: datetime, glyphs: Glyphs) -
     for name, found in busiest[:MAX_QUEUES]:
         done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(found, now)]
         # The last bucket is still filling; the one before is the last full minute.
-        lines.append(f"{fit(name, 10)} {sparkline(done[-20:], glyphs)} {done[-2]:>6,.0f}")
+        lines.append(f"{fit(name, 10)} {sparkline(done[-20:])} {done[-2]:>6,.0f}")
     return lines
 
 
@@ -118,7 +116,7 @@ def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
     return "" if age is None else f"{label} {format_age(age + elapsed)}"
 
 
-_SIGNS: Final = {Severity.BAD: Cell("", Tone.BAD, glyph="bad"), Severity.WARN: Cell("!", Tone.WARN)}
+_SIGNS: Final = {Severity.BAD: Cell("", Tone.BAD, glyph=Glyph.BAD), Severity.WARN: Cell("!", Tone.WARN)}
 _TONES: Final = {Severity.BAD: Tone.BAD, Severity.WARN: Tone.PLAIN}
 
 ALERT_COLUMNS: Final[tuple[Column[Alert], ...]] = (
@@ -237,14 +235,13 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         self._update_status()
 
     def tick(self) -> None:
-        now, glyphs = self.context.clock.now(), self.context.glyphs
-        overview, throughput = self._overview, self._throughput
+        now, overview, throughput = self.context.clock.now(), self._overview, self._throughput
         if overview is not None:
-            self.show_pane("task-counts", count_lines(overview, now, glyphs))
+            self.show_pane("task-counts", count_lines(overview, now))
         if overview is not None and throughput is not None:
-            lines = throughput_lines(overview, throughput, self._alert_inputs.workers, glyphs)
+            lines = throughput_lines(overview, throughput, self._alert_inputs.workers)
             self.show_pane("throughput", lines)
-        self.show_pane("queue-throughput", queue_lines(self._queue_throughput, now, glyphs))
+        self.show_pane("queue-throughput", queue_lines(self._queue_throughput, now))
 
     def _update_status(self) -> None:
         if (overview := self._overview) is None:

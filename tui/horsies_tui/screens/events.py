@@ -26,6 +26,7 @@ from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen
 from horsies_tui.screens.entries import StreamEntry, entry_from_audit, entry_from_change, entry_from_event, matches
 from horsies_tui.system import save_rows
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.facets import FacetPopup
 from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
@@ -141,7 +142,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.filter_bar = FilterBar(TASK_FILTER, prompt=context.glyphs.prompt)
+        self.filter_bar = FilterBar(TASK_FILTER)
         self.stream = EventStream(entries=(), known_tasks={}, per_minute=0)
         self.list: RowList[StreamEntry] = RowList(EVENT_COLUMNS, key=lambda entry: entry.key, context=context)
         self._is_folded = True
@@ -191,8 +192,8 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         self._update_status(new_count=sum(entry.count for entry in matching) - sum(entry.count for entry in shown))
 
     def _update_status(self, *, new_count: int) -> None:
-        following = f"{self.context.glyphs.running} following"
-        state = following if self.is_following else f"{self.context.glyphs.warn} {new_count:,} new, g follows"
+        following = f"{Glyph.RUNNING} following"
+        state = following if self.is_following else f"{Glyph.WARN} {new_count:,} new, g follows"
         self.filter_bar.set_status(f"{state}   {self.stream.per_minute:,} ev/min ")
         self.set_status(
             f"last {plural(len(self.stream.entries), 'event')}, kept in memory",

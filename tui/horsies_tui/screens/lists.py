@@ -111,7 +111,7 @@ class ListScreen(MainScreen, Generic[T]):
     ) -> None:
         super().__init__(context)
         self.list: RowList[T] = RowList(columns, key=key, context=context)
-        self.filter_bar = SearchBar(prompt=context.glyphs.prompt)
+        self.filter_bar = SearchBar()
         self._sorting = sorting
         self.rows: tuple[T, ...] = ()
         """All rows, also hidden ones."""

@@ -39,7 +39,7 @@ from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
-from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.theme import Glyph, downsample, sparkline
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
@@ -51,9 +51,9 @@ CHART_WIDTH: Final = 20
 
 _STATES: Final = {
     QueueHealth.OK: Cell("ok", Tone.GOOD),
-    QueueHealth.BACKLOG: Cell("backlog", Tone.WARN, glyph="warn"),
-    QueueHealth.PAUSED: Cell("paused", Tone.DIM, glyph="paused"),
-    QueueHealth.UNSERVED: Cell("unserved", Tone.BAD, glyph="bad"),
+    QueueHealth.BACKLOG: Cell("backlog", Tone.WARN, glyph=Glyph.WARN),
+    QueueHealth.PAUSED: Cell("paused", Tone.DIM, glyph=Glyph.PAUSED),
+    QueueHealth.UNSERVED: Cell("unserved", Tone.BAD, glyph=Glyph.BAD),
 }
 _OLDEST_STEP = timedelta(seconds=10)
 
@@ -147,10 +147,10 @@ async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
     )
 
 
-def detail_lines(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> list[str]:
+def detail_lines(queue: QueueRow, detail: QueueDetail, now: datetime) -> list[str]:
     """Wait times, pending tasks, workers and errors of one queue."""
     lines = [
-        _wait_line(queue, detail, now, glyphs),
+        _wait_line(queue, detail, now),
         f"tasks      {_facet_text(detail.pending_names) or 'none waiting'}",
         f"served by  {_workers_text(detail.workers)}",
         f"failing    {_facet_text(detail.error_codes) or 'nothing in the last hour'}",
@@ -159,9 +159,9 @@ def detail_lines(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Gl
     return [line for line in lines if line]
 
 
-def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
+def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime) -> str:
     waits = [bucket and bucket.longest_wait for bucket in align_buckets(detail.buckets, now)]
-    chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH), glyphs)
+    chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH))
     # None, so no text, if the queue is paused, unserved, or finished nothing in the last minute.
     drains_in = drain_time(queue)
     drain = f"  drains in ~{format_short_age(drains_in)}" if queue.pending and drains_in else ""
@@ -227,7 +227,7 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
         lines: list[str] = []
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if queue is not None and detail is not None and detail.name == queue.name:
-            lines = detail_lines(queue, detail, self.context.clock.now(), self.context.glyphs)
+            lines = detail_lines(queue, detail, self.context.clock.now())
         self.show_pane("queue-detail", lines, title="" if queue is None else f" {queue.name} ")
 
     def update_status(self) -> None:

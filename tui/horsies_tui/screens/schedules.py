@@ -23,7 +23,7 @@ from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen
 from horsies_tui.screens.tasks.table import status_tone
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
@@ -63,16 +63,16 @@ def _result_cell(schedule: ScheduleRow) -> Cell:
     return Cell(schedule.last_error_code or schedule.last_status, status_tone(schedule.last_status))
 
 
-def status_glyphs(tasks: Sequence[TaskSummary], glyphs: Glyphs) -> str:
+def status_glyphs(tasks: Sequence[TaskSummary]) -> str:
     """Return one glyph per task, oldest first; `tasks` are sorted newest first."""
     by_status = {
-        TaskStatus.COMPLETED: glyphs.done,
-        TaskStatus.FAILED: glyphs.failed,
-        TaskStatus.RUNNING: glyphs.running,
-        TaskStatus.CANCELLED: glyphs.skipped,
-        TaskStatus.EXPIRED: glyphs.skipped,
+        TaskStatus.COMPLETED: Glyph.DONE,
+        TaskStatus.FAILED: Glyph.FAILED,
+        TaskStatus.RUNNING: Glyph.RUNNING,
+        TaskStatus.CANCELLED: Glyph.SKIPPED,
+        TaskStatus.EXPIRED: Glyph.SKIPPED,
     }
-    return "".join(by_status.get(TaskStatus(task.status), glyphs.waiting) for task in reversed(tasks))
+    return "".join(by_status.get(TaskStatus(task.status), Glyph.WAITING) for task in reversed(tasks))
 
 
 def _last_run_text(schedule: ScheduleRow, now: datetime) -> str:
@@ -134,7 +134,7 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
         return await source.list_tasks(TaskFilter(names=(current.task_name,)), limit=RECENT_LIMIT)
 
     def _show_recent(self, page: TaskPage) -> None:
-        self._recent = status_glyphs(page.tasks, self.context.glyphs)
+        self._recent = status_glyphs(page.tasks)
         self.show_detail()
 
     def _show_schedules(self, rows: tuple[ScheduleRow, ...]) -> None:

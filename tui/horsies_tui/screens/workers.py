@@ -36,7 +36,7 @@ from horsies_tui.proposals.sweep import propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import silence
-from horsies_tui.theme import Glyphs, downsample, sparkline
+from horsies_tui.theme import Glyph, downsample, sparkline
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
@@ -54,11 +54,11 @@ CHART_WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 3
 _STATES: Final = {
     WorkerHealth.RUNNING: Cell("running", Tone.GOOD),
     WorkerHealth.STARTING: Cell("starting", Tone.BUSY),
-    WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph="warn"),
-    WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph="paused"),
-    WorkerHealth.SILENT: Cell("silent", Tone.WARN, glyph="warn"),
-    WorkerHealth.STALE: Cell("stale", Tone.BAD, glyph="bad"),
-    WorkerHealth.LOST: Cell("lost", Tone.BAD, glyph="bad"),
+    WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph=Glyph.WARN),
+    WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph=Glyph.PAUSED),
+    WorkerHealth.SILENT: Cell("silent", Tone.WARN, glyph=Glyph.WARN),
+    WorkerHealth.STALE: Cell("stale", Tone.BAD, glyph=Glyph.BAD),
+    WorkerHealth.LOST: Cell("lost", Tone.BAD, glyph=Glyph.BAD),
     WorkerHealth.STOPPED: Cell("stopped", Tone.DIM),
 }
 
@@ -119,11 +119,11 @@ async def load_worker_detail(source: DataSource, worker_id: UUID, window: timede
     return WorkerDetail(worker_id=worker_id, window=window, snapshots=snapshots, tasks=page.tasks)
 
 
-def detail_lines(worker: WorkerRow, detail: WorkerDetail, now: datetime, *, width: int, glyphs: Glyphs) -> list[str]:
+def detail_lines(worker: WorkerRow, detail: WorkerDetail, now: datetime, *, width: int) -> list[str]:
     """Warnings, load charts and held tasks of one worker."""
     return [
         *_warning_lines(worker, now),
-        *_chart_lines(detail, glyphs),
+        *_chart_lines(detail),
         *_task_lines(worker, detail.tasks, now, width=width),
     ]
 
@@ -156,7 +156,7 @@ def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
     return lines
 
 
-def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
+def _chart_lines(detail: WorkerDetail) -> list[str]:
     if not detail.snapshots:
         return [f"no snapshot in the last {format_age(detail.window)}"]
     newest = detail.snapshots[-1]
@@ -167,9 +167,9 @@ def _chart_lines(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     last = f"{newest.tasks_running}/{newest.processes}   last snapshot {format_time(newest.at)}"
     megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in total"
     return [
-        f"running  {sparkline(downsample(running, CHART_WIDTH), glyphs, top=slots)}  {last}",
-        f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), glyphs, top=100.0)}  {cpu[-1]:.0f}%",
-        f"mem      {sparkline(downsample(memory, CHART_WIDTH), glyphs, top=100.0)}  {memory[-1]:.0f}%{megabytes}",
+        f"running  {sparkline(downsample(running, CHART_WIDTH), top=slots)}  {last}",
+        f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), top=100.0)}  {cpu[-1]:.0f}%",
+        f"mem      {sparkline(downsample(memory, CHART_WIDTH), top=100.0)}  {memory[-1]:.0f}%{megabytes}",
     ]
 
 
@@ -229,7 +229,7 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
         lines: list[str] = []
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if worker is not None and detail is not None and detail.worker_id == worker.worker_id:
-            lines = detail_lines(worker, detail, now, width=self.size.width, glyphs=self.context.glyphs)
+            lines = detail_lines(worker, detail, now, width=self.size.width)
         self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
     def update_status(self) -> None:

@@ -16,7 +16,6 @@ from textual.widgets.option_list import Option
 
 from horsies_tui.format import fit, safe
 from horsies_tui.keys import KEY_RULES, KeyScope, SharedScope, actions_in, key_label, scope_title
-from horsies_tui.theme import UNICODE, Glyphs
 
 T = TypeVar("T")
 
@@ -96,34 +95,33 @@ class HelpDialog(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,f1,enter", "leave", "close")]
 
-    def __init__(self, scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs) -> None:
+    def __init__(self, scope: KeyScope, keymap: Mapping[str, str]) -> None:
         super().__init__()
         self._scope = scope
         self._keymap = keymap
-        self._glyphs = glyphs
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static(help_content(self._scope, self._keymap, self._glyphs))
+            yield Static(help_content(self._scope, self._keymap))
 
     def on_mount(self) -> None:
         self.query_one("#help").border_title = f"Keys of {scope_title(self._scope)}"
 
 
-def help_content(scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:
+def help_content(scope: KeyScope, keymap: Mapping[str, str]) -> Content:
     """The help text, generated from the table of actions and the user's keymap."""
     rules = [Content.styled(f"• {rule}", "$text-muted") for rule in KEY_RULES]
     scopes = (scope, SharedScope.LIST, SharedScope.APP)
-    keys = [line for shown in scopes for line in _help_section(shown, keymap, glyphs)]
+    keys = [line for shown in scopes for line in _help_section(shown, keymap)]
     return Content("\n").join([*rules, *keys])
 
 
-def _help_section(scope: KeyScope, keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
+def _help_section(scope: KeyScope, keymap: Mapping[str, str]) -> list[Content]:
     lines = [Content(""), Content.styled(scope_title(scope), "bold")]
     for action in actions_in(scope):
         override = keymap.get(action.id)
         keys = action.keys if override is None else tuple(filter(None, override.split(",")))
-        shown = fit(" ".join(key_label(key, glyphs) for key in keys) or "(off)", 9)
+        shown = fit(" ".join(key_label(key) for key in keys) or "(off)", 9)
         lines.append(
             Content.assemble(
                 ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "$text-muted"), safe(action.help)

@@ -23,6 +23,7 @@ from horsies_ops.reads.workflows import (
     parse_workflow_filter,
 )
 from horsies_tui.format import safe
+from horsies_tui.theme import Glyph
 
 F = TypeVar("F")
 
@@ -76,12 +77,12 @@ class FilterBar(Horizontal, Generic[F]):
     class Exited(Message):
         """The user finished typing; the list can have the focus again."""
 
-    def __init__(self, syntax: FilterSyntax[F], *, prompt: str, title: str = "Filter") -> None:
+    def __init__(self, syntax: FilterSyntax[F], *, title: str = "Filter") -> None:
         super().__init__()
         self.filter = syntax.default
         self.suggester = FilterSuggester(syntax.keys, syntax.values)
         self._syntax = syntax
-        self._prompt = f" {title} {prompt} "
+        self._prompt = f" {title} {Glyph.PROMPT} "
         self._typing_timer: Timer | None = None
         self._shown_status = ""
         self._status = ""
@@ -176,8 +177,8 @@ class FilterBar(Horizontal, Generic[F]):
 class SearchBar(FilterBar[str]):
     """Plain text search in lists and pages; `filter` is in lower case. Hidden while it is not used."""
 
-    def __init__(self, *, prompt: str, title: str = "Filter") -> None:
-        super().__init__(SEARCH_TEXT, prompt=prompt, title=title)
+    def __init__(self, *, title: str = "Filter") -> None:
+        super().__init__(SEARCH_TEXT, title=title)
 
     def edit(self) -> None:
         self.add_class("-open")

@@ -16,7 +16,7 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.session import connection_text
 from horsies_tui.format import format_time, safe, sanitize, truncate, truncate_start
 from horsies_tui.keys import ACTIONS, ScreenId, key_label, scope_title
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 
 MIN_NAME_WIDTH: Final = 12
 """Columns reserved for the database name."""
@@ -67,12 +67,11 @@ class AppHeader(Widget):
         return left.truncate(room - 1, ellipsis=True).pad_right(max(room - left.cell_length, 1)) + right
 
     def _state(self) -> Content:
-        queries, glyphs = self._app_context.queries, self._app_context.glyphs
-        connection = self._app_context.session.connection
+        queries, connection = self._app_context.queries, self._app_context.session.connection
         if queries.is_paused and connection.is_up:
-            return Content.styled(f"{glyphs.paused} PAUSED {queries.pending_changes:,}", "$text-warning")
+            return Content.styled(f"{Glyph.PAUSED} PAUSED {queries.pending_changes:,}", "$text-warning")
         colour = "$text-success" if connection.is_up and not connection.is_slow else "$text-warning"
-        return Content.styled(connection_text(connection, glyphs, poll_s=queries.refresh_s), colour)
+        return Content.styled(connection_text(connection, poll_s=queries.refresh_s), colour)
 
     def _access_mode(self) -> Content:
         if not self._app_context.session.connection.is_up:
@@ -122,9 +121,9 @@ class StatusLine(Widget):
 class KeyLine(Widget):
     """The keys of the screen, from the table of actions; disabled actions are dim."""
 
-    def __init__(self, glyphs: Glyphs) -> None:
+    def __init__(self, *, is_ascii: bool) -> None:
         super().__init__()
-        self._glyphs = glyphs
+        self._is_ascii = is_ascii
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._updated)
@@ -146,7 +145,10 @@ class KeyLine(Widget):
         return line + help_entry
 
     def _entry(self, key: str, active: ActiveBinding) -> Content:
-        key_text, label = key_label(key, self._glyphs), active.binding.description
+        key_text, label = key_label(key), active.binding.description
+        if key == "enter":
+            # The ASCII filter cannot lengthen text, and its replacement of this glyph would not look like a key.
+            key_text = "Ent" if self._is_ascii else Glyph.ENTER
         if not active.enabled:
             return Content.styled(f"{key_text} {label}", "dim")
         return Content.assemble((key_text, "bold $text-accent"), f" {label}")

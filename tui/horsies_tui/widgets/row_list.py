@@ -28,6 +28,7 @@ from textual.widget import Widget
 from horsies_tui.data.context import AppContext
 from horsies_tui.format import fit, sanitize, truncate
 from horsies_tui.keys import SharedScope, bindings
+from horsies_tui.theme import Glyph
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -63,7 +64,7 @@ class Cell(NamedTuple):
     text: str
     tone: Tone = Tone.PLAIN
     glyph: str = ""
-    """Name of the glyph before the text."""
+    """Shown before the text."""
 
 
 # No slots: `Column[Task](…)` sets `__orig_class__` on the instance, which slots would not allow.
@@ -147,7 +148,6 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self.columns = tuple(columns)
         self._key = key
         self._now = context.clock.now
-        self._glyphs = context.glyphs
         self._rows: tuple[T | Heading, ...] = ()
         self._placed_columns: tuple[PlacedColumn[T], ...] = ()
         self._scrolled_columns: int | None = None
@@ -236,7 +236,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     def _header_line(self, y: int) -> Strip:
         if y == 1:
             style = self._base_style + self._style("rule")
-            return Strip([Segment(self._glyphs.rule * self.size.width, style)], self.size.width)
+            return Strip([Segment(Glyph.RULE * self.size.width, style)], self.size.width)
         style = self._base_style + self._style("header")
         cells = [
             (placed.x, fit(placed.column.title, placed.width, right=placed.column.right))
@@ -245,7 +245,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         return build_strip([(x, text, style) for x, text in cells], self.size.width, style)
 
     def _heading_line(self, heading: Heading) -> Strip:
-        width, rule = self.size.width, self._glyphs.rule
+        width, rule = self.size.width, Glyph.RULE
         text = truncate(f"{rule * GUTTER} {sanitize(heading.text, limit=width)} ", width)
         line = text + rule * (width - cell_len(text))
         return Strip([Segment(line, self._base_style + self._style("rule"))], width)
@@ -264,12 +264,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def _draw_row(self, cells: Mapping[int, Cell], is_cursor: bool, is_marked: bool) -> Strip:  # noqa: FBT001  # flags of a line
         base = self._cell_style(is_cursor, is_marked, Tone.PLAIN)
-        gutter = (self._glyphs.cursor if is_cursor else " ") + (self._glyphs.mark if is_marked else " ")
+        gutter = (Glyph.CURSOR if is_cursor else " ") + (Glyph.MARK if is_marked else " ")
         pieces = [(0, gutter, base)]
         for placed in self._placed_columns:
             cell = cells[placed.x]
-            glyph = getattr(self._glyphs, cell.glyph) if cell.glyph else ""
-            text = fit(f"{glyph} {cell.text}".strip() if glyph else cell.text, placed.width, right=placed.column.right)
+            text = f"{cell.glyph} {cell.text}".strip() if cell.glyph else cell.text
+            text = fit(text, placed.width, right=placed.column.right)
             pieces.append((placed.x, text, self._cell_style(is_cursor, is_marked, cell.tone)))
         return build_strip(pieces, self.size.width, base)
 

@@ -15,7 +15,7 @@ from textual.content import Content
 from horsies.model.task import TaskAttemptInfo, TaskStatus
 from horsies_ops.reads.tasks import MAX_DETAIL_ROWS, TaskDetail
 from horsies_tui.format import fit, format_age, format_elapsed, format_time, safe, short_id
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 
 DEFAULT_INTERVAL: Final = timedelta(seconds=30)
 MIN_INTERVAL: Final = timedelta(seconds=1)
@@ -70,7 +70,7 @@ class TimeScale:
 # The chart as lines of text
 
 
-def attempt_chart(detail: TaskDetail, now: datetime, *, width: int, glyphs: Glyphs) -> list[Content]:
+def attempt_chart(detail: TaskDetail, now: datetime, *, width: int) -> list[Content]:
     """Return a time axis, one line for each of the last attempts, and a legend."""
     spans = attempt_spans(detail, now)
     if not spans:
@@ -82,8 +82,8 @@ def attempt_chart(detail: TaskDetail, now: datetime, *, width: int, glyphs: Glyp
     return [
         *([safe(f"{omitted} earlier attempts not shown", "$text-muted")] if omitted else []),
         _axis(scale, is_live=last.is_live),
-        *(_attempt_line(span, scale, glyphs, last.attempt) for span in shown),
-        _legend(last, scale, glyphs),
+        *(_attempt_line(span, scale, last.attempt) for span in shown),
+        _legend(last, scale),
     ]
 
 
@@ -92,7 +92,7 @@ def _axis(scale: TimeScale, *, is_live: bool) -> Content:
     return safe(f"{'':{LABEL_WIDTH}}{begins} {ends:>{max(scale.width - len(begins) - 1, 0)}}", "$text-muted")
 
 
-def _attempt_line(span: AttemptSpan, scale: TimeScale, glyphs: Glyphs, last_attempt: int) -> Content:
+def _attempt_line(span: AttemptSpan, scale: TimeScale, last_attempt: int) -> Content:
     number = fit(span.attempt, max(len(str(last_attempt)), 2), right=True)
     label = fit(f"{number} {short_id(span.worker_id)}", LABEL_WIDTH)
     elapsed = span.ends_at - span.begins_at
@@ -100,31 +100,31 @@ def _attempt_line(span: AttemptSpan, scale: TimeScale, glyphs: Glyphs, last_atte
     is_bad = span.is_stale if span.is_live else bool(span.error_code)
     tone = "$text-error" if is_bad else "$text-primary" if span.is_live else "$text-success"
     outcome = safe(f" {span.status} {duration} {span.error_code or ''}", tone, cells=OUTCOME_WIDTH)
-    return Content.assemble(label, *_colour_cells(draw_span(span, scale, glyphs), glyphs), outcome)
+    return Content.assemble(label, *_colour_cells(draw_span(span, scale)), outcome)
 
 
-def _colour_cells(cells: str, glyphs: Glyphs) -> list[Content]:
+def _colour_cells(cells: str) -> list[Content]:
     colours = {
-        glyphs.silence: "$text-warning",
-        glyphs.limit: "bold $text-error",
-        glyphs.unknown: "bold $text-error",
-        glyphs.bad: "$text-error",
-        glyphs.heartbeat: "$text-success",
-        glyphs.done: "$text-success",
+        Glyph.SILENCE: "$text-warning",
+        Glyph.LIMIT: "bold $text-error",
+        Glyph.UNKNOWN: "bold $text-error",
+        Glyph.BAD: "$text-error",
+        Glyph.HEARTBEAT: "$text-success",
+        Glyph.DONE: "$text-success",
     }
     return [Content.styled("".join(run), colours.get(sign, "$text-muted")) for sign, run in groupby(cells)]
 
 
-def _legend(last: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> Content:
+def _legend(last: AttemptSpan, scale: TimeScale) -> Content:
     parts = [
-        f"{glyphs.claim} claim",
-        f"{glyphs.heartbeat} heartbeat ({format_age(scale.heartbeat_interval)})",
-        f"{glyphs.silence} silence",
+        f"{Glyph.CLAIM} claim",
+        f"{Glyph.HEARTBEAT} heartbeat ({format_age(scale.heartbeat_interval)})",
+        f"{Glyph.SILENCE} silence",
     ]
     if last.is_stale:
-        parts.append(f"{glyphs.limit} stale since {format_time(last.stale_at)}")
+        parts.append(f"{Glyph.LIMIT} stale since {format_time(last.stale_at)}")
     if scale.known_since is not None:
-        parts.append(f"{glyphs.rule} not loaded")
+        parts.append(f"{Glyph.RULE} not loaded")
     return safe("   " + "  ".join(parts), "$text-muted")
 
 
@@ -149,7 +149,7 @@ def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_widt
     )
 
 
-def draw_span(span: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> str:
+def draw_span(span: AttemptSpan, scale: TimeScale) -> str:
     """Return one glyph per cell of the time scale."""
     known_since = scale.known_since or span.begins_at
     points = (max(span.started_at or span.begins_at, known_since), *span.heartbeats, span.ends_at)
@@ -158,7 +158,7 @@ def draw_span(span: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> str:
     edges = [scale.begins_at + scale.cell_duration * index for index in range(scale.width + 1)]
     # An instant on the last edge belongs to the last cell; rounding may leave that edge before the end.
     edges[-1] = max(edges[-1], span.ends_at) + timedelta.resolution
-    return "".join(_cell_glyph(span, scale, silences, begin, end, glyphs) for begin, end in pairwise(edges))
+    return "".join(_cell_glyph(span, scale, silences, begin, end) for begin, end in pairwise(edges))
 
 
 def _cell_glyph(
@@ -167,29 +167,28 @@ def _cell_glyph(
     silences: Sequence[tuple[datetime, datetime]],
     begin: datetime,
     end: datetime,
-    glyphs: Glyphs,
 ) -> str:
     # A cell may cover several of these; the most important comes first.
     if end <= span.begins_at or begin > span.ends_at:
         return " "
     if begin <= span.ends_at < end:
-        return _end_glyph(span, glyphs)
+        return _end_glyph(span)
     if begin <= span.begins_at:
-        return glyphs.start
+        return Glyph.START
     if span.is_stale and span.stale_at is not None and begin <= span.stale_at < end:
-        return glyphs.limit
+        return Glyph.LIMIT
     # No silence either if a finished attempt has no heartbeats at all: it was too short, or they were deleted.
     if (scale.known_since is not None and end <= scale.known_since) or not (span.is_live or span.heartbeats):
-        return glyphs.rule
+        return Glyph.RULE
     if any(min(until, end) - max(since, begin) > scale.cell_duration / 2 for since, until in silences):
-        return glyphs.silence
-    return glyphs.claim if span.started_at is None or end <= span.started_at else glyphs.heartbeat
+        return Glyph.SILENCE
+    return Glyph.CLAIM if span.started_at is None or end <= span.started_at else Glyph.HEARTBEAT
 
 
-def _end_glyph(span: AttemptSpan, glyphs: Glyphs) -> str:
+def _end_glyph(span: AttemptSpan) -> str:
     if span.is_live:
-        return glyphs.unknown if span.is_stale else glyphs.running
-    return glyphs.done if span.status == TaskStatus.COMPLETED else glyphs.bad
+        return Glyph.UNKNOWN if span.is_stale else Glyph.RUNNING
+    return Glyph.DONE if span.status == TaskStatus.COMPLETED else Glyph.BAD
 
 
 # Attempts of a task

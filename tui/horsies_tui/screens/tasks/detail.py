@@ -38,7 +38,7 @@ from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.attempts import attempt_chart
 from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence
 from horsies_tui.system import show_in_pager
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.filter_bar import SearchBar
 from horsies_tui.widgets.page import Page, Section, compact_json, indented_json, redact, task_arguments, truncated_json
 
@@ -124,14 +124,14 @@ def wrap_parts(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int, glyphs: Glyphs) -> Content:
+def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int) -> Content:
     """Return the title line: the list it came from, full id and name on the left, status on the right."""
     name, status = "", Content("")
     if detail is not None:
         name, status = detail.task.name, safe(detail.task.status, "bold")
         if is_stale(detail):
-            status = safe(f"{glyphs.bad} STALE", "bold $text-error")
-    left = truncate(sanitize(f" {glyphs.back} {back}   {task_id}   {name}"), max(width - status.cell_length - 2, 0))
+            status = safe(f"{Glyph.BAD} STALE", "bold $text-error")
+    left = truncate(sanitize(f" {Glyph.BACK} {back}   {task_id}   {name}"), max(width - status.cell_length - 2, 0))
     return safe(left, "bold").pad_right(max(width - len(left) - status.cell_length - 1, 1)) + status
 
 
@@ -244,7 +244,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         self._rendered: RenderedTask | None = None
         self.proposals = ProposalRunner(self)
         self._shows_events = False
-        self.filter_bar = SearchBar(prompt=context.glyphs.prompt, title="Search")
+        self.filter_bar = SearchBar(title="Search")
 
     @property
     def tab(self) -> ScreenId:
@@ -291,9 +291,9 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         return self._rendered.detail if self._rendered is not None and self._rendered.task_id == self.task_id else None
 
     def _draw(self, rendered: RenderedTask) -> None:
-        detail, glyphs = rendered.detail, self.context.glyphs
+        detail = rendered.detail
         self.query_one("#task-header", Static).update(
-            header_content(self.task_id, detail, back=scope_title(self.tab), width=self.size.width, glyphs=glyphs)
+            header_content(self.task_id, detail, back=scope_title(self.tab), width=self.size.width)
         )
         self.query_one(Page).display = detail is not None
         self._update_status(is_missing=detail is None)
@@ -310,7 +310,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         """Draw the sections that show ages."""
         now, width = self.context.clock.now(), self._content_width
         self._section("state").show(state_lines(detail, now, width))
-        self._section("attempts").show(attempt_chart(detail, now, width=width, glyphs=self.context.glyphs))
+        self._section("attempts").show(attempt_chart(detail, now, width=width))
 
     def _draw_timeline(self, detail: TaskDetail) -> None:
         if self._shows_events:

@@ -71,7 +71,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.filter_bar = FilterBar(TASK_FILTER, prompt=context.glyphs.prompt)
+        self.filter_bar = FilterBar(TASK_FILTER)
         self.window = TaskWindow()
         self._previews = ArgumentPreviews(context.settings)
         columns = (*TASK_COLUMNS, self._previews.column)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -12,7 +12,7 @@ from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, default_no
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
 from horsies_tui.format import format_elapsed, plural
 from horsies_tui.proposals.workflows import FAILED_OR_SKIPPED
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.row_list import Heading, Tone
 
 # The graph of a run
@@ -115,14 +115,14 @@ class RunGraph:
 MAX_DEPENDENCIES_LISTED: Final = 4
 """A join with more dependencies shows only their number."""
 
-NODE_GLYPHS: Final[Mapping[str, Callable[[Glyphs], str]]] = {
-    WorkflowTaskStatus.PENDING: lambda signs: signs.waiting,
-    WorkflowTaskStatus.READY: lambda signs: signs.waiting,
-    WorkflowTaskStatus.ENQUEUED: lambda signs: signs.queued,
-    WorkflowTaskStatus.RUNNING: lambda signs: signs.running,
-    WorkflowTaskStatus.COMPLETED: lambda signs: signs.done,
-    WorkflowTaskStatus.FAILED: lambda signs: signs.failed,
-    WorkflowTaskStatus.SKIPPED: lambda signs: signs.skipped,
+NODE_GLYPHS: Final[Mapping[str, str]] = {
+    WorkflowTaskStatus.PENDING: Glyph.WAITING,
+    WorkflowTaskStatus.READY: Glyph.WAITING,
+    WorkflowTaskStatus.ENQUEUED: Glyph.QUEUED,
+    WorkflowTaskStatus.RUNNING: Glyph.RUNNING,
+    WorkflowTaskStatus.COMPLETED: Glyph.DONE,
+    WorkflowTaskStatus.FAILED: Glyph.FAILED,
+    WorkflowTaskStatus.SKIPPED: Glyph.SKIPPED,
 }
 
 NODE_TONES: Final[Mapping[str, Tone]] = {
@@ -136,26 +136,26 @@ NODE_TONES: Final[Mapping[str, Tone]] = {
 }
 
 
-def legend(glyphs: Glyphs) -> str:
+def legend() -> str:
     meanings = {
-        glyphs.done: "done",
-        glyphs.failed: "failed",
-        glyphs.running: "running",
-        glyphs.queued: "queued",
-        glyphs.waiting: "waiting",
-        glyphs.skipped: "skipped",
-        glyphs.output: "output",
+        Glyph.DONE: "done",
+        Glyph.FAILED: "failed",
+        Glyph.RUNNING: "running",
+        Glyph.QUEUED: "queued",
+        Glyph.WAITING: "waiting",
+        Glyph.SKIPPED: "skipped",
+        Glyph.OUTPUT: "output",
     }
     return "  ".join(f"{sign} {meaning}" for sign, meaning in meanings.items())
 
 
-def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail, glyphs: Glyphs) -> str:
+def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail) -> str:
     """Return the text of one node with its join, or the count of similar nodes."""
     first = nodes[0]
-    glyph = NODE_GLYPHS[first.status](glyphs)
+    glyph = NODE_GLYPHS[first.status]
     if len(nodes) > 1:
         return f"{glyph} ×{len(nodes)} {first.name}"
-    output = f" {glyphs.output}" if first.index == detail.run.output_index else ""
+    output = f" {Glyph.OUTPUT}" if first.index == detail.run.output_index else ""
     return f"{glyph} [{first.index}] {_node_name(first)}{output}{_sub_workflow_text(first, detail)}{_join_text(first)}"
 
 
@@ -262,11 +262,11 @@ class NodeLine:
 GraphLine: TypeAlias = NodeLine | Heading
 
 
-def graph_lines(detail: WorkflowDetail, view: GraphView, glyphs: Glyphs) -> tuple[GraphLine, ...]:
+def graph_lines(detail: WorkflowDetail, view: GraphView) -> tuple[GraphLine, ...]:
     """Return the lines of the tree or of the layers."""
     graph = RunGraph.of(detail.nodes)
     shown = graph.failed_subgraph() if view.shows_only_failed else graph
-    drawing = _GraphDrawing(detail, graph, shown, view, glyphs)
+    drawing = _GraphDrawing(detail, graph, shown, view)
     return tuple(drawing.layers() if view.shows_layers else drawing.tree())
 
 
@@ -287,7 +287,6 @@ class _GraphDrawing:
     """All nodes, also hidden ones: a hidden node may be the reason of a skip."""
     shown: RunGraph
     view: GraphView
-    glyphs: Glyphs
 
     def tree(self) -> Iterator[NodeLine]:
         # An explicit stack, next line last: a chain may be deeper than Python's recursion limit.
@@ -297,16 +296,14 @@ class _GraphDrawing:
             line = self._line(item, indent + branch)
             yield line
             if line.has_children and item.key not in self.view.folded:
-                trunk = "   " if branch == self.glyphs.last_branch else f"{self.glyphs.trunk}  "
+                trunk = "   " if branch == Glyph.LAST_BRANCH else f"{Glyph.TRUNK}  "
                 child_indent = indent + trunk if len(indent) < 3 * MAX_INDENT_LEVELS else indent
                 stack += self._with_branches(self._child_items(item), child_indent)
 
     def layers(self) -> Iterator[GraphLine]:
         for depth, nodes in enumerate(self.shown.layers()):
             counts = Counter(node.status for node in nodes)
-            states = "  ".join(
-                f"{NODE_GLYPHS[status](self.glyphs)} {count}" for status, count in sorted(counts.items())
-            )
+            states = "  ".join(f"{NODE_GLYPHS[status]} {count}" for status, count in sorted(counts.items()))
             yield Heading(f"layer {depth}   {plural(len(nodes), 'node')}   {states}")
             for item in self._group_similar(nodes, parent_key=("layer", depth)):
                 yield replace(self._line(item, ""), has_children=False)
@@ -314,7 +311,7 @@ class _GraphDrawing:
     def _with_branches(self, items: Sequence[_TreeItem], indent: str) -> list[tuple[_TreeItem, str, str]]:
         """Return sibling items in reverse order, each with its indent and branch glyph."""
         # Not strict: without items there is still the last branch.
-        branches = [self.glyphs.branch] * (len(items) - 1) + [self.glyphs.last_branch]
+        branches = [Glyph.BRANCH] * (len(items) - 1) + [Glyph.LAST_BRANCH]
         return [(item, indent, branch) for item, branch in zip(items, branches, strict=False)][::-1]
 
     def _child_items(self, item: _TreeItem) -> list[_TreeItem]:
@@ -352,12 +349,12 @@ class _GraphDrawing:
     def _node_text(self, item: _TreeItem) -> str:
         is_folded = item.key in self.view.folded
         hidden = f"  ({self.shown.count_descendants(item.nodes)} below)" if is_folded else ""
-        return node_text(item.nodes, self.detail, self.glyphs) + hidden
+        return node_text(item.nodes, self.detail) + hidden
 
     def _pointer_text(self, nodes: Sequence[NodeRow]) -> str:
         indexes = ", ".join(f"[{node.index}]" for node in nodes[:MAX_POINTERS])
         more = f" and {len(nodes) - MAX_POINTERS} more" if len(nodes) > MAX_POINTERS else ""
-        return f"{self.glyphs.pointer} see {indexes}{more}"
+        return f"{Glyph.POINTER} see {indexes}{more}"
 
 
 def _pointers(nodes: Sequence[NodeRow], parent_key: Hashable) -> list[_TreeItem]:

@@ -11,7 +11,7 @@ from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord, WorkflowRow
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, plural, safe, short_id
 from horsies_tui.screens.workflows.graph import NODE_TONES, NodeLine, legend
-from horsies_tui.theme import Glyphs
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 _HEADER_COLOURS = {
@@ -22,10 +22,10 @@ _HEADER_COLOURS = {
 }
 
 
-def run_header(detail: WorkflowDetail, now: datetime, glyphs: Glyphs, *, is_entered: bool) -> list[Content]:
+def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool) -> list[Content]:
     """Return two lines: name, id and progress of the run; its error policy and duration."""
     run, counts = detail.run, detail.counts
-    back = f"{glyphs.back} " if is_entered else ""
+    back = f"{Glyph.BACK} " if is_entered else ""
     progress = f"{run.status} {counts.get('COMPLETED', 0)}/{len(detail.nodes)}"
     colour = _HEADER_COLOURS.get(WorkflowStatus(run.status), "$text-muted")
     first = Content.assemble(
@@ -54,17 +54,17 @@ def _duration_text(run: WorkflowRecord, now: datetime) -> str:
     return f"for {format_age(now - started_at)}"
 
 
-def node_details(line: NodeLine | None, glyphs: Glyphs) -> tuple[str, list[str]]:
+def node_details(line: NodeLine | None) -> tuple[str, list[str]]:
     """Return the title and lines of the node's detail pane."""
     if line is None:
         return "", []
     first = line.nodes[0]
     if len(line.nodes) > 1 and not line.is_pointer:
-        return f"{len(line.nodes)} × {first.name}   {first.status}", [_error_text(first), "l expands", legend(glyphs)]
+        return f"{len(line.nodes)} × {first.name}   {first.status}", [_error_text(first), "l expands", legend()]
     return f"[{first.index}] {first.name}   {_target_text(first)}   {first.status}", [
         _error_text(first) or line.note or _times_text(first),
         _settings_text(first),
-        legend(glyphs),
+        legend(),
     ]
 
 

@@ -53,7 +53,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self.node_list: RowList[NodeLine] = RowList(
             NODE_COLUMNS, key=lambda line: line.key, context=context, id="nodes"
         )
-        self.filter_bar = FilterBar(RUN_FILTER, prompt=context.glyphs.prompt)
+        self.filter_bar = FilterBar(RUN_FILTER)
         self._loaded_run = LoadedRun(run_id=None)
         self.view = GraphView()
         self.proposals = ProposalRunner(self)
@@ -126,7 +126,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.node_list.move_to(0)
 
     def _draw(self) -> None:
-        lines = () if self.detail is None else graph_lines(self.detail, self.view, self.context.glyphs)
+        lines = () if self.detail is None else graph_lines(self.detail, self.view)
         self.node_list.show(lines)
         self._draw_header()
         self._show_node()
@@ -134,11 +134,12 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def _draw_header(self) -> None:
         detail, is_entered = self.detail, bool(self._entered_run_ids)
-        now, glyphs = self.context.clock.now(), self.context.glyphs
-        self.show_pane("run-header", [] if detail is None else run_header(detail, now, glyphs, is_entered=is_entered))
+        self.show_pane(
+            "run-header", [] if detail is None else run_header(detail, self.context.clock.now(), is_entered=is_entered)
+        )
 
     def _show_node(self) -> None:
-        title, lines = node_details(self.node_list.current, self.context.glyphs)
+        title, lines = node_details(self.node_list.current)
         self.show_pane("node-detail", lines, title=title)
 
     def _update_status(self) -> None:
