@@ -40,9 +40,8 @@ from horsies_tui.keys import (
     build_keymap,
     key_label,
 )
-from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import load_all, screen_class
-from horsies_tui.screens.base import MainScreen
+from horsies_tui.screens.base import MainScreen, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes
 from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog
 from horsies_tui.widgets.frame import AppHeader
@@ -50,7 +49,7 @@ from horsies_tui.widgets.frame import AppHeader
 if TYPE_CHECKING:
     from horsies_tui.screens.tasks.screen import TasksScreen
     from horsies_tui.screens.workers import WorkersScreen
-    from horsies_tui.screens.workflows.screen import WorkflowsScreen
+    from horsies_tui.screens.workflows import WorkflowsScreen
 
 MIN_TERMINAL_SIZE: Final = Size(60, 15)
 EXIT_ACTIONS: Final = frozenset({"app_quit", "quit", "leave"})

@@ -7,11 +7,11 @@ share a method pass it an argument: `op.fail` calls `action_op("fail")`, `go.que
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 from textual.binding import Binding
+from textual.keys import format_key
 
 from horsies.errors import ConfigurationError, ErrorCode
 
@@ -54,20 +54,30 @@ def scope_title(scope: KeyScope) -> str:
     return scope.capitalize()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAction:
     """An action and its keys, which are the same in all of its scopes."""
 
-    id: str
-    keys: tuple[str, ...]
-    label: str
-    """One or two words for the footer; empty if only the help lists the action."""
-    help: str
-    scopes: tuple[KeyScope, ...]
-    labels: Mapping[KeyScope, str]
-    """Footer labels in scopes where `label` would be misleading."""
-    call: str
-    """The action in Textual's syntax: the name of a method without `action_`, and its arguments."""
+    def __init__(
+        self,
+        id: str,  # noqa: A002  # as in Textual
+        keys: str,
+        label: str,
+        help: str,  # noqa: A002
+        *scopes: KeyScope,
+        labels: Mapping[KeyScope, str] | None = None,
+        call: str | None = None,
+    ) -> None:
+        """`keys` are separated by spaces; `labels` replace `label` in scopes where it would be misleading."""
+        group, _, name = id.partition(".")
+        self.id = id
+        self.keys = tuple(keys.split())
+        self.label = label
+        """One or two words for the footer; empty if only the help lists the action."""
+        self.help = help
+        self.scopes = scopes
+        self.call = call or (f"{group}('{name}')" if group in ("go", "op", "mark") else f"{group}_{name}")
+        """The action in Textual's syntax: the name of a method without `action_`, and its arguments."""
+        self._labels = labels or {}
 
     @property
     def mutates(self) -> bool:
@@ -88,34 +98,12 @@ class KeyAction:
         return Binding(
             ",".join(self.keys),
             self.call,
-            self.labels.get(scope, self.label),
+            self._labels.get(scope, self.label),
             show=bool(self.label),
             tooltip=self.help,
             id=self.id,
             priority=self.opens_text_input,
         )
-
-
-def _action(
-    action_id: str,
-    keys: str,
-    label: str,
-    help_text: str,
-    *scopes: KeyScope,
-    labels: Mapping[KeyScope, str] | None = None,
-    call: str | None = None,
-) -> KeyAction:
-    group, _, name = action_id.partition(".")
-    default_call = f"{group}('{name}')" if group in ("go", "op", "mark") else f"{group}_{name}"
-    return KeyAction(
-        id=action_id,
-        keys=tuple(keys.split()),
-        label=label,
-        help=help_text,
-        scopes=scopes,
-        labels=labels or {},
-        call=call or default_call,
-    )
 
 
 APP, LIST, TASK = SharedScope
@@ -126,11 +114,11 @@ _COPYABLE = (QUEUES, TASKS, TASK, STALE, WORKERS, WORKFLOWS, SCHEDULES)
 
 # In footer order: where there is no room, the footer drops the last ones first.
 ACTIONS: Final = (
-    _action("mark.toggle", "space", "mark", "mark the row and move down", TASKS, STALE),
-    _action("mark.page", "a", "page", "mark all loaded rows", TASKS, STALE),
-    _action("mark.match", "ctrl+a", "match", "mark everything that matches the filter", TASKS),
-    _action("op.sweep", "S", "sweep", "run the sweep now: recover stale tasks", STALE, MAINTENANCE),
-    _action(
+    KeyAction("mark.toggle", "space", "mark", "mark the row and move down", TASKS, STALE),
+    KeyAction("mark.page", "a", "page", "mark all loaded rows", TASKS, STALE),
+    KeyAction("mark.match", "ctrl+a", "match", "mark everything that matches the filter", TASKS),
+    KeyAction("op.sweep", "S", "sweep", "run the sweep now: recover stale tasks", STALE, MAINTENANCE),
+    KeyAction(
         "op.requeue",
         "R",
         "requeue",
@@ -142,12 +130,12 @@ ACTIONS: Final = (
         WORKFLOWS,
         labels={WORKERS: "recover", WORKFLOWS: "retry"},
     ),
-    _action("op.fail", "F", "fail", "mark tasks as failed", *_TASK_SCREENS),
-    _action("op.expire", "X", "expire", "expire tasks that have not started", TASKS, TASK),
-    _action("op.cancel", "C", "cancel", "cancel tasks or a workflow run", TASKS, TASK, WORKFLOWS),
-    _action("op.pause", "P", "pause/resume", "pause or resume a queue or workflow run", QUEUES, WORKFLOWS),
-    _action("op.cleanup", "D", "cleanup", "run the cleanup now: delete rows past their retention", MAINTENANCE),
-    _action(
+    KeyAction("op.fail", "F", "fail", "mark tasks as failed", *_TASK_SCREENS),
+    KeyAction("op.expire", "X", "expire", "expire tasks that have not started", TASKS, TASK),
+    KeyAction("op.cancel", "C", "cancel", "cancel tasks or a workflow run", TASKS, TASK, WORKFLOWS),
+    KeyAction("op.pause", "P", "pause/resume", "pause or resume a queue or workflow run", QUEUES, WORKFLOWS),
+    KeyAction("op.cleanup", "D", "cleanup", "run the cleanup now: delete rows past their retention", MAINTENANCE),
+    KeyAction(
         "plan.dry",
         "d",
         "dry-run",
@@ -155,15 +143,15 @@ ACTIONS: Final = (
         *_TASK_SCREENS,
         MAINTENANCE,
     ),
-    _action("nav.open", "enter", "open", "open the row under the cursor", LIST),
-    _action(
+    KeyAction("nav.open", "enter", "open", "open the row under the cursor", LIST),
+    KeyAction(
         "filter.edit", "slash", "filter", "edit the filter; in a task: search", *_FILTERED, labels={TASK: "search"}
     ),
-    _action("filter.facets", "f", "facets", "choose states, queues, names and errors, with counts", TASKS, EVENTS),
-    _action("view.sort", "s", "sort", "choose the sort column; again: reverse the order", QUEUES, TASKS, WORKERS),
-    _action("view.fold", "z", "fold", "collapse or expand all", WORKFLOWS, EVENTS),
-    _action("view.layers", "b", "layers", "switch between tree and layers", WORKFLOWS),
-    _action(
+    KeyAction("filter.facets", "f", "facets", "choose states, queues, names and errors, with counts", TASKS, EVENTS),
+    KeyAction("view.sort", "s", "sort", "choose the sort column; again: reverse the order", QUEUES, TASKS, WORKERS),
+    KeyAction("view.fold", "z", "fold", "collapse or expand all", WORKFLOWS, EVENTS),
+    KeyAction("view.layers", "b", "layers", "switch between tree and layers", WORKFLOWS),
+    KeyAction(
         "view.exclude",
         "x",
         "hide healthy",
@@ -172,47 +160,47 @@ ACTIONS: Final = (
         WORKFLOWS,
         SCHEDULES,
     ),
-    _action("view.limits", "comma", "limits", "set the thresholds for this session", STALE),
-    _action("view.pager", "vertical_line", "pager", "open arguments and result in $PAGER", TASK),
-    _action("nav.events", "l", "log", "events of this task; the operator log", TASK, MAINTENANCE),
-    _action("nav.owner", "o", "owner", "go to its worker, workflow or queue", TASKS, TASK),
-    _action("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", *_COPYABLE),
-    _action("app.palette", "colon ctrl+p", "command", "command palette", APP),
-    _action("app.help", "question_mark f1", "help", "show the keys of this screen", APP),
-    _action("app.quit", "q", "quit", "quit; in a detail: go back", APP),
-    _action("filter.clear", "backslash", "", "clear the filter", *_FILTERED),
-    _action("find.next", "n", "", "go to the next search match", TASK),
-    _action("find.prev", "N", "", "go to the previous search match", TASK),
-    _action("mark.range", "v", "", "start or end a range of marks", TASKS, STALE),
-    _action("mark.none", "u", "", "clear all marks", TASKS, STALE),
-    _action("view.preview", "i", "", "show or hide the preview", TASKS),
-    _action("view.wide", "w", "", "show all columns and scroll sideways, or only those that fit", TASKS),
-    _action("view.max", "m", "", "maximise the list, or restore", TASKS),
-    _action("copy.json", "Y", "", "copy the rows as JSON", TASKS, TASK),
-    _action("copy.cli", "c", "", "copy the equivalent horsies command", TASKS, TASK, STALE, WORKFLOWS, MAINTENANCE),
-    _action("export.rows", "ctrl+s", "", "export the rows as JSON lines or CSV", TASKS, EVENTS, MAINTENANCE),
-    _action("live.pause", "p", "", "freeze or resume updates", APP),
-    _action("live.refresh", "r ctrl+r", "", "refresh now", APP),
-    _action("live.slower", "less_than_sign", "", "refresh less often", APP),
-    _action("live.faster", "greater_than_sign", "", "refresh more often", APP),
-    _action("view.theme", "t", "", "switch to the next theme", APP),
-    _action("app.write", "exclamation_mark", "", "enable or disable actions for this session (read-only)", APP),
-    _action("app.back", "escape", "", "go back one step", APP),
-    _action("nav.last", "minus", "", "return to the previous screen", APP),
-    _action("nav.prev", "left_square_bracket", "", "previous item; on charts: a shorter time range", TASK, WORKERS),
-    _action("nav.next", "right_square_bracket", "", "next item; on charts: a longer time range", TASK, WORKERS),
-    _action("nav.left", "h left", "", "collapse the branch or go to its parent; scroll columns left", TASKS, WORKFLOWS),
-    _action("nav.right", "l right", "", "expand the branch; scroll columns right", TASKS, WORKFLOWS),
-    _action("nav.down", "j down", "", "move down", LIST, call="move_rows(1)"),
-    _action("nav.up", "k up", "", "move up", LIST, call="move_rows(-1)"),
-    _action("nav.top", "g home", "", "go to the first row", LIST, call="move_to_end('top')"),
-    _action("nav.bottom", "G end", "", "go to the last row", LIST, call="move_to_end('bottom')"),
-    _action("nav.page_down", "ctrl+f pagedown", "", "page down", LIST, call="move_pages(1)"),
-    _action("nav.page_up", "ctrl+b pageup", "", "page up", LIST, call="move_pages(-1)"),
-    _action("nav.half_down", "ctrl+d", "", "half a page down", LIST, call="move_pages(0.5)"),
-    _action("nav.half_up", "ctrl+u", "", "half a page up", LIST, call="move_pages(-0.5)"),
+    KeyAction("view.limits", "comma", "limits", "set the thresholds for this session", STALE),
+    KeyAction("view.pager", "vertical_line", "pager", "open arguments and result in $PAGER", TASK),
+    KeyAction("nav.events", "l", "log", "events of this task; the operator log", TASK, MAINTENANCE),
+    KeyAction("nav.owner", "o", "owner", "go to its worker, workflow or queue", TASKS, TASK),
+    KeyAction("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", *_COPYABLE),
+    KeyAction("app.palette", "colon ctrl+p", "command", "command palette", APP),
+    KeyAction("app.help", "question_mark f1", "help", "show the keys of this screen", APP),
+    KeyAction("app.quit", "q", "quit", "quit; in a detail: go back", APP),
+    KeyAction("filter.clear", "backslash", "", "clear the filter", *_FILTERED),
+    KeyAction("find.next", "n", "", "go to the next search match", TASK),
+    KeyAction("find.prev", "N", "", "go to the previous search match", TASK),
+    KeyAction("mark.range", "v", "", "start or end a range of marks", TASKS, STALE),
+    KeyAction("mark.none", "u", "", "clear all marks", TASKS, STALE),
+    KeyAction("view.preview", "i", "", "show or hide the preview", TASKS),
+    KeyAction("view.wide", "w", "", "show all columns and scroll sideways, or only those that fit", TASKS),
+    KeyAction("view.max", "m", "", "maximise the list, or restore", TASKS),
+    KeyAction("copy.json", "Y", "", "copy the rows as JSON", TASKS, TASK),
+    KeyAction("copy.cli", "c", "", "copy the equivalent horsies command", TASKS, TASK, STALE, WORKFLOWS, MAINTENANCE),
+    KeyAction("export.rows", "ctrl+s", "", "export the rows as JSON lines or CSV", TASKS, EVENTS, MAINTENANCE),
+    KeyAction("live.pause", "p", "", "freeze or resume updates", APP),
+    KeyAction("live.refresh", "r ctrl+r", "", "refresh now", APP),
+    KeyAction("live.slower", "less_than_sign", "", "refresh less often", APP),
+    KeyAction("live.faster", "greater_than_sign", "", "refresh more often", APP),
+    KeyAction("view.theme", "t", "", "switch to the next theme", APP),
+    KeyAction("app.write", "exclamation_mark", "", "enable or disable actions for this session (read-only)", APP),
+    KeyAction("app.back", "escape", "", "go back one step", APP),
+    KeyAction("nav.last", "minus", "", "return to the previous screen", APP),
+    KeyAction("nav.prev", "left_square_bracket", "", "previous item; on charts: a shorter time range", TASK, WORKERS),
+    KeyAction("nav.next", "right_square_bracket", "", "next item; on charts: a longer time range", TASK, WORKERS),
+    KeyAction("nav.left", "h left", "", "collapse the branch or go to its parent; scroll left", TASKS, WORKFLOWS),
+    KeyAction("nav.right", "l right", "", "expand the branch; scroll columns right", TASKS, WORKFLOWS),
+    KeyAction("nav.down", "j down", "", "move down", LIST, call="move_rows(1)"),
+    KeyAction("nav.up", "k up", "", "move up", LIST, call="move_rows(-1)"),
+    KeyAction("nav.top", "g home", "", "go to the first row", LIST, call="move_to_end('top')"),
+    KeyAction("nav.bottom", "G end", "", "go to the last row", LIST, call="move_to_end('bottom')"),
+    KeyAction("nav.page_down", "ctrl+f pagedown", "", "page down", LIST, call="move_pages(1)"),
+    KeyAction("nav.page_up", "ctrl+b pageup", "", "page up", LIST, call="move_pages(-1)"),
+    KeyAction("nav.half_down", "ctrl+d", "", "half a page down", LIST, call="move_pages(0.5)"),
+    KeyAction("nav.half_up", "ctrl+u", "", "half a page up", LIST, call="move_pages(-0.5)"),
     *(
-        _action(f"go.{screen_id}", str(number), "", f"go to {scope_title(screen_id)}", APP)
+        KeyAction(f"go.{screen_id}", str(number), "", f"go to {scope_title(screen_id)}", APP)
         for number, screen_id in enumerate(ScreenId, 1)
     ),
 )
@@ -234,41 +222,14 @@ def bindings(scope: KeyScope) -> list[Binding]:
 
 # Key names and the user's keymap (`[tui.keys]`)
 
-_KEY_NAMES: Final = {
-    "?": "question_mark",
-    "/": "slash",
-    "\\": "backslash",
-    ":": "colon",
-    ",": "comma",
-    "-": "minus",
-    "|": "vertical_line",
-    "!": "exclamation_mark",
-    "<": "less_than_sign",
-    ">": "greater_than_sign",
-    "[": "left_square_bracket",
-    "]": "right_square_bracket",
-    " ": "space",
-    "esc": "escape",
-    "pgdn": "pagedown",
-    "pgup": "pageup",
-}
-
-KEY_LABELS: Final = {name: sign for sign, name in _KEY_NAMES.items() if len(name) > len(sign)} | {
-    "space": "space",
-    "enter": "Enter",
-    "escape": "Esc",
-    "up": "↑",
-    "down": "↓",
-    "pagedown": "pgdn",
-    "pageup": "pgup",
-}
+_KEY_ALIASES: Final = {",": "comma", "esc": "escape", "pgdn": "pagedown", "pgup": "pageup"}
+"""Names that users may write, besides Textual's and single characters."""
 
 
 def key_label(key: str) -> str:
     """A key as shown in the footer and the help: `^a`, `space`, `?`."""
-    if key.startswith("ctrl+"):
-        return "^" + key.removeprefix("ctrl+")
-    return KEY_LABELS.get(key, key)
+    labels = {"enter": "Enter", "escape": "Esc"}
+    return "^" + key.removeprefix("ctrl+") if key.startswith("ctrl+") else labels.get(key) or format_key(key)
 
 
 def build_keymap(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -291,7 +252,9 @@ def build_keymap(overrides: Mapping[str, str]) -> dict[str, str]:
 def _parse_keys(keys: str) -> tuple[str, ...]:
     text = keys.strip()
     parts = [text] if text == "," else [part.strip() for part in text.split(",")]
-    return tuple(_KEY_NAMES.get(part, part) for part in parts if part)
+    named = [(_KEY_ALIASES.get(part, part), "", "") for part in parts if part]
+    # Textual replaces single characters by their names.
+    return tuple(binding.key for binding in Binding.make_bindings(named))
 
 
 def _is_deliberate(key: str) -> bool:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from horsies.store.database import Database
 from horsies_tui.keys import ScreenId
-from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from horsies_tui.screens.workflows import WorkflowsScreen
 from tests.support.store import Connection
 from tests.support.tui import eventually, running_tui, screen_text, until_plan_dialog
 from tests.support.workflows import WorkflowDriver, node, node_statuses, run_row

@@ -7,7 +7,7 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks, ShowWorker
+from horsies_tui.screens.base import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen

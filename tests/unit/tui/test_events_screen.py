@@ -10,7 +10,7 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import OpenTask, ShowTasks, ShowWorker
+from horsies_tui.screens.base import OpenTask, ShowTasks, ShowWorker
 from horsies_tui.screens.events import EventsScreen
 from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Facet, Facets
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.facets import FacetPopup, facet_choices, with_facets
-from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterSuggester
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FacetPopup, FilterSuggester, facet_choices, with_facets
 from tests.support.tui import eventually, running_app, screen_text
 
 FACETS = Facets(

@@ -8,9 +8,8 @@ from textual.message import Message
 from horsies.errors import DatabaseUnreachable
 from horsies_ops.reads.changes import Topic
 from horsies_ops.source import DataSource
-from horsies_tui.data.queries import LiveQueries, LiveQuery
+from horsies_tui.data.queries import Fetched, FetchFailed, LiveQueries, LiveQuery
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.messages import Fetched, FetchFailed
 from tests.support.tui import frozen_system
 
 

@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
+from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.maintenance import MaintenanceScreen, OperatorLogDialog
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog

@@ -10,7 +10,7 @@ from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from horsies_tui.screens.workflows import WorkflowsScreen
 from horsies_tui.widgets.dialogs import PromptDialog
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
 

@@ -6,7 +6,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId
-from horsies_tui.messages import ShowTasks
+from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.schedules import SchedulesScreen
 from tests.support.tui import NOON, eventually, running_app, screen_text
 

@@ -9,7 +9,7 @@ from textual.widgets import Input
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import OpenTask
+from horsies_tui.screens.base import OpenTask
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
 

@@ -14,10 +14,10 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS, LOST_WORKER
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, SharedScope, actions_in
-from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
+from horsies_tui.screens.base import OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from horsies_tui.screens.workflows import WorkflowsScreen
 from horsies_tui.widgets.page import Page, Section
 from tests.support.tui import (
     NOON,

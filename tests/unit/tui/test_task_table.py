@@ -10,7 +10,7 @@ from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.facets import FacetPopup, FacetSidebar
+from horsies_tui.widgets.filter_bar import FacetPopup, FacetSidebar
 from tests.support.tui import eventually, frozen_system, lines, running_app, screen_text, until_stable
 
 LARGE = (150, 36)

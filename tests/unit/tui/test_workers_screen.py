@@ -9,7 +9,7 @@ from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
+from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 

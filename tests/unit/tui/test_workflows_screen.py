@@ -9,12 +9,13 @@ from textual.pilot import Pilot
 
 from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.workflows import WorkflowFilter, WorkflowRecord
+from horsies_tui.data.queries import Fetched
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId
-from horsies_tui.messages import Fetched, OpenTask
+from horsies_tui.screens.base import OpenTask
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
-from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from horsies_tui.screens.workflows import WorkflowsScreen
 from tests.support.tui import (
     assert_matches_picture,
     eventually,

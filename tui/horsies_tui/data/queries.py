@@ -23,7 +23,6 @@ from textual.message import Message
 from horsies.errors import HorsiesError
 from horsies_ops.reads.changes import Change, Topic
 from horsies_ops.source import DataSource
-from horsies_tui.messages import Fetched, FetchFailed
 
 log = logging.getLogger("horsies.tui")
 
@@ -36,6 +35,28 @@ _LOGGED_TOPICS: Final = frozenset({Topic.TASK_NEW, Topic.STATUS_CHANGE, Topic.WO
 
 
 T = TypeVar("T")
+
+
+class Fetched(Message):
+    """A live query returned a result; `draw` passes it to the query's `on_result`."""
+
+    def __init__(self, name: str, draw: Callable[[], object]) -> None:
+        super().__init__()
+        self.name = name
+        self.draw = draw
+
+    def can_replace(self, message: Message) -> bool:
+        # A newer result replaces one that is still in the message queue.
+        return isinstance(message, Fetched) and message.name == self.name
+
+
+class FetchFailed(Message):
+    """A live query failed; it will be retried."""
+
+    def __init__(self, name: str, error: HorsiesError) -> None:
+        super().__init__()
+        self.name = name
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)

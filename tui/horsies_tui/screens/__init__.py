@@ -33,7 +33,7 @@ SCREENS: Final = {
     ScreenId.TASKS: "tasks.screen.TasksScreen",
     ScreenId.STALE: "stale.StaleScreen",
     ScreenId.WORKERS: "workers.WorkersScreen",
-    ScreenId.WORKFLOWS: "workflows.screen.WorkflowsScreen",
+    ScreenId.WORKFLOWS: "workflows.WorkflowsScreen",
     ScreenId.SCHEDULES: "schedules.SchedulesScreen",
     ScreenId.EVENTS: "events.EventsScreen",
     ScreenId.MAINTENANCE: "maintenance.MaintenanceScreen",

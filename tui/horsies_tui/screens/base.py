@@ -1,30 +1,33 @@
-"""Base class of all screens: frame (header, tabs, status line, keys), live queries, connection notice."""
+"""Base class of all screens: frame, live queries, connection notice, and the requests of screens to the app."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from uuid import UUID
 
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.changes import Topic
 from horsies_tui.data.context import AppContext
-from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.queries import Fetched, FetchFailed, LiveQuery
 from horsies_tui.data.session import ConnectionState, ConnectionStatus
 from horsies_tui.format import format_age, format_seconds, format_time, plural, safe, sanitize
 from horsies_tui.keys import ACTIONS_BY_METHOD, KeyScope, ScreenId, bindings
-from horsies_tui.messages import Fetched, FetchFailed
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
+    from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.overview import Overview
     from horsies_ops.source import DataSource
     from horsies_tui.proposals.model import ProposalFactory
@@ -35,6 +38,38 @@ TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
 
 R = TypeVar("R")
+
+
+# Requests to the app
+
+
+@dataclass
+class ShowTasks(Message):
+    """Request: show the Tasks screen with this filter."""
+
+    filter: TaskFilter
+
+
+@dataclass
+class OpenTask(Message):
+    """Request: open the detail of a task. `sibling_ids` are the tasks of its list, for previous and next."""
+
+    task_id: UUID
+    sibling_ids: tuple[UUID, ...] = ()
+
+
+@dataclass
+class ShowRun(Message):
+    """Request: show this workflow run."""
+
+    workflow_id: UUID
+
+
+@dataclass
+class ShowWorker(Message):
+    """Request: show this worker."""
+
+    worker_id: UUID
 
 
 class MainScreen(Screen[None]):

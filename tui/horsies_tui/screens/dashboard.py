@@ -27,9 +27,8 @@ from horsies_tui.fleet import (
 )
 from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks, ShowWorker
 from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowTasks, ShowWorker
 from horsies_tui.screens.entries import log_line
 from horsies_tui.theme import Glyph, bar, sparkline
 from horsies_tui.widgets.page import Pane

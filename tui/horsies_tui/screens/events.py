@@ -22,13 +22,11 @@ from horsies_tui.data.context import AppContext, DatabaseClock
 from horsies_tui.data.queries import MAX_CHANGES, ChangeLog, LiveQuery
 from horsies_tui.format import format_time, plural
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens.entries import StreamEntry, entry_from_audit, entry_from_change, entry_from_event, matches
 from horsies_tui.system import save_rows
 from horsies_tui.theme import Glyph
-from horsies_tui.widgets.facets import FacetPopup
-from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FacetPopup, FilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 MAX_LINES_PER_SECOND: Final = 12

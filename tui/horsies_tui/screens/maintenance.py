@@ -28,10 +28,9 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_count, format_short_age, format_time, plural
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.sweep import disabling_setting, propose_cleanup, propose_sweep
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowTasks
 from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.system import save_rows

@@ -34,10 +34,8 @@ from horsies_tui.fleet import (
 )
 from horsies_tui.format import format_age, format_count, format_short_age, plural, sanitize, short_id
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
-from horsies_tui.proposals.model import ProposalFactory
-from horsies_tui.proposals.workflows import propose_queue_pause_toggle
-from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.proposals.model import ProposalFactory, propose_queue_pause_toggle
+from horsies_tui.screens.base import TASK_TOPICS, ShowTasks
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
 from horsies_tui.theme import Glyph, downsample, sparkline
 from horsies_tui.widgets.dialogs import SortOrder

@@ -19,8 +19,7 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
-from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.base import TASK_TOPICS, ShowTasks
 from horsies_tui.screens.lists import ListScreen
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.theme import Glyph

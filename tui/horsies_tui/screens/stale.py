@@ -25,7 +25,6 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import OpenTask
 from horsies_tui.proposals.model import ProposalFactory, propose_task_action
 from horsies_tui.proposals.sweep import (
     NEAR_MARGIN,
@@ -38,7 +37,7 @@ from horsies_tui.proposals.sweep import (
     propose_sweep,
     sweep_command,
 )
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.dialogs import PromptDialog

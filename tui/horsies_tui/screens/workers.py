@@ -30,10 +30,9 @@ from horsies_tui.fleet import (
 )
 from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import ShowTasks
 from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.sweep import propose_sweep
-from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.base import TASK_TOPICS, ShowTasks
 from horsies_tui.screens.lists import ListScreen, ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import silence
 from horsies_tui.theme import Glyph, downsample, sparkline

@@ -31,9 +31,8 @@ from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
 from horsies_tui.keys import ScreenId, SharedScope, scope_title
-from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
 from horsies_tui.proposals.model import ProposalFactory, propose_task_action, requeue_or_retry
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.attempts import attempt_chart
 from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence

@@ -27,9 +27,8 @@ from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_count, format_day_time, plural, short_id
 from horsies_tui.keys import ScreenId
-from horsies_tui.messages import OpenTask
 from horsies_tui.proposals.model import Proposal, ProposalFactory, propose_task_action, requeue_or_retry
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask
 from horsies_tui.screens.lists import ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import (
     ARGUMENTS_TITLE,
@@ -41,8 +40,7 @@ from horsies_tui.screens.tasks.table import (
     preview_lines,
 )
 from horsies_tui.system import save_rows
-from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
-from horsies_tui.widgets.filter_bar import TASK_FILTER, FilterBar
+from horsies_tui.widgets.filter_bar import TASK_FILTER, FacetPopup, FacetSidebar, FilterBar, with_facets
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import RowList
 

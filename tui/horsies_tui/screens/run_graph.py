@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, default_node_id
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
 from horsies_tui.format import format_elapsed, plural
-from horsies_tui.proposals.workflows import FAILED_OR_SKIPPED
+from horsies_tui.proposals.model import FAILED_OR_SKIPPED
 from horsies_tui.theme import Glyph
 from horsies_tui.widgets.row_list import Heading, Tone
 

@@ -1,1 +1,0 @@
-"""List of workflow runs and the graph of one run."""
