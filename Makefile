@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 ROUNDS ?= 10
+MINUTES ?= 30
 # worksteal: otherwise one process may get all the long tests, and the others wait for it.
 PARALLEL := -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint check format bench metrics lock pictures schema settings clean
+.PHONY: help demo test chaos soak lint check format bench metrics lock pictures schema settings clean
 
 help:  ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
@@ -32,6 +33,9 @@ chaos: $(READY)  ## repeat the fault tests (ROUNDS=10 times); also fails if the 
 	    $(BIN)/python -m pytest $(PARALLEL) -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
 	done; \
 	$(BIN)/python -m tests.support.recovery_times $$times || failed=1; rm -f $$times; exit $$failed
+
+soak: $(READY)  ## run mixed load with random kills for MINUTES=30 and compare the queue with the ledger
+	@$(BIN)/python -m tests.support.soak --minutes $(MINUTES)
 
 lint: $(READY)  ## check format, lint rules, types and import layers
 	@$(BIN)/ruff format --check .
