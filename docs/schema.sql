@@ -551,6 +551,8 @@ CREATE INDEX horsies_tasks_errors ON public.horsies_tasks USING btree (error_cod
 
 CREATE INDEX horsies_tasks_expiry ON public.horsies_tasks USING btree (good_until) WHERE ((status = 'PENDING'::text) AND (good_until IS NOT NULL));
 
+CREATE INDEX horsies_tasks_failed ON public.horsies_tasks USING btree (terminal_at, queue_name) WHERE (status = 'FAILED'::text);
+
 CREATE UNIQUE INDEX horsies_tasks_idempotency ON public.horsies_tasks USING btree (task_name, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
 CREATE INDEX horsies_tasks_lease ON public.horsies_tasks USING btree (queue_name, claim_expires_at) WHERE ((status = 'CLAIMED'::text) AND (claim_expires_at IS NOT NULL));

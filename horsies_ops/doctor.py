@@ -260,7 +260,8 @@ def fleet_config_finding(fleet: Fleet) -> Finding:
 
 
 async def check_stale(ops: Ops) -> Finding:
-    stale, fleet = await count_stale(ops), await read_fleet(ops)
+    fleet = await read_fleet(ops)
+    stale = await count_stale(ops, fleet)
     orphans = await ops.reader.fetch_single(SERVER_READS.orphans)
     return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=orphans)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
+from horsies.store.recovery import RecoveryStore
 from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.stale import StaleCounts, count_stale
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Rows that one statement counts: the overview must stay fast on tables with millions of rows.
 MAX_STATUS_COUNTED: Final = 20_000
+MAX_FAILED_COUNTED: Final = 200_000
 MAX_RUNS_COUNTED: Final = 10_000
 MAX_PER_BUCKET: Final = 2_000
 MAX_TIMED_TASKS: Final = 5_000
@@ -34,10 +36,10 @@ class Overview:
 
     at: datetime
     counts: Mapping[str, Count]
-    """By status, all seven; finished tasks are estimated if the table is large."""
+    """By status, all seven; finished tasks are estimated if there are very many."""
     queues: tuple[QueueRow, ...]
     done_last_minute: int
-    """Finished without failing."""
+    """Finished without failing; extrapolated if there were very many."""
     failed_last_minute: int
     failed_last_hour: Count
     failed_last_day: Count
@@ -89,7 +91,7 @@ class OwnedCounts(NamedTuple):
 
 
 class StatusCount(NamedTuple):
-    """Number of tasks with a status, according to one of three sources: table, with_error_code, planner."""
+    """Number of tasks with a status, according to one source: table, with_error_code, failed or planner."""
 
     source: str
     status: str
@@ -110,6 +112,16 @@ class ThroughputBucket:
     at: datetime
     done: int
     failed: int
+    """Always exact."""
+    is_estimate: bool = False
+    """So many tasks finished that `done` is extrapolated."""
+
+
+class RecentFailures(NamedTuple):
+    """Failed tasks of the last hour and day; at most MAX_FAILED_COUNTED are counted."""
+
+    last_hour: int
+    last_day: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +155,7 @@ class Throughput:
 class OverviewQueries:
     owned_counts: Query[OwnedCounts]
     status_counts: Query[StatusCount]
+    recent_failures: Query[RecentFailures]
     worker_states: Query[NamedNumber]
     run_statuses: Query[NamedNumber]
     throughput_buckets: Query[ThroughputBucket]
@@ -156,17 +169,19 @@ OVERVIEW = load_queries(OverviewQueries, "horsies_ops.reads", "overview")
 
 async def overview(ops: Ops) -> Overview:
     """Return the state of the whole system, read in one transaction, so that all ages refer to the same instant."""
-    # Outside the transaction: it yields numbers but no ages.
-    stale = await count_stale(ops)
-    return await ops.reader.run(lambda transaction: _read_overview(transaction, stale))
+    # Outside the transaction: they yield numbers but no ages.
+    fleet = await RecoveryStore(ops.reader).fleet()
+    stale = await count_stale(ops, fleet)
+    return await ops.reader.run(lambda transaction: _read_overview(transaction, stale, fleet.responsive_ids))
 
 
-async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overview:
-    (owned,) = await transaction.fetch(OVERVIEW.owned_counts)
+async def _read_overview(transaction: Transaction, stale: StaleCounts, responsive_ids: Sequence[UUID]) -> Overview:
+    (owned,) = await transaction.fetch(OVERVIEW.owned_counts, responsive_ids)
     errors = await transaction.fetch(OVERVIEW.error_counts, DAY, MAX_PER_ERROR_CODE)
-    queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED, responsive_ids))
     # One more than the limit, to see whether there are more.
-    status_counts = await transaction.fetch(OVERVIEW.status_counts, MAX_STATUS_COUNTED + 1)
+    status_counts = await transaction.fetch(OVERVIEW.status_counts, MAX_STATUS_COUNTED + 1, MAX_FAILED_COUNTED + 1)
+    (failures,) = await transaction.fetch(OVERVIEW.recent_failures, MAX_FAILED_COUNTED + 1)
     runs = await transaction.fetch(OVERVIEW.run_statuses, MAX_RUNS_COUNTED + 1)
     finished = sum(queue.finished_last_minute for queue in queues)
     failed = sum(queue.failed_last_minute for queue in queues)
@@ -176,9 +191,9 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
         queues=queues,
         done_last_minute=finished - failed,
         failed_last_minute=failed,
-        failed_last_hour=_error_total(errors, TaskStatus.FAILED, attrgetter("last_hour")),
-        failed_last_day=_error_total(errors, TaskStatus.FAILED, attrgetter("count")),
-        expired_last_day=_error_total(errors, TaskStatus.EXPIRED, attrgetter("count")),
+        failed_last_hour=_capped(failures.last_hour, MAX_FAILED_COUNTED),
+        failed_last_day=_capped(failures.last_day, MAX_FAILED_COUNTED),
+        expired_last_day=_error_total(errors, TaskStatus.EXPIRED),
         delayed=sum(queue.delayed for queue in queues),
         oldest_due=max(_not_none(queue.oldest_due_age for queue in queues), default=None),
         next_due=min(_not_none(queue.next_due_in for queue in queues), default=None),
@@ -187,10 +202,7 @@ async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overvi
         stale_claimed=stale.claimed,
         stale_running=stale.running,
         workers={row.name: row.number for row in await transaction.fetch(OVERVIEW.worker_states)},
-        workflows={
-            run.name: Count(number=min(run.number, MAX_RUNS_COUNTED), is_capped=run.number > MAX_RUNS_COUNTED)
-            for run in runs
-        },
+        workflows={run.name: _capped(run.number, MAX_RUNS_COUNTED) for run in runs},
         slots=owned.slots,
         running=owned.running,
     )
@@ -210,6 +222,8 @@ def _task_counts(
 def _finished_count(status: TaskStatus, counts: Sequence[StatusCount]) -> Count:
     """Return the best number: exact from a source that was read completely, else the planner's estimate."""
     numbers = {(row.source, row.status): row.number for row in counts}
+    if status is TaskStatus.FAILED and numbers["failed", status] <= MAX_FAILED_COUNTED:
+        return Count(number=numbers["failed", status])
     # COMPLETED tasks have no error code.
     for source in ("table",) if status is TaskStatus.COMPLETED else ("table", "with_error_code"):
         if sum(row.number for row in counts if row.source == source) <= MAX_STATUS_COUNTED:
@@ -219,13 +233,19 @@ def _finished_count(status: TaskStatus, counts: Sequence[StatusCount]) -> Count:
     return Count(number=numbers.get(("table", status), 0), is_capped=True)
 
 
-def _error_total(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[ErrorCount], int]) -> Count:
-    """Sum one figure of the errors with a status; capped if a code reached the limit of the query."""
+def _capped(number: int, limit: int) -> Count:
+    """Return a number that was counted up to one more than the limit."""
+    return Count(number=min(number, limit), is_capped=number > limit)
+
+
+def _error_total(errors: Sequence[ErrorCount], status: TaskStatus) -> Count:
+    """Sum the errors with a status; capped if one of their codes reached the limit of the query."""
     counted = Counter[str]()
     for error in errors:
         counted[error.code] += error.count
-    is_capped = MAX_PER_ERROR_CODE in counted.values()
-    return Count(number=sum(number(error) for error in errors if error.status == status), is_capped=is_capped)
+    found = [error for error in errors if error.status == status]
+    is_capped = any(counted[error.code] >= MAX_PER_ERROR_CODE for error in found)
+    return Count(number=sum(error.count for error in found), is_capped=is_capped)
 
 
 def _not_none(ages: Iterable[timedelta | None]) -> list[timedelta]:
@@ -236,7 +256,7 @@ def _not_none(ages: Iterable[timedelta | None]) -> list[timedelta]:
 
 
 async def throughput(ops: Ops, window: timedelta, buckets: int = 30) -> Throughput:
-    """Return the throughput of the last `window`; buckets with very many tasks are extrapolated."""
+    """Return the throughput of the last `window`; `done` is extrapolated for buckets with very many tasks."""
     rows = await ops.reader.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets))
     (times,) = await ops.reader.fetch(OVERVIEW.time_percentiles, window, MAX_TIMED_TASKS)
     return Throughput(buckets=tuple(rows), times=times)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.store.queries import Query, load_queries
+from horsies.store.recovery import RecoveryStore
 
 if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MAX_FINISHED_COUNTED: Final = 20_000
-"""Most rows counted for the last minute; beyond that the numbers are extrapolated."""
+"""Most rows counted for the last minute; beyond that the number of tasks that did not fail is extrapolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,13 @@ class QueueRow:
     oldest_due_age: timedelta | None
     next_due_in: timedelta | None
     finished_last_minute: int
-    """With any outcome; extrapolated if there were very many."""
+    """With any outcome; see `is_estimate`."""
     failed_last_minute: int
+    """Always exact."""
     served_by: int
-    """Number of live workers that serve it."""
+    """Number of workers that respond and serve it."""
+    is_estimate: bool = False
+    """So many tasks finished in the last minute that the number of those that did not fail is extrapolated."""
 
     @property
     def is_paused(self) -> bool:
@@ -58,7 +62,8 @@ QUEUE_READS = load_queries(QueueReadQueries, "horsies_ops.reads", "queues")
 
 async def list_queues(ops: Ops) -> tuple[QueueRow, ...]:
     """Return every queue that a task, a worker or a pause mentions, by priority."""
-    return tuple(await ops.reader.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    fleet = await RecoveryStore(ops.reader).fleet()
+    return tuple(await ops.reader.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED, fleet.responsive_ids))
 
 
 # Schedules

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from horsies.model.recovery.fleet import EffectivePolicy, OperatorObserver, SweepOptions, effective_policy
+from horsies.model.recovery.fleet import EffectivePolicy, Fleet, OperatorObserver, SweepOptions, effective_policy
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweptTask
@@ -58,10 +58,10 @@ async def recovery_decision(ops: Ops, task_id: UUID) -> SweptTask | None:
     return StaleTask.from_row(row, await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)).to_swept_task(applied=False)
 
 
-async def count_stale(ops: Ops) -> StaleCounts:
+async def count_stale(ops: Ops, fleet: Fleet) -> StaleCounts:
     """Count the tasks that a sweep would recover now, or that outage grace holds back; hooks are not called."""
     store = RecoveryStore(ops.reader)
-    effective = await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)
+    effective = effective_policy(OperatorObserver(local_config=ops.settings.recovery), DEFAULT_SWEEP_OPTIONS, fleet)
     claimed, running = [
         await _count_scan(store, scan, effective) for scan in _scans(_fleet_thresholds(effective), owner_id=None)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -131,13 +131,14 @@ async def worker_history(ops: Ops, worker_id: str | UUID, window: timedelta) -> 
 
 
 async def ping_workers(
-    ops: Ops, *, within: timedelta, worker_id: UUID | None = None, min_responses: int | None = None
+    ops: Ops, *, within: timedelta, worker_id: UUID | None = None, expected: Collection[UUID] = ()
 ) -> tuple[WorkerPong, ...]:
     """Return the workers that answer in time, in order of their answers.
 
-    Stops waiting after `min_responses` answers, or when `worker_id` has answered.
+    Stops waiting when all `expected` workers have answered, or when `worker_id` has.
     """
-    ping = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
+    target = None if worker_id is None else str(worker_id)
+    ping = WorkerPing(target=target, expected={str(expected_id) for expected_id in expected})
     async with open_ping(ops.direct_spec, reply_channel=ping.reply_channel, message=ping.message) as replies:
         await ping.collect(replies, within.total_seconds())
     return tuple(ping.pongs.values())

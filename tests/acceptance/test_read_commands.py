@@ -150,6 +150,7 @@ def test_worker_list_marks_silent_worker_as_stale(horsies: Executable, database_
     assert str(silent)[-8:] in stale
     assert str(live)[-8:] not in stale
     assert horsies("workers", "list", "--stale", "--threshold", "2h").stdout == ""
+    assert str(live)[-8:] in horsies("workers", "list", "--stale", "--threshold", "0s").stdout
 
 
 def test_recently_killed_worker_is_listed_as_silent(horsies: Executable, database_url: str) -> None:

@@ -109,6 +109,10 @@ def _running(queue: QueueRow) -> str:
     return f"{queue.running:,}" + ("" if queue.max_concurrency is None else f"/{queue.max_concurrency}")
 
 
+def _done(queue: QueueRow) -> str:
+    return f"{'~' if queue.is_estimate else ''}{queue.finished_last_minute - queue.failed_last_minute:,}"
+
+
 def _state(queue: QueueRow) -> str:
     if queue.is_paused:
         by = f" by {queue.paused_by}" if queue.paused_by else ""
@@ -124,7 +128,7 @@ QUEUE_COLUMNS: tuple[TableColumn[QueueRow], ...] = (
     TableColumn("claimed", lambda queue: f"{queue.claimed:,}", right=True),
     TableColumn("running", _running, right=True),
     TableColumn("oldest", lambda queue: format_age(queue.oldest_due_age), right=True),
-    TableColumn("done/min", lambda queue: f"{queue.finished_last_minute - queue.failed_last_minute:,}", right=True),
+    TableColumn("done/min", _done, right=True),
     TableColumn("failed/min", lambda queue: f"{queue.failed_last_minute:,}", right=True),
     TableColumn("workers", lambda queue: str(queue.served_by), right=True),
     TableColumn("state", _state),

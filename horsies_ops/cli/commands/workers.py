@@ -153,7 +153,8 @@ PING_COLUMNS: tuple[TableColumn[PingResult], ...] = (
 
 
 def _stale_threshold(ops: Ops, given: timedelta | None) -> timedelta:
-    return given or timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
+    default = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
+    return default if given is None else given
 
 
 async def _ping(ops: Ops, id_text: str | None, wait: timedelta) -> list[PingResult]:
@@ -163,7 +164,6 @@ async def _ping(ops: Ops, id_text: str | None, wait: timedelta) -> list[PingResu
         for worker in await ops.list_active_workers(_stale_threshold(ops, None))
         if not worker.is_presumed_dead and worker_id in {None, worker.worker_id}
     }
-    # With as many answers as live workers there is nothing left to wait for.
-    pongs = await ops.ping_workers(within=wait, worker_id=worker_id, min_responses=len(live) or None)
+    pongs = await ops.ping_workers(within=wait, worker_id=worker_id, expected=live)
     answers = {UUID(pong.worker_id): pong for pong in pongs}
     return [PingResult(worker_id=key, row=live.get(key), pong=answers.get(key)) for key in live | answers]

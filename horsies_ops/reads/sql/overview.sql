@@ -1,30 +1,23 @@
 -- name: owned_counts
--- Claimed and running tasks, and the slots of live workers. An invalid threshold of a worker counts as the default.
+-- Claimed and running tasks, and the slots of the workers $1, which are those that respond.
 WITH owned AS (
     SELECT status, CASE WHEN status = 'RUNNING' THEN started_at ELSE claimed_at END AS since
       FROM horsies_tasks
      WHERE status IN ('CLAIMED', 'RUNNING')
-), live_worker AS (
-    -- No more than the largest value allowed: a malformed one could overflow the interval.
-    SELECT processes
-      FROM horsies_workers
-     WHERE state IN ('running', 'draining')
-       AND last_heartbeat_at > now() - interval '1 millisecond'
-           * CASE WHEN jsonb_typeof(recovery_config -> 'worker_stale_threshold_ms') = 'number'
-                  THEN least((recovery_config ->> 'worker_stale_threshold_ms')::numeric, 7200000)::double precision
-                  ELSE 300000 END
 )
 SELECT now()                                                            AS at,
        count(*) FILTER (WHERE status = 'CLAIMED')::integer              AS claimed,
        count(*) FILTER (WHERE status = 'RUNNING')::integer              AS running,
        now() - min(since) FILTER (WHERE status = 'CLAIMED')             AS oldest_claimed,
        now() - min(since) FILTER (WHERE status = 'RUNNING')             AS longest_running,
-       (SELECT coalesce(sum(processes), 0)::integer FROM live_worker)   AS slots
+       (SELECT coalesce(sum(processes), 0)::integer
+          FROM horsies_workers
+         WHERE id = ANY ($1::uuid[]) AND state IN ('running', 'draining')) AS slots
   FROM owned;
 
 -- name: status_counts
--- Tasks by status from three sources: the first $1 rows of the table, the first $1 rows with an error code, and the
--- planner's statistics.
+-- Tasks by status from four sources: the first $1 rows of the table, the first $1 rows with an error code, the first $2
+-- failed tasks, and the planner's statistics.
 SELECT 'table' AS source, sample.status, count(*) AS number
   FROM (SELECT status FROM horsies_tasks LIMIT $1) AS sample
  GROUP BY sample.status
@@ -32,6 +25,9 @@ SELECT 'table' AS source, sample.status, count(*) AS number
 SELECT 'with_error_code', sample.status, count(*)
   FROM (SELECT status FROM horsies_tasks WHERE error_code IS NOT NULL LIMIT $1) AS sample
  GROUP BY sample.status
+ UNION ALL
+SELECT 'failed', 'FAILED', count(*)
+  FROM (SELECT FROM horsies_tasks WHERE status = 'FAILED' LIMIT $2) AS sample
  UNION ALL
 SELECT 'planner', common.status, (common.share * greatest(relation.reltuples, 0))::bigint
   FROM pg_stats AS statistics
@@ -52,18 +48,29 @@ SELECT known.status AS name, counted.number
        SELECT count(*)::integer AS number
          FROM (SELECT FROM horsies_workflows AS w WHERE w.status = known.status LIMIT $1) AS sample) AS counted;
 
+-- name: recent_failures
+-- Failed tasks of the last hour and the last day, up to $1.
+SELECT count(*) FILTER (WHERE terminal_at > now() - interval '1 hour')::integer AS last_hour,
+       count(*)::integer                                                       AS last_day
+  FROM (SELECT terminal_at
+          FROM horsies_tasks
+         WHERE status = 'FAILED' AND terminal_at > now() - interval '1 day'
+         ORDER BY terminal_at DESC
+         LIMIT $1) AS newest;
+
 -- name: throughput_buckets
--- Tasks finished in each of the last $2 intervals of length $1, on boundaries that do not move between two reads. At
--- most $3 rows of an interval are counted; the number is extrapolated from the part of the interval they cover.
+-- Tasks finished in each of the last $2 intervals of length $1, on boundaries that do not move between two reads. Failed
+-- tasks are counted exactly. Of the completed ones, those among the first $3 rows of an interval are counted; the number
+-- is extrapolated from the part of the interval that these rows cover.
 SELECT bucket.at,
-       round(finished.done * finished.factor)::integer   AS done,
-       round(finished.failed * finished.factor)::integer AS failed
+       round(finished.done * finished.factor)::integer AS done,
+       failed.number                                   AS failed,
+       finished.factor <> 1                            AS is_estimate
   FROM generate_series($2::integer - 1, 0, -1) AS back
  CROSS JOIN LATERAL (
        SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS bucket
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE status = 'COMPLETED') AS done,
-              count(*) FILTER (WHERE status = 'FAILED')    AS failed,
               CASE WHEN count(*) < $3 THEN 1
                    ELSE extract(epoch FROM $1::interval)
                         / greatest(extract(epoch FROM max(terminal_at) - bucket.at), 0.001) END AS factor
@@ -72,30 +79,49 @@ SELECT bucket.at,
                 WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
                 ORDER BY terminal_at
                 LIMIT $3) AS sample) AS finished
+ CROSS JOIN LATERAL (
+       SELECT count(*)::integer AS number
+         FROM horsies_tasks
+        WHERE status = 'FAILED' AND terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval) AS failed
  ORDER BY bucket.at;
 
 -- name: queue_buckets
--- Tasks finished per queue and interval, and the longest wait among them; limited and extrapolated as in
+-- Tasks finished per queue and interval, and the longest wait among them; counted and extrapolated as in
 -- `throughput_buckets`. An interval in which no task of a queue finished has no row for that queue.
-SELECT finished.queue_name AS queue, bucket.at,
-       round(count(*) FILTER (WHERE finished.status = 'COMPLETED') * min(finished.factor))::integer AS done,
-       round(count(*) FILTER (WHERE finished.status = 'FAILED') * min(finished.factor))::integer    AS failed,
-       max(finished.started_at - finished.enqueued_at)                                              AS longest_wait
-  FROM generate_series($2::integer - 1, 0, -1) AS back
- CROSS JOIN LATERAL (
-       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS bucket
- CROSS JOIN LATERAL (
-       SELECT queue_name, status, started_at, enqueued_at,
-              CASE WHEN count(*) OVER () < $3 THEN 1
-                   ELSE extract(epoch FROM $1::interval)
-                        / greatest(extract(epoch FROM max(terminal_at) OVER () - bucket.at), 0.001) END AS factor
-         FROM (SELECT queue_name, status, started_at, enqueued_at, terminal_at
-                 FROM horsies_tasks
-                WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
-                ORDER BY terminal_at
-                LIMIT $3) AS sample) AS finished
- GROUP BY finished.queue_name, bucket.at
- ORDER BY finished.queue_name, bucket.at;
+WITH bucket AS (
+    SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at
+      FROM generate_series($2::integer - 1, 0, -1) AS back
+), finished AS (
+    SELECT sample.queue_name, bucket.at, sample.status, sample.started_at - sample.enqueued_at AS wait,
+           CASE WHEN sample.rows < $3 THEN 1
+                ELSE extract(epoch FROM $1::interval)
+                     / greatest(extract(epoch FROM sample.last_at - bucket.at), 0.001) END AS factor
+      FROM bucket
+     CROSS JOIN LATERAL (
+           SELECT queue_name, status, started_at, enqueued_at, count(*) OVER () AS rows,
+                  max(terminal_at) OVER () AS last_at
+             FROM (SELECT queue_name, status, started_at, enqueued_at, terminal_at
+                     FROM horsies_tasks
+                    WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
+                    ORDER BY terminal_at
+                    LIMIT $3) AS first_rows) AS sample
+), failed AS (
+    SELECT task.queue_name, bucket.at, count(*) AS failed
+      FROM bucket
+      JOIN horsies_tasks AS task
+        ON task.status = 'FAILED' AND task.terminal_at >= bucket.at AND task.terminal_at < bucket.at + $1::interval
+     GROUP BY task.queue_name, bucket.at
+), counted AS (
+    SELECT queue_name, at, round(count(*) FILTER (WHERE status = 'COMPLETED') * min(factor))::integer AS done,
+           max(wait) AS longest_wait, min(factor) <> 1 AS is_estimate
+      FROM finished
+     GROUP BY queue_name, at
+)
+SELECT queue_name AS queue, at, coalesce(counted.done, 0) AS done, coalesce(failed.failed, 0)::integer AS failed,
+       counted.longest_wait, coalesce(counted.is_estimate, true) AS is_estimate
+  FROM counted
+  FULL JOIN failed USING (queue_name, at)
+ ORDER BY queue_name, at;
 
 -- name: time_percentiles
 -- Wait and run time of the last attempt, over the newest $2 tasks finished within $1.

@@ -1,6 +1,7 @@
 -- name: list
 -- Every queue that a task, a worker or a pause mentions. Pending and owned tasks are counted with their partial
--- indexes. Of the tasks finished in the last minute at most $1 are counted, and the number is extrapolated.
+-- indexes. Failed tasks are counted exactly; of the other tasks finished in the last minute at most $1 are counted, and
+-- the number is extrapolated. $2 are the workers that respond.
 WITH pending AS (
     SELECT queue_name,
            count(*) FILTER (WHERE enqueued_at <= now())         AS pending,
@@ -24,22 +25,22 @@ WITH pending AS (
      ORDER BY terminal_at DESC
      LIMIT $1
 ), extrapolation AS (
-    SELECT CASE WHEN count(*) < $1 THEN 1
-                ELSE 60 / greatest(extract(epoch FROM now() - min(terminal_at)), 0.001) END AS factor
+    SELECT count(*) >= $1 AS is_needed, 60 / greatest(extract(epoch FROM now() - min(terminal_at)), 0.001) AS factor
       FROM newest
 ), finished AS (
-    SELECT queue_name,
-           round(count(*) * min(factor))                                    AS finished,
-           round(count(*) FILTER (WHERE status = 'FAILED') * min(factor))   AS failed
+    SELECT queue_name, is_needed AS is_estimate,
+           round(count(*) * CASE WHEN is_needed THEN factor ELSE 1 END) AS not_failed
       FROM newest CROSS JOIN extrapolation
+     WHERE status <> 'FAILED'
+     GROUP BY queue_name, is_needed, factor
+), failed AS (
+    SELECT queue_name, count(*) AS failed
+      FROM horsies_tasks
+     WHERE status = 'FAILED' AND terminal_at > now() - interval '1 minute'
      GROUP BY queue_name
 ), worker AS (
     SELECT id, queues, last_heartbeat_at,
-           state IN ('starting', 'running')
-               AND last_heartbeat_at > now() - interval '1 millisecond'
-                   * CASE WHEN jsonb_typeof(recovery_config -> 'worker_stale_threshold_ms') = 'number'
-                          THEN least((recovery_config ->> 'worker_stale_threshold_ms')::numeric, 7200000)::double precision
-                          ELSE 300000 END AS is_serving
+           state IN ('starting', 'running') AND id = ANY ($2::uuid[]) AS is_serving
       FROM horsies_workers
      WHERE state <> 'stopped'
      ORDER BY last_heartbeat_at DESC
@@ -63,6 +64,7 @@ WITH pending AS (
      ORDER BY queue_name, worker.last_heartbeat_at DESC
 ), known AS (
     SELECT queue_name FROM pending UNION SELECT queue_name FROM owned UNION SELECT queue_name FROM finished
+    UNION SELECT queue_name FROM failed
     UNION SELECT queue_name FROM served UNION SELECT queue_name FROM horsies_queues WHERE paused_at IS NOT NULL
 )
 SELECT queue_name                                    AS name,
@@ -76,13 +78,15 @@ SELECT queue_name                                    AS name,
        coalesce(owned.running, 0)::integer           AS running,
        now() - pending.oldest_due_at                 AS oldest_due_age,
        pending.next_due_at - now()                   AS next_due_in,
-       coalesce(finished.finished, 0)::integer       AS finished_last_minute,
-       coalesce(finished.failed, 0)::integer         AS failed_last_minute,
+       (coalesce(finished.not_failed, 0) + coalesce(failed.failed, 0))::integer AS finished_last_minute,
+       coalesce(failed.failed, 0)::integer           AS failed_last_minute,
+       coalesce(finished.is_estimate, false)         AS is_estimate,
        coalesce(served.workers, 0)::integer          AS served_by
   FROM known
   LEFT JOIN pending USING (queue_name)
   LEFT JOIN owned USING (queue_name)
   LEFT JOIN finished USING (queue_name)
+  LEFT JOIN failed USING (queue_name)
   LEFT JOIN served USING (queue_name)
   LEFT JOIN configured USING (queue_name)
   LEFT JOIN horsies_queues AS pause USING (queue_name)

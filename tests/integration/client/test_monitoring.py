@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from horsies import AppConfig, BrokerErrorCode, Err, Horsies, PostgresConfig, WorkerPong
+from horsies_ops import connect
 from tests.support.rows import insert
 
 LONG_S = 60.0
@@ -99,6 +100,15 @@ async def test_ping_returns_once_its_target_replied(app: Horsies, database_url: 
         ping = app.ping_workers_async(target_worker_id=target.worker_id.upper(), timeout_seconds=LONG_S)
         pongs = (await ping).unwrap()
     assert _ids(pongs) == {target.worker_id}
+
+
+async def test_ping_by_operators_waits_for_the_expected_workers(database_url: str) -> None:
+    body = '{"correlation_id": "CORRELATION", "worker_id": "%s", "hostname": "box", "pid": 7}'
+    presumed_dead, live = uuid4(), uuid4()
+    worker = FakeWorker(replies=(body % presumed_dead, body % live))
+    async with connect(database_url, read_only=True) as ops, worker.running(database_url):
+        pongs = await ops.ping_workers(within=timedelta(seconds=LONG_S), expected={live})
+    assert [pong.worker_id for pong in pongs] == [str(presumed_dead), str(live)]
 
 
 async def test_ping_message_has_the_documented_format(app: Horsies, database_url: str) -> None:

@@ -67,6 +67,8 @@ async def test_queues_of_workers_and_pauses_are_listed_by_priority(database: Dat
 
 async def test_silent_draining_and_stopped_workers_serve_no_queue(database: Database, database_url: str) -> None:
     await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
+    # Silent, but not stale yet.
+    await insert_worker(database_url, last_heartbeat_at=NOW - 2 * MINUTE)
     await insert_worker(database_url, state="draining")
     await insert_worker(database_url, state="stopped", queues=["gone"])
     queues = await _queues(database)
@@ -214,6 +216,36 @@ async def test_queue_throughput_has_the_longest_wait(database: Database, databas
         ("mail", 0, 1, None),
         ("mail", 2, 0, 5 * MINUTE),
     ]
+
+
+async def test_failures_are_counted_exactly_where_completed_tasks_are_estimated(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_BUCKET", 2)
+    monkeypatch.setattr("horsies_ops.reads.queues.MAX_FINISHED_COUNTED", 2)
+    at = NOW - 20 * timedelta(seconds=1)
+    for seconds, status in enumerate(["FAILED"] * 3 + ["COMPLETED"] * 5):
+        finished = {"terminal_at": at + timedelta(seconds=seconds), "started_at": at, "status": status}
+        await insert_task(database_url, queue_name="mail", **finished)
+    ops = ops_on(database)
+    buckets = (await ops.throughput(HOUR, buckets=2)).buckets
+    assert (sum(bucket.failed for bucket in buckets), any(bucket.is_estimate for bucket in buckets)) == (3, True)
+    queue_buckets = await ops.queue_throughput(HOUR, buckets=2)
+    assert (sum(bucket.failed for bucket in queue_buckets), queue_buckets[-1].is_estimate) == (3, True)
+    (mail,) = await ops.list_queues()
+    assert (mail.failed_last_minute, mail.is_estimate) == (3, True)
+
+
+async def test_codes_of_cancelled_tasks_do_not_cap_other_counts(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_ERROR_CODE", 2)
+    codes = {"CANCELLED": "TASK_CANCELLED", "FAILED": "X", "EXPIRED": "TASK_EXPIRED"}
+    for status, number in (("CANCELLED", 2), ("FAILED", 3), ("EXPIRED", 1)):
+        for _ in range(number):
+            await insert_task(database_url, status=status, error_code=codes[status])
+    seen = await ops_on(database).overview()
+    assert (seen.expired_last_day, seen.failed_last_day) == (Count(number=1), Count(number=3))
 
 
 async def test_errors_are_counted_by_task_and_code(database: Database, database_url: str) -> None:

@@ -44,6 +44,8 @@ async def test_stale_claim_is_requeued_without_a_retry(sweeps: SweepDatabase) ->
     )
     assert counters == (0, 0, 0, False, True)
     assert await sweeps.events() == {"task_recovered": 1, "sweep_finished": 1}
+    evidence = await sweeps.connection.fetchval("SELECT evidence FROM horsies_events WHERE kind = 'task_recovered'")
+    assert "last_heartbeat_at" in json.loads(evidence)
 
 
 async def test_recovered_task_waits_for_the_recovery_delay(sweeps: SweepDatabase) -> None:

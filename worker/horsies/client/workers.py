@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Set as AbstractSet
 from uuid import UUID, uuid4
 
 from horsies.client.broker import PostgresBroker
@@ -59,11 +60,17 @@ class WorkerMonitor:
 
 
 class WorkerPing:
-    """One ping: its message, and the replies so far by worker id."""
+    """One ping: its message, and the replies so far by worker id.
 
-    def __init__(self, *, target: str | None, min_responses: int | None) -> None:
+    It ends early when the target, all `expected` workers, or any `min_responses` workers have replied.
+    """
+
+    def __init__(
+        self, *, target: str | None, min_responses: int | None = None, expected: AbstractSet[str] = frozenset()
+    ) -> None:
         self._target = target
-        self._min_responses = 1 if target is not None else min_responses
+        self._expected = expected if target is None else {target}
+        self._min_responses = min_responses
         self._correlation_id = str(uuid4())
         self._sent_at = time.perf_counter()
         self.reply_channel = f"horsies_pong_{uuid4().hex}"
@@ -86,12 +93,17 @@ class WorkerPing:
         self._sent_at = time.perf_counter()  # latencies must not include the time to connect
         try:
             async with asyncio.timeout(timeout_s):
-                while self._min_responses is None or len(self.pongs) < self._min_responses:
+                while not self._has_enough():
                     pong = self._parse_reply(await replies.next_payload())
                     if pong is not None and self._target in {None, pong.worker_id}:
                         self.pongs.setdefault(pong.worker_id, pong)
         except TimeoutError:
             return
+
+    def _has_enough(self) -> bool:
+        if self._expected:
+            return self._expected <= self.pongs.keys()
+        return self._min_responses is not None and len(self.pongs) >= self._min_responses
 
     def _parse_reply(self, payload: str) -> WorkerPong | None:
         """None for anything but a reply to this ping: any client of the database can notify the channel."""

@@ -252,7 +252,7 @@ def _events(stale: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> I
             "decision": stale.kind,
             "reason": stale.reason or GOOD_UNTIL,
             "code": stale.code,
-            "last_beat_at": row.last_heartbeat_at.isoformat(),
+            "last_heartbeat_at": row.last_heartbeat_at.isoformat(),
             "threshold_s": stale.threshold.total_seconds(),
             "sweeper": None if sweeper is None else str(sweeper),
             "hook": stale.hook,

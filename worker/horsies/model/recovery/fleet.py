@@ -254,6 +254,13 @@ class Fleet:
     def live(self) -> tuple[FleetMember, ...]:
         return tuple(member for member in self.members if member.is_live(self.now))
 
+    @property
+    def responsive_ids(self) -> list[UUID]:
+        """Workers that are neither silent nor stale."""
+        return [
+            member.worker_id for member in self.members if self.now < member.stale_at and not member.is_silent(self.now)
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectivePolicy:
