@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -28,6 +29,11 @@ TWO_HEARTBEATS = {
     "claimed_stale_threshold_ms": 2_000,
     "running_stale_threshold_ms": 2_000,
     "worker_stale_threshold_ms": 2_000,
+}
+THREE_HEARTBEATS = TWO_HEARTBEATS | {
+    "claimed_stale_threshold_ms": 3_000,
+    "running_stale_threshold_ms": 3_000,
+    "worker_stale_threshold_ms": 3_000,
 }
 RUNNER_HEARTBEATS = "SELECT FROM horsies_heartbeats WHERE role = 'runner'"
 
@@ -229,3 +235,25 @@ async def test_worker_without_database_stops_in_time(ledger: Ledger, database_ur
             await worker.wait_for_event(events.WorkerFenced)
             await worker.stop(within_s=1 + 1 + 5 + 1)
             assert worker.events_of(events.WorkerStopped)[0].unstored == 1
+
+
+async def test_half_open_connections_do_not_make_tasks_stale(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
+    config, gate = {"recovery": THREE_HEARTBEATS}, tmp_path / "gate"
+    async with Proxy(database_url).running() as proxy:
+        behind_proxy = config | {"database_url": proxy.url}
+        async with worker_in_process(database_url, config=behind_proxy, processes=1) as worker:
+            task_id = await worker.send("wait_for", str(gate))
+            await ledger.until_started(task_id)
+            async with worker_in_process(database_url, config=config, processes=1) as observer:
+                await observer.until(lambda: observer.health.listening_since is not None)
+                proxy.half_open()
+                cut_at = await ledger.now()
+
+                async def is_past_threshold() -> bool:
+                    return (await ledger.now() - cut_at).total_seconds() > 2 * 3.0
+
+                await ledger.until(is_past_threshold)
+                gate.touch()
+                row = (await ledger.until_terminal(task_id))[task_id]
+            assert (row["status"], row["attempts"], row["crash_count"]) == ("COMPLETED", 1, 0), row
+            assert await ledger.violations([task_id]) == []

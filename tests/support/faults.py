@@ -33,6 +33,7 @@ class Proxy:
     If a request contains `lose_answer_to`, the server executes it but both connections are closed before the answer
     arrives; `lose_answer` does the same for the answer of one statement. The next `refusals` connections are closed at
     once. `cut` closes all connections and accepts no new ones, `freeze` forwards no bytes; `restore` ends both.
+    `half_open` forwards no more bytes of the connections that exist, while new ones work.
     """
 
     def __init__(self, database_url: str) -> None:
@@ -47,8 +48,8 @@ class Proxy:
         self.refusals = 0
         self._answer_to_lose: tuple[bytes, bytes] | None = None
         self._is_cut = False
-        self._is_open = asyncio.Event()
-        self._is_open.set()
+        self._is_open = _set_event()
+        self._half_open: list[asyncio.Event] = []
         self._writers: set[asyncio.StreamWriter] = set()
 
     def lose_answer(self, statement: str, *, containing: bytes) -> None:
@@ -64,6 +65,11 @@ class Proxy:
         """Keep connections open but forward no bytes."""
         self._is_open.clear()
 
+    def half_open(self) -> None:
+        self._is_open.clear()
+        self._half_open.append(self._is_open)
+        self._is_open = _set_event()
+
     def restore(self) -> None:
         self._is_cut = False
         self._is_open.set()
@@ -77,6 +83,8 @@ class Proxy:
             yield self
         finally:
             self.cut()
+            for event in self._half_open:
+                event.set()  # ends the tasks that wait for it
             server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,12 +93,12 @@ class Proxy:
             writer.close()
             return
         from_server, to_server = await asyncio.open_unix_connection(self._socket)
-        requests = _Requests()
+        requests = _Requests(self._is_open)
         forwarding = asyncio.create_task(self._forward_requests(reader, to_server, requests))
         self._writers |= {writer, to_server}
         try:
             while answer := await from_server.read(65536):
-                await self._is_open.wait()
+                await requests.is_open.wait()
                 if requests.loses_answer or self._should_lose(requests, answer):
                     self.lost += 1
                     break
@@ -108,7 +116,7 @@ class Proxy:
     ) -> None:
         with suppress(ConnectionError):
             while request := await reader.read(65536):
-                await self._is_open.wait()
+                await requests.is_open.wait()
                 if self.lose_answer_to is not None and self.lose_answer_to in request:
                     self.lose_answer_to = None
                     requests.loses_answer = True
@@ -126,13 +134,21 @@ class Proxy:
         return True
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 class _Requests:
     """Requests of one client; tracks prepared statements to know which one is running."""
 
     _PREPARE = re.compile(rb"P.{4}(__asyncpg_stmt_\w+__)\0(/\* \S+ \*/)", re.DOTALL)
     _RUN = re.compile(rb"B.{4}\0(__asyncpg_stmt_\w+__)\0", re.DOTALL)
 
-    def __init__(self) -> None:
+    def __init__(self, is_open: asyncio.Event) -> None:
+        self.is_open = is_open
+        """Bytes are forwarded while it is set."""
         self.loses_answer = False
         self.running: bytes | None = None
         self._prepared: dict[bytes, bytes] = {}

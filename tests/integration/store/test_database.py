@@ -247,3 +247,51 @@ async def test_cancelled_transaction_does_not_wait_for_an_answer(database_url: s
         running.cancel()
         _, late = await asyncio.wait([running], timeout=2)
         assert not late
+
+
+async def test_connections_are_new_after_a_timeout(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        spec = ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.3)
+        async with Database(spec) as database:
+            before = {row.n for row in await backends(database, 3)}
+            proxy.half_open()
+            with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+                await database.fetch(BACKEND)
+            began = time.monotonic()
+            after = {row.n for row in await backends(database, 3)}
+            assert time.monotonic() - began < 0.3, "no statement waited for a half-open connection"
+            assert not before & after
+
+
+async def test_timed_out_transaction_does_not_wait_for_its_rollback(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        spec = ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.2)
+
+        async def freeze_and_ask(transaction: Transaction) -> None:
+            proxy.freeze()
+            await transaction.fetch(BACKEND)
+
+        async with Database(spec) as database, asyncio.timeout(2):
+            with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+                await database.run(freeze_and_ask)
+
+
+async def test_waiting_checking_and_connecting_share_one_timeout(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.store.database.CHECK_AFTER_IDLE_S", 0)
+    async with Proxy(database_url).running() as proxy:
+        settings = PoolSettings(max_size=4, acquire_timeout_s=0.3)
+        async with Database(ConnectionSpec(url=proxy.url, masked_url="test"), settings) as database:
+            await backends(database, 4)
+            proxy.freeze()
+            began = time.monotonic()
+            with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+                await database.fetch(BACKEND)
+            assert time.monotonic() - began < 1
+
+
+async def backends(database: Database, count: int) -> list[Number]:
+    """Run this many statements at once, each on a connection of its own."""
+    slow = number("SELECT pg_backend_pid() AS n FROM pg_sleep(0.1)")
+    return [row for rows in await asyncio.gather(*(database.fetch(slow) for _ in range(count))) for row in rows]

@@ -139,3 +139,14 @@ async def test_connection_is_closed_if_its_check_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await acquiring
     assert connection.is_closed()
+
+
+async def test_dropped_connections_are_closed_now_or_on_release(pool: ConnectionPool) -> None:
+    in_use, idle = await pool.acquire(), await pool.acquire()
+    pool.release(idle)
+    pool.drop_all()
+    assert idle.is_closed()
+    assert not in_use.is_closed()
+    pool.release(in_use)
+    assert in_use.is_closed()
+    pool.release(await pool.acquire())

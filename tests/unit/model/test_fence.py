@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.fence import Fence, child_heartbeat_interval_s, may_assign, silent_child_limit_s
+from horsies.model.fence import (
+    Fence,
+    child_heartbeat_interval_s,
+    heartbeat_timeout_s,
+    may_assign,
+    silent_child_limit_s,
+)
 from horsies.model.recovery.fleet import HeartbeatSeries
 from horsies.model.settings.recovery import RecoveryConfig
 
@@ -101,3 +107,24 @@ def test_outage_grace_lasts_one_running_threshold() -> None:
 @pytest.mark.parametrize(("threshold_ms", "interval_s"), [(300_000, 1.0), (5_000, 1.0), (2_000, 0.4)])
 def test_children_send_several_heartbeats_per_threshold(threshold_ms: int, interval_s: float) -> None:
     assert child_heartbeat_interval_s(RecoveryConfig.unchecked(running_stale_threshold_ms=threshold_ms)) == interval_s
+
+
+@given(interval_ms=st.integers(1_000, 120_000), factors=st.tuples(*[st.floats(2, 30)] * 3))
+def test_every_valid_threshold_leaves_time_for_a_second_heartbeat(
+    interval_ms: int, factors: tuple[float, float, float]
+) -> None:
+    claimed_ms, running_ms, worker_ms = (int(interval_ms * factor) for factor in factors)
+    recovery = RecoveryConfig(
+        claimer_heartbeat_interval_ms=interval_ms,
+        runner_heartbeat_interval_ms=interval_ms,
+        claimed_stale_threshold_ms=claimed_ms,
+        running_stale_threshold_ms=running_ms,
+        worker_stale_threshold_ms=worker_ms,
+    )
+    first_try_ms = interval_ms + heartbeat_timeout_s(recovery) * 1_000
+    assert min(claimed_ms, running_ms, worker_ms) - first_try_ms >= 300
+
+
+def test_heartbeat_timeout_is_a_third_of_threshold_or_lease() -> None:
+    assert heartbeat_timeout_s(DEFAULT) == 40
+    assert heartbeat_timeout_s(DEFAULT, claim_lease_ms=60_000) == 20

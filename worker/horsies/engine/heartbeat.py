@@ -78,17 +78,21 @@ class Heartbeat:
     ) -> None:
         """Send at every interval, and whenever `trigger` is set."""
         trigger = trigger or asyncio.Event()
+        has_failed = False
         while True:
             trigger.clear()
             began = time.monotonic()
             try:
                 await send()
             except HorsiesError:
-                # Retry before the next heartbeat is due: a fenced worker claims nothing until one succeeds.
-                await asyncio.sleep(
-                    min(interval_ms / 1000, self._parts.app_config.resilience.db_retry_initial_ms / 1000)
-                )
+                # The second try follows at once, on a new connection: the first may have waited for an answer on one
+                # that the network had dropped. Later ones come before the next heartbeat is due, because a fenced
+                # worker claims nothing until one succeeds.
+                delay_ms = min(interval_ms, self._parts.app_config.resilience.db_retry_initial_ms)
+                await asyncio.sleep(delay_ms / 1000 if has_failed else 0)
+                has_failed = True
             else:
+                has_failed = False
                 with suppress(TimeoutError):
                     await asyncio.wait_for(trigger.wait(), max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
 

@@ -28,12 +28,12 @@ from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownB
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.capacity import DurationEstimates
-from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
+from horsies.model.fence import child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.store.claims import ClaimStore
-from horsies.store.connection import ConnectionSpec
+from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import migration_database, resolve_database
 from horsies.store.listen import is_notify_delivered
@@ -209,7 +209,14 @@ class Worker:
             setting_name="broker.worker_pool_size",
         )
         spec = replace(spec, force_generic_plan=True)
-        database, heartbeat_database = Database(spec, settings), Database(spec, replace(settings, max_size=1))
+        database = Database(spec, settings)
+        timeout_s = heartbeat_timeout_s(self._app.recovery, claim_lease_ms=self._app.claim_lease_ms)
+        heartbeat_database = Database(
+            replace(spec, statement_timeout_s=min(STATEMENT_TIMEOUT_S, timeout_s)),
+            replace(settings, max_size=1),
+            # What stopped the heartbeat stops the other statements too, but they wait for longer.
+            on_timeout=database.drop_connections,
+        )
         for opened in (database, heartbeat_database):
             stack.callback(opened.terminate)  # not close, which would wait for a server that may not answer
         return database, heartbeat_database

@@ -50,6 +50,21 @@ def effective_worker_heartbeat_ms(recovery: RecoveryConfig) -> float:
     return min(recovery.effective_worker_heartbeat_ms, _fence_limit_ms(recovery) * FENCE_HEARTBEAT_FRACTION)
 
 
+def heartbeat_timeout_s(recovery: RecoveryConfig, *, claim_lease_ms: int | None = None) -> float:
+    """Statement timeout of heartbeats: a third of the shortest threshold or of the lease.
+
+    Intervals are at most half a threshold, so a heartbeat that got no answer leaves a sixth of it for a second try.
+    """
+    thresholds_ms = [
+        recovery.claimed_stale_threshold_ms,
+        recovery.running_stale_threshold_ms,
+        recovery.worker_stale_threshold_ms,
+    ]
+    if claim_lease_ms is not None:
+        thresholds_ms.append(claim_lease_ms)
+    return min(thresholds_ms) / 3_000
+
+
 def may_assign(recovery: RecoveryConfig, *, took_s: float) -> bool:
     """Whether tasks from a claim that took `took_s` may start; after a longer time others may recover them."""
     # The other half is for the first heartbeat: its interval is at most half the threshold (RecoveryConfig).

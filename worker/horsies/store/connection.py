@@ -26,6 +26,7 @@ from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
 CONNECT_TIMEOUT_S = 15.0
+MIN_CONNECT_TIMEOUT_S = 1.0
 STATEMENT_TIMEOUT_S = 30.0
 
 _GENERIC_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
@@ -144,10 +145,12 @@ class ConnectionSpec:
 
     async def connect(self) -> Connection:
         """Open a connection; the caller closes it. Its statements time out after `statement_timeout_s`."""
+        # No longer than a statement: heartbeats with a short statement timeout must not wait for a lost answer here.
+        timeout_s = min(CONNECT_TIMEOUT_S, max(MIN_CONNECT_TIMEOUT_S, self.statement_timeout_s or CONNECT_TIMEOUT_S))
         with translated_errors(self.masked_url):
             connection = await asyncpg.connect(
                 self.url,
-                timeout=CONNECT_TIMEOUT_S,
+                timeout=timeout_s,
                 command_timeout=self.statement_timeout_s,
                 server_settings=self.session_settings,
                 connection_class=Connection,

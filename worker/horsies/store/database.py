@@ -83,8 +83,16 @@ class Executor(ABC):
 class Database(Executor):
     """Runs statements on a pool of connections, translates errors, and retries after deadlocks."""
 
-    def __init__(self, connection_spec: ConnectionSpec, pool_settings: PoolSettings | None = None) -> None:
+    def __init__(
+        self,
+        connection_spec: ConnectionSpec,
+        pool_settings: PoolSettings | None = None,
+        *,
+        on_timeout: Callable[[], None] = lambda: None,
+    ) -> None:
         self.connection_spec = connection_spec
+        self._on_timeout = on_timeout
+        """Called after a statement got no answer in time."""
         self._pool_settings = pool_settings or PoolSettings()
         self._pool = ConnectionPool(connection_spec, self._pool_settings)
         # `begin_sql` sets the session settings behind a pooler, and READ ONLY for read-only access, so even a single
@@ -107,6 +115,10 @@ class Database(Executor):
         """Close all sockets at once, without ending the sessions; for a process that is exiting or was forked."""
         pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._pool_settings)
         pool.terminate()
+
+    def drop_connections(self) -> None:
+        """Close all sockets without ending the sessions, those in use after their statement; later ones are new."""
+        self._pool.drop_all()
 
     def fetch_raw(
         self, query: Query[Any], *arguments: object, timeout_s: float | None = None
@@ -182,7 +194,10 @@ class Database(Executor):
                 await _try_execute(connection, "DISCARD PLANS")
             return result  # noqa: TRY300
         except TimeoutError:
-            connection.terminate()  # the server may not be responding
+            # The network may have dropped this connection without closing it, and then probably all others too.
+            connection.terminate()
+            pool.drop_all()
+            self._on_timeout()
             raise
         finally:
             pool.release(connection)
@@ -192,7 +207,7 @@ class Database(Executor):
         try:
             await connection.execute(self.connection_spec.begin_sql)
             yield
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):
             connection.terminate()  # ROLLBACK would wait for the server, which may not be responding
             raise
         except BaseException:
@@ -249,32 +264,44 @@ class ConnectionPool:
         self._slots = asyncio.Semaphore(settings.max_size)
         self._idle: deque[tuple[Connection, float]] = deque()
         """Idle connections, each with the time it became idle; the most recently used is on the right."""
+        self._in_use: set[Connection] = set()
+        """Connections to keep when they are released."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def acquire(self) -> Connection:
-        """Return a connection to use until `release`; raises DatabaseUnreachable if none becomes free in time."""
-        if self._slots.locked():
-            await self._wait_for_slot()
-        else:
+        """Return a connection to use until `release`; raises DatabaseUnreachable or TimeoutError if none is found.
+
+        Waiting for a free one, checking it and opening a new one take at most `acquire_timeout_s` together.
+        """
+        if not self._slots.locked() and self._idle and self._is_fresh(self._idle[-1]):
             await self._slots.acquire()  # does not wait, so it needs no timer
-        try:
-            return await self._pop_idle() or await self._connection_spec.connect()
-        except BaseException:
-            self._slots.release()
-            raise
+            connection, _ = self._idle.pop()
+        else:
+            connection = await self._wait_and_open()
+        self._in_use.add(connection)
+        return connection
 
     def release(self, connection: Connection) -> None:
         """Return a connection in any state to the pool; it is dropped if it is still in a transaction."""
         self._slots.release()  # a waiter that this wakes runs only after this call, so it finds the connection
+        is_kept = connection in self._in_use
+        self._in_use.discard(connection)
         if connection.is_closed():  # checked first: the driver raises on other calls to a closed connection
             return
-        if self._is_closed or connection.is_in_transaction():
+        if self._is_closed or not is_kept or connection.is_in_transaction():
             connection.terminate()
             return
         self._idle.append((connection, time.monotonic()))
         if self._idle_timer is None:
             self._start_idle_timer()
+
+    def drop_all(self) -> None:
+        """Close the sockets of idle connections now, and of those in use when they are released."""
+        self._in_use.clear()
+        while self._idle:
+            connection, _ = self._idle.pop()
+            connection.terminate()
 
     async def close(self) -> None:
         """Close idle connections; one in use is closed when it is released."""
@@ -297,31 +324,43 @@ class ConnectionPool:
         self._idle.clear()
         return connections
 
-    async def _wait_for_slot(self) -> None:
-        settings = self._settings
+    async def _wait_and_open(self) -> Connection:
+        """Wait for a slot, then take an idle connection that works or open one, within the timeout."""
+        settings, has_slot = self._settings, False
         try:
             async with asyncio.timeout(settings.acquire_timeout_s):
                 await self._slots.acquire()
-        except TimeoutError:
-            raise DatabaseUnreachable(
-                f"all {settings.max_size} connections are in use; none became free in {settings.acquire_timeout_s:g} s",
-                hint=f"raise {settings.setting_name} or broker.pool_timeout",
-            ) from None
+                has_slot = True
+                return await self._pop_idle() or await self._connection_spec.connect()
+        except BaseException as error:
+            if has_slot:
+                self._slots.release()
+            elif isinstance(error, TimeoutError):
+                text = f"all {settings.max_size} connections are in use; none became free in"
+                hint = f"raise {settings.setting_name} or broker.pool_timeout"
+                raise DatabaseUnreachable(f"{text} {settings.acquire_timeout_s:g} s", hint=hint) from None
+            raise
 
     async def _pop_idle(self) -> Connection | None:
-        """Return an idle connection that works, and drop those that do not, for example after a server restart."""
+        """Return an idle connection that works; None if there is none."""
         while self._idle:
             connection, idle_since = self._idle.pop()
             if connection.is_closed():
                 continue
-            is_fresh = time.monotonic() - idle_since < CHECK_AFTER_IDLE_S
             try:
-                if is_fresh or not self._settings.check_idle or await _try_execute(connection, "SELECT 1"):
+                if self._is_fresh((connection, idle_since)) or await _try_execute(connection, "SELECT 1"):
                     return connection
             except BaseException:  # cancelled during the check: no one else knows this connection any more
                 connection.terminate()
                 raise
+            self.drop_all()  # the server or the network closed it, and then probably the others too
         return None
+
+    def _is_fresh(self, idle: tuple[Connection, float]) -> bool:
+        """Whether to use an idle connection without a check."""
+        connection, idle_since = idle
+        is_recent = time.monotonic() - idle_since < CHECK_AFTER_IDLE_S or not self._settings.check_idle
+        return is_recent and not connection.is_closed()
 
     def _start_idle_timer(self) -> None:
         self._idle_timer = asyncio.get_running_loop().call_later(self._settings.idle_s, self._drop_idle)
