@@ -241,11 +241,17 @@ def workers_finding(fleet: Fleet) -> Finding:
         return warn(detail, hint="see horsies workers list --stale; a live worker will mark them lost")
     if silent:
         return warn(detail, hint="check them with horsies workers ping; live workers mark dead ones lost")
-    degraded = [member for member in fleet.live if member.health.get("listener") == "degraded"]
-    if degraded:
+    if missing := _degraded(fleet, "children"):
+        hint = "see their log for the reason; meanwhile their other children run the tasks"
+        return warn(f"{detail}, {missing} of them cannot start all their children", hint=hint)
+    if unnotified := _degraded(fleet, "listener"):
         hint = "see their log for the reason; meanwhile they find tasks by polling"
-        return warn(f"{detail}, {len(degraded)} of them receive no notifications", hint=hint)
+        return warn(f"{detail}, {unnotified} of them receive no notifications", hint=hint)
     return ok(detail)
+
+
+def _degraded(fleet: Fleet, part: str) -> int:
+    return sum(member.health.get(part) == "degraded" for member in fleet.live)
 
 
 def fleet_config_finding(fleet: Fleet) -> Finding:

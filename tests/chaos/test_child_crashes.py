@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from horsies import TaskError
 from horsies.engine import events
+from horsies.errors import HorsiesError
 from tests.support.ledger import Ledger
 from tests.support.recovery_times import record_times
 from tests.support.workers import InProcessWorker, worker_in_process
@@ -48,6 +50,43 @@ async def test_killed_child_loses_only_its_own_task(database_url: str, tmp_path:
         rows = await ledger.until_terminal(*ids)
         assert sorted(row["status"] for row in rows.values()) == ["COMPLETED"] * 7 + ["FAILED"]
         assert await ledger.violations(ids) == []
+
+
+async def test_killed_replacements_leave_the_worker_degraded(database_url: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=3) as worker:
+        running = await worker.send("wait_for", str(gate))
+        await ledger.until_started(running)
+        (start,) = await ledger.starts()
+        idle = next(child.pid for child in worker.children if child.pid != start.pid)
+        await worker.kill_child_and_replacements(idle, replacements=3)
+        await ledger.until(lambda: _is_degraded(ledger))
+        other = await worker.send("work")
+        assert (await ledger.until_terminal(other))[other]["status"] == "COMPLETED"
+        await worker.until(lambda: len(worker.children) == 3, within_s=20)
+
+        async def is_healthy() -> bool:
+            return not await _is_degraded(ledger)
+
+        await ledger.until(is_healthy)
+        gate.touch()
+        row = (await ledger.until_terminal(running))[running]
+        assert (row["status"], row["attempts"], row["worker_pid"]) == ("COMPLETED", 1, start.pid)
+        assert await ledger.violations([running, other]) == []
+
+
+async def _is_degraded(ledger: Ledger) -> bool:
+    sql = "SELECT health ->> 'children' AS children, health ->> 'warnings' AS warnings FROM horsies_workers"
+    (row,) = await ledger.fetch(sql)
+    return row["children"] == "degraded" and "1 of 3 children cannot be started: killed by SIGKILL" in row["warnings"]
+
+
+async def test_worker_without_any_child_gives_up(database_url: str) -> None:
+    async with worker_in_process(database_url, processes=1) as worker:
+        await worker.kill_child_and_replacements(worker.children[0].pid, replacements=3)
+        with pytest.raises(HorsiesError, match="3 children in a row failed to start: killed by SIGKILL"):
+            async with asyncio.timeout(20):
+                await worker.run
 
 
 async def test_each_kind_of_crash_has_its_code_and_cause(database_url: str) -> None:

@@ -85,6 +85,9 @@ class PoolEvents:
         self.ready_pids.append(child.pid)
         self._changed.set()
 
+    def on_degraded_changed(self) -> None:
+        self._changed.set()
+
     def on_began(self, chunk: Chunk, position: int) -> None:
         self.begun += keys_of([ChunkTask(chunk, position)])
         self._changed.set()

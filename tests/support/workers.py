@@ -91,6 +91,21 @@ class InProcessWorker:
         for child in children:
             await child.exited.wait()
 
+    async def kill_child_and_replacements(self, pid: int, *, replacements: int) -> None:
+        """SIGKILL a child, then its replacements one after the other while they start."""
+        parts, killed = self.worker._parts, {pid}
+        assert parts is not None
+        os.kill(pid, signal.SIGKILL)
+
+        def starting() -> list[int]:
+            return [child.pid for child in parts.pool.children if not child.accepts_work and child.pid not in killed]
+
+        for _ in range(replacements):
+            await self.until(starting)
+            (started,) = starting()
+            killed.add(started)
+            os.kill(started, signal.SIGKILL)
+
     def events_of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 

@@ -136,6 +136,17 @@ async def test_error_names_the_module_that_cannot_be_imported(project: Project) 
             pass
 
 
+async def test_failing_replacements_stop_a_pool_with_other_children(project: Project) -> None:
+    project.write("main.py", HOOKED.format(second="import pathlib; assert not pathlib.Path('broken').exists()"))
+    async with running_pool(2, app_locator="main:app") as pool:
+        project.write("broken")
+        os.kill(pool.child.pid, signal.SIGKILL)
+        with pytest.raises(HorsiesError, match="3 children in a row failed to start"):
+            async with asyncio.timeout(20):
+                await pool.pool.broken
+        assert len(pool.free) == 1
+
+
 async def test_child_that_does_not_start_in_time_is_killed(project: Project) -> None:
     project.write("main.py", "import time; time.sleep(60)")
     with pytest.raises(HorsiesError, match="did not start within"):

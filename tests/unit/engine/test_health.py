@@ -61,7 +61,11 @@ def test_disabled_outage_grace_has_no_end() -> None:
 def test_problems_are_listed_as_warnings() -> None:
     health = health_after(0)
     health.disabled_jobs["expire pending tasks"] = "no such function"
-    document = health.document("the listener lost its connection")
-    assert document["listener"] == "degraded"
+    document = health.document("the listener lost its connection", "1 of 2 children cannot be started: killed")
+    assert (document["listener"], document["children"]) == ("degraded", "degraded")
     assert document["disabled_operations"] == ["expire pending tasks"]
-    assert document["warnings"] == ["the listener lost its connection", "expire pending tasks fails: no such function"]
+    assert document["warnings"] == [
+        "the listener lost its connection",
+        "1 of 2 children cannot be started: killed",
+        "expire pending tasks fails: no such function",
+    ]

@@ -102,9 +102,7 @@ class Heartbeat:
         parts = self._parts
         self._emit_fenced()
         sent_at = time.monotonic()
-        reply = await parts.worker_store.heartbeat(
-            parts.identity.worker_id, parts.health.document(parts.degraded_reason)
-        )
+        reply = await parts.worker_store.heartbeat(parts.identity.worker_id, self._health_document())
         was_fenced = parts.fence.is_fenced
         parts.fence.record_heartbeat(sent_at)
         if reply is None or reply.is_lost:
@@ -115,6 +113,10 @@ class Heartbeat:
             self._is_fence_reported = False
             parts.reporter.emit(events.WorkerUnfenced(worker_id=str(parts.identity.worker_id)))
             parts.wake_to_claim()
+
+    def _health_document(self) -> dict[str, object]:
+        parts = self._parts
+        return parts.health.document(parts.degraded_reason, parts.pool.degraded_reason)
 
     def _emit_fenced(self) -> None:
         parts = self._parts
@@ -129,7 +131,7 @@ class Heartbeat:
         outage_s = health.record_heartbeat(at, sent_at)
         if is_first or outage_s is not None:
             # The heartbeat that started this series could not publish it yet, and other workers rely on its start.
-            await parts.worker_store.heartbeat(parts.identity.worker_id, health.document(parts.degraded_reason))
+            await parts.worker_store.heartbeat(parts.identity.worker_id, self._health_document())
         self._emit_outage_grace(at, outage_s)
 
     def _emit_outage_grace(self, at: datetime, outage_s: float | None) -> None:
@@ -334,17 +336,18 @@ class Health:
             return None
         return self.series.outage_grace_until(self.recovery)
 
-    def document(self, degraded_reason: str | None) -> dict[str, object]:
+    def document(self, listener_problem: str | None, children_problem: str | None = None) -> dict[str, object]:
         """The health document that the next heartbeat publishes."""
         since = self.listening_since
         until = None if since is None else self.outage_grace_until
         return {
-            "listener": "degraded" if degraded_reason else "ok",
+            "listener": "degraded" if listener_problem else "ok",
+            "children": "degraded" if children_problem else "ok",
             "listening_since": since and since.isoformat(),
             "outage_grace_until": until and until.isoformat(),
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
             "disabled_operations": sorted(self.disabled_jobs),
-            "warnings": [*([degraded_reason] if degraded_reason else []), *self._warnings()],
+            "warnings": [*filter(None, (listener_problem, children_problem)), *self._warnings()],
         }
 
     def _warnings(self) -> Iterator[str]:

@@ -43,6 +43,9 @@ class PoolEvents:
     def on_ready(self, child: Child) -> None:  # noqa: ARG002  # one slot more, whichever child
         self._parts.wake()
 
+    def on_degraded_changed(self) -> None:
+        self._parts.publish_health_now.set()
+
     def on_began(self, chunk: Chunk, position: int) -> None:
         self._parts.assignments.on_began(chunk, position)
 

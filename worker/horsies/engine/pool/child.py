@@ -76,6 +76,10 @@ class PoolListener(Protocol):
         """The child has started and accepts tasks."""
         ...
 
+    def on_degraded_changed(self) -> None:
+        """A child failed to start and will be tried again, or has started after all."""
+        ...
+
     def on_began(self, chunk: Chunk, position: int) -> None: ...
 
     def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None: ...
@@ -123,6 +127,8 @@ class Child:
         self.is_over_memory = False
         self.start_error: str | None = None
         """Why the start failed."""
+        self.is_start_error_own = False
+        """Whether the start failed in the child's own code, such as an import; another try would fail too."""
         self.start_finished = asyncio.Event()
         """Set when the child is ready or has exited during its start."""
         self.exited = asyncio.Event()
@@ -166,6 +172,10 @@ class Child:
     @property
     def is_idle(self) -> bool:
         return not self.tasks_in_child
+
+    @property
+    def has_started(self) -> bool:
+        return self._state is not ChildState.STARTING
 
     @property
     def accepts_work(self) -> bool:
@@ -329,6 +339,7 @@ class Child:
         if self._state is not ChildState.STARTING:
             self._listener.on_exit(self, child_exit)
         else:
+            self.is_start_error_own = self.start_error is not None or child_exit.cause is ExitCause.CHILD_EXIT
             self.start_error = self.start_error or child_exit.why
             self.start_finished.set()
 

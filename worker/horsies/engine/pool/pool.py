@@ -15,7 +15,8 @@ from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.model.settings.worker import usable_cpus
 
 MAX_FAILED_STARTS: Final = 3
-START_BACKOFF_S: Final = 0.5
+START_BACKOFF_S: Final = 1.0
+MAX_START_BACKOFF_S: Final = 30.0
 _CHECK_HINT: Final = "run `horsies check`, which imports the same modules; the log above has the output of each child"
 _RESOURCES_HINT: Final = "allow more open files and processes (ulimit -n, ulimit -u), or set worker.processes lower"
 
@@ -25,7 +26,9 @@ logger = logging.getLogger("horsies.engine.pool")
 class ChildPool:
     """Keeps `size` children running.
 
-    After three failed starts in a row the pool stops replacing children and the future `broken` gets the error.
+    A child that fails to start is tried again with increasing delays. After three failed starts in a row the pool stops
+    replacing children and the future `broken` gets the error: if they failed by errors of their own, or if no other
+    child is left. Otherwise the pool is degraded and keeps the other children.
     """
 
     def __init__(self, spec: ChildSpec, size: int, listener: PoolListener) -> None:
@@ -34,6 +37,11 @@ class ChildPool:
         self._listener = listener
         self._children: set[Child] = set()
         self._failed_starts = 0
+        """In a row, by any cause."""
+        self._own_start_errors = 0
+        """In a row, by an error in the child's own code, such as a failed import."""
+        self._start_errors: dict[asyncio.Event, str] = {}
+        """Last error of each child that is missing, by the event that marks its first start."""
         self._orphan_killer = OrphanKiller()
         # Starting more than one child per CPU would only delay all of them.
         self._start_semaphore = asyncio.Semaphore(usable_cpus())
@@ -44,6 +52,12 @@ class ChildPool:
     def children(self) -> tuple[Child, ...]:
         """All living children, including those that are starting or retiring."""
         return tuple(self._children)
+
+    @property
+    def degraded_reason(self) -> str | None:
+        """Why children are missing; None if all are running."""
+        errors = list(self._start_errors.values())
+        return f"{len(errors)} of {self._size} children cannot be started: {errors[-1]}" if errors else None
 
     async def start(self) -> None:
         """Start all children; on failure kill them and raise the error."""
@@ -89,23 +103,31 @@ class ChildPool:
     async def _keep_child_running(self, is_ready: asyncio.Event) -> None:
         """Start a child and replace it whenever it exits; sets `is_ready` after the first start."""
         while True:
-            child = await self._start_child()
+            child = await self._start_child(is_ready)
             is_ready.set()
             await child.exited.wait()
 
-    async def _start_child(self) -> Child:
+    async def _start_child(self, slot: asyncio.Event) -> Child:
+        delay_s = START_BACKOFF_S
         while True:
             try:
                 async with self._start_semaphore:
                     child = await self._spawn()
             except OSError as error:
-                self._on_start_failed(f"cannot start a process: {error.strerror or error}", hint=_RESOURCES_HINT)
+                self._start_errors[slot] = f"cannot start a process: {error.strerror or error}"
+                self._on_start_failed(self._start_errors[slot], hint=_RESOURCES_HINT)
             else:
                 if child.start_error is None:
-                    self._failed_starts = 0
+                    self._failed_starts = self._own_start_errors = 0
+                    if self._start_errors.pop(slot, None) is not None:
+                        self._listener.on_degraded_changed()
                     return child
+                self._start_errors[slot] = child.start_error
+                self._own_start_errors += child.is_start_error_own
                 self._on_start_failed(child.start_error, is_over_memory=child.is_over_memory)
-            await asyncio.sleep(START_BACKOFF_S * 2 ** (self._failed_starts - 1))
+            self._listener.on_degraded_changed()
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, MAX_START_BACKOFF_S)
 
     async def _spawn(self) -> Child:
         """Start a child and wait until it is ready or has exited."""
@@ -129,7 +151,8 @@ class ChildPool:
                 code=ErrorCode.CONFIG_INVALID_WORKER,
                 hint="raise worker.max_memory_per_child_mb, or import less",
             )
-        if self._failed_starts >= MAX_FAILED_STARTS:
+        is_child_left = any(child.has_started for child in self._children)
+        if max(self._own_start_errors, 0 if is_child_left else self._failed_starts) >= MAX_FAILED_STARTS:
             raise HorsiesError(f"{MAX_FAILED_STARTS} children in a row failed to start: {error}", hint=hint)
 
     def _on_service_ended(self, service: asyncio.Task[None]) -> None:
