@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from horsies import Horsies, TaskFunction
 from horsies.engine import events
+from horsies.errors import HorsiesError
 from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import CrashableServer, Proxy, RemoteLedger
 from tests.support.ledger import Ledger
@@ -233,8 +235,36 @@ async def test_worker_without_database_stops_in_time(ledger: Ledger, database_ur
             await ledger.until_started(task_id)
             proxy.cut()
             await worker.wait_for_event(events.WorkerFenced)
-            await worker.stop(within_s=1 + 1 + 5 + 1)
+            with pytest.raises(HorsiesError, match=f"outcomes of 1 tasks not stored.*{task_id}"):
+                await worker.stop(within_s=1 + 1 + 5 + 1)
             assert worker.events_of(events.WorkerStopped)[0].unstored == 1
+
+
+async def test_stop_during_an_outage_stores_all_results(
+    ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str
+) -> None:
+    config = {"database_url": queue_url}
+    async with worker_in_process(database_url, config=config, async_concurrency=12, grace_s=60) as worker:
+        sent = [await worker.send("nap", 7.0) for _ in range(12)]
+        await ledger.until_started(*sent)
+        await server.crash()
+        await worker.until(
+            lambda: any(event.service == "dispatcher" for event in worker.events_of(events.DatabaseLost))
+        )
+        worker.worker.stop()
+        stopped_at = await ledger.now()
+
+        async def is_past_the_limit_of_other_statements() -> bool:
+            return (await ledger.now() - stopped_at).total_seconds() > 4.5
+
+        await ledger.until(is_past_the_limit_of_other_statements)
+        await server.start()
+        async with asyncio.timeout(30):
+            await worker.run
+        assert worker.events_of(events.WorkerStopped)[0].unstored == 0
+        async with RemoteLedger.open_beside(queue_url, ledger) as tables:
+            assert {row["status"] for row in (await tables.rows(*sent)).values()} == {"COMPLETED"}
+            assert await tables.violations(sent) == []
 
 
 async def test_half_open_connections_do_not_make_tasks_stale(ledger: Ledger, database_url: str, tmp_path: Path) -> None:

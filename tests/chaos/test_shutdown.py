@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from horsies import Horsies
 from horsies.engine import events
+from horsies.errors import HorsiesError
 from tests.support.cli import APP, Project
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
@@ -177,9 +179,51 @@ async def test_stop_is_bounded_if_the_database_hangs(database_url: str, ledger: 
                 await ledger.until_started(await worker.send("work", LONG_TASK_S))
             proxy.freeze()
             await worker.until(lambda: worker.silent_s > 1)  # statements that are running now get no answer
-            await worker.stop(within_s=0.5 + 0.5 + 5)
+            with pytest.raises(HorsiesError, match="outcomes of 1 tasks not stored") if unstored else nullcontext():
+                await worker.stop(within_s=0.5 + 0.5 + 5)
             proxy.restore()
             assert worker.events_of(events.WorkerStopped)[0].unstored == unstored
+
+
+async def test_stop_stores_results_after_a_table_lock(database_url: str, ledger: Ledger) -> None:
+    config = {"recovery": {"running_stale_threshold_ms": 20_000}}
+    async with worker_in_process(database_url, config=config, processes=1, async_concurrency=12) as worker:
+        sent = [await worker.send("nap", 1.0) for _ in range(12)]
+        await ledger.until_started(*sent)
+        async with table_locked(database_url):
+            worker.worker.stop()
+            await asyncio.wait([worker.run], timeout=4.5)
+        async with asyncio.timeout(20):
+            await worker.run
+        assert {summary(row) for row in (await ledger.rows(*sent)).values()} == {("COMPLETED", None, 0, 0)}
+        assert await ledger.violations(sent) == []
+
+
+@asynccontextmanager
+async def table_locked(url: str) -> AsyncGenerator[None]:
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE horsies_tasks")
+            yield
+    finally:
+        await connection.close()
+
+
+async def test_results_left_behind_are_logged_and_end_with_1(
+    database_url: str, ledger: Ledger, app: Horsies, tmp_path: Path
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        options = ("--processes", "1", "--grace-s", "1")
+        async with worker_process(database_url, *options, config={"database_url": proxy.url}) as worker:
+            task = await send(app, "wait_for", str(tmp_path / "go"))
+            await ledger.until_started(task)
+            proxy.cut()
+            worker.signal(signal.SIGTERM)
+            (tmp_path / "go").touch()
+            assert await worker.until_gone(within_s=1 + 5 + 5 + 1) == 1
+            assert "outcomes of 1 tasks not stored" in worker.log_text
+            assert task in worker.log_text
 
 
 SLOW_CHILD = """

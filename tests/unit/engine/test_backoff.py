@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,18 @@ def backoff(sleeps: Sleeps, config: WorkerResilienceConfig = DEFAULT) -> Backoff
 )
 def test_delays_double_up_to_the_cap(attempt: int, jitter: float, expected_ms: float) -> None:
     assert backoff_delay_ms(DEFAULT, attempt, jitter=jitter) == expected_ms
+
+
+async def test_hurry_ends_the_delay_and_shortens_later_ones() -> None:
+    hurry, later = asyncio.Event(), Sleeps()
+    hurried = Backoff(WorkerResilienceConfig(db_retry_initial_ms=60_000, db_retry_max_ms=60_000), hurry=hurry)
+    waiting = asyncio.create_task(hurried.wait(UNAVAILABLE))
+    await asyncio.sleep(0)
+    hurry.set()
+    async with asyncio.timeout(5):
+        await waiting
+    await Backoff(DEFAULT, hurry=hurry, jitter=lambda: 1.0, sleep=later.sleep).wait(UNAVAILABLE)
+    assert later.delays == [0.5]
 
 
 @given(

@@ -126,8 +126,9 @@ class Completer:
         """Outcomes of the current batch whose claim this worker has lost."""
 
     @property
-    def unstored_count(self) -> int:
-        return len(self._batcher.unstored)
+    def unstored_ids(self) -> list[str]:
+        """Ids of the tasks whose outcomes are not known to be stored."""
+        return [str(unstored.row.id) for unstored in self._batcher.unstored]
 
     def complete(self, chunk: Chunk, position: int, outcome: EncodedOutcome) -> None:
         """Store the outcome that a child reported; a retry policy may turn a failure into a retry."""

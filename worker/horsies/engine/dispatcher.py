@@ -45,6 +45,10 @@ RECHECK_DELAY_S = 0.1
 """Delay of the second claim after a notification that woke several workers at once."""
 
 
+RELEASE_INTERVAL_S = 0.5
+"""How often a draining worker tries to release tasks while the database does not answer."""
+
+
 class Dispatcher:
     """Claims tasks and assigns them to children whenever it is woken."""
 
@@ -92,7 +96,8 @@ class Dispatcher:
             with suppress(HorsiesError):
                 await self._parts.releases.release_unbegun()
             if self._parts.in_flight.is_running:
-                await self._woken.wait()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), RELEASE_INTERVAL_S)
 
     def recall_chunks(self) -> None:
         for child in self._parts.pool.children:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from horsies.errors import HorsiesError, is_transient
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
 
 NO_ANSWER: Final = "the database did not answer in time"
+
+AFTER_TASKS_S: Final = 5.0
+"""Least time for storing outcomes after the last task ended."""
+OTHER_STATEMENTS_S: Final = 3.5
+LAST_STATEMENTS_S: Final = 0.5
+"""What outcomes leave of a stop for the statements after them."""
+EXIT_S: Final = 0.2
+"""What statements leave of a stop for ending the process."""
+HURRIED_DELAY_S: Final = 0.5
 
 logger = logging.getLogger("horsies.service")
 
@@ -94,29 +104,61 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 # Bounded shutdown
 
 
-class ShutdownBudget:
-    """Total time that a shutdown may spend waiting for a database that does not answer; shared by all services."""
+class ShutdownDeadline:
+    """How long the steps of a shutdown may take.
 
-    def __init__(self, remaining_s: float) -> None:
-        self.remaining_s = remaining_s
+    All of it ends at most `grace_s` + `kill_wait_s` + 5 s after the stop. Storing outcomes may take all of this time
+    but the last half second, and at least 5 s after the last task ended. The other statements share a few seconds.
+    """
+
+    def __init__(self, *, grace_s: float | None, kill_wait_s: float) -> None:
+        self._grace_s = grace_s
+        self._kill_wait_s = kill_wait_s
+        self._grace_ends_at = self._tasks_ended_at = math.inf
+        self.others_s = OTHER_STATEMENTS_S
+
+    def begin(self) -> None:
+        """A stop was requested now; the grace period begins. Later calls have no effect."""
+        if self._grace_s is not None:
+            self._grace_ends_at = min(self._grace_ends_at, time.monotonic() + self._grace_s)
+
+    def end_grace(self) -> None:
+        """A second signal ended the grace period."""
+        self._grace_ends_at = min(self._grace_ends_at, time.monotonic())
+
+    def on_tasks_ended(self) -> None:
+        """No task is running any more."""
+        self._tasks_ended_at = min(self._tasks_ended_at, time.monotonic())
+        if self._grace_s is None:
+            self.end_grace()
+
+    @property
+    def _ends_at(self) -> float:
+        return self._grace_ends_at + self._kill_wait_s + AFTER_TASKS_S
+
+    def for_outcomes(self) -> asyncio.Timeout:
+        """Limits a block that stores what the tasks left; used after they ended."""
+        self.on_tasks_ended()
+        until = max(self._ends_at - LAST_STATEMENTS_S, self._tasks_ended_at + AFTER_TASKS_S)
+        return asyncio.timeout(max(0.0, until - time.monotonic()))
 
     @asynccontextmanager
-    async def spend(self) -> AsyncGenerator[None]:
-        """Charge the time of the block to the budget; raises TimeoutError when it is used up."""
+    async def for_others(self) -> AsyncGenerator[None]:
+        """Limits a block with other statements; its time is charged to what all of them share."""
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self.remaining_s):
+            async with asyncio.timeout(max(0.0, min(self.others_s, self._ends_at - EXIT_S - began))):
                 yield
         finally:
-            self.remaining_s = max(0.0, self.remaining_s - (time.monotonic() - began))
+            self.others_s -= time.monotonic() - began
 
 
 class BoundedService:
-    """Cancels a service that does not finish within the shutdown budget after `stop` is set."""
+    """Cancels a service that does not finish within a time limit after `stop` is set."""
 
-    def __init__(self, service: Service, budget: ShutdownBudget) -> None:
+    def __init__(self, service: Service, limit: Callable[[], AbstractAsyncContextManager[object]]) -> None:
         self._service = service
-        self._budget = budget
+        self._limit = limit
         self.name = service.name
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -128,7 +170,7 @@ class BoundedService:
                 running.result()
                 return
             with suppress(TimeoutError):
-                async with self._budget.spend():
+                async with self._limit():
                     await asyncio.wait([running])
             if running.done():
                 running.result()
@@ -153,7 +195,8 @@ def backoff_delay_ms(config: WorkerResilienceConfig, attempt: int, *, jitter: fl
 class Backoff:
     """Delays of one loop: call `wait` after each failure and `reset` after each success.
 
-    `on_change` gets the error of the first failure in a row, and None after the next success.
+    `on_change` gets the error of the first failure in a row, and None after the next success. Setting `hurry` ends the
+    current delay and keeps later ones short.
     """
 
     def __init__(
@@ -161,11 +204,13 @@ class Backoff:
         config: WorkerResilienceConfig,
         *,
         on_change: Callable[[Exception | None], None] = lambda _: None,
+        hurry: asyncio.Event | None = None,
         jitter: Callable[[], float] = random.random,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._config = config
         self._on_change = on_change
+        self._hurry = hurry or asyncio.Event()
         self._jitter = jitter
         self._sleep = sleep
         self._failures = 0
@@ -184,4 +229,8 @@ class Backoff:
             self._on_change(error)
         if self._failures == self._config.db_retry_max_attempts:
             raise error
-        await self._sleep(backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000)
+        delay_s = backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000
+        if self._hurry.is_set():
+            await self._sleep(min(delay_s, HURRIED_DELAY_S))
+        else:
+            await run_until(self._hurry, self._sleep(delay_s))

@@ -24,7 +24,7 @@ from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
 from horsies.engine.reaper import build_reaper
 from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, SnapshotWriter
-from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownBudget, run_services, run_until
+from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownDeadline, run_services, run_until
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.capacity import DurationEstimates
@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 LISTEN_TIMEOUT_S = 5.0
 SURPLUS_CONNECTION_IDLE_S = 3.0
-SHUTDOWN_BUDGET_S = 3.5
-"""Total time for the statements of a shutdown if the database does not answer."""
-REAPER_STOP_BUDGET_S = 1.0
+CLAIM_STOP_S = 0.25
+"""How long a claim may still run after a stop was requested."""
+REAPER_STOP_S = 1.0
 
 logger = logging.getLogger("horsies.worker")
 
@@ -98,7 +98,7 @@ class Parts:
     expect_due_in: Callable[[float], None] = field(init=False)
     """Announce a task that becomes due after so many seconds."""
 
-    def backoff(self, service: str) -> Backoff:
+    def backoff(self, service: str, *, hurry: asyncio.Event | None = None) -> Backoff:
         """A backoff that emits an event when the service loses the database and when it is back."""
 
         def on_change(error: Exception | None) -> None:
@@ -109,7 +109,7 @@ class Parts:
                 lost = events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error))
                 self.reporter.emit(lost)
 
-        return Backoff(self.app_config.resilience, on_change=on_change)
+        return Backoff(self.app_config.resilience, on_change=on_change, hurry=hurry)
 
 
 class Worker:
@@ -135,7 +135,7 @@ class Worker:
         self._probe_after_s = probe_after_s
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
-        self._shutdown_budget = ShutdownBudget(SHUTDOWN_BUDGET_S)
+        self._deadline = ShutdownDeadline(grace_s=worker.grace_s, kill_wait_s=worker.kill_wait_s)
         self._listeners: list[Callable[[events.Event], None]] = []
         self._parts: Parts | None = None
         """Set once the services are running."""
@@ -254,7 +254,7 @@ class Worker:
             parts.in_flight,
             reporter,
             fence=parts.fence,
-            backoff=parts.backoff(Completer.name),
+            backoff=parts.backoff(Completer.name, hurry=self._stop),
             # Lambdas, because `parts.wake` and `parts.expect_due_in` are set later.
             on_stored=lambda: parts.wake(),  # noqa: PLW0108
             on_retry=lambda delay_s: parts.expect_due_in(delay_s),  # noqa: PLW0108
@@ -372,16 +372,18 @@ class Worker:
         services = [
             StartupReporter(parts, listening=notifications.listening, on_started=lambda: self._emit_started(parts)),
             due_poller,
-            DispatchThenDrain(dispatcher, parts, self._stop_now, self._shutdown_budget),
+            DispatchThenDrain(dispatcher, parts, self._stop_now, self._deadline),
             SnapshotWriter(parts, started_at),
             # After the drain: a worker that drains for a long time can still recover tasks of others.
-            BoundedService(build_reaper(parts), ShutdownBudget(REAPER_STOP_BUDGET_S)),
-            BoundedService(parts.completer, self._shutdown_budget),
-            BoundedService(WorkflowAdvancer(parts, self._definitions), self._shutdown_budget),
-            BoundedService(parts.interruption_notifier, self._shutdown_budget),
-            BoundedService(parts.reporter, self._shutdown_budget),
+            BoundedService(build_reaper(parts), lambda: asyncio.timeout(REAPER_STOP_S)),
+            BoundedService(parts.completer, self._deadline.for_outcomes),
+            BoundedService(WorkflowAdvancer(parts, self._definitions), self._deadline.for_others),
+            BoundedService(parts.interruption_notifier, self._deadline.for_others),
+            BoundedService(parts.reporter, self._deadline.for_others),
             PeriodicSummary(parts.reporter, self.identity),
-            BoundedService(ChangePublisher(parts.reporter, EventStore(parts.claims.database)), self._shutdown_budget),
+            BoundedService(
+                ChangePublisher(parts.reporter, EventStore(parts.claims.database)), self._deadline.for_others
+            ),
             notifications,
             Heartbeat(parts, on_declared_lost=lambda: self._reregister(parts)),
         ]
@@ -392,6 +394,12 @@ class Worker:
             await run_services(services, self._stop)
         finally:
             await self._mark_stopped(parts)
+        if unstored := parts.completer.unstored_ids:
+            names = ", ".join(unstored[:20]) + (" …" if len(unstored) > 20 else "")
+            raise HorsiesError(
+                f"outcomes of {len(unstored)} tasks not stored: {names}",
+                hint="the database did not accept them in time; recovery handles their tasks",
+            )
 
     async def _reregister(self, parts: Parts) -> None:
         """Another worker declared this one lost: release its claims and continue under a new id."""
@@ -404,18 +412,18 @@ class Worker:
         parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))
 
     async def _mark_stopped(self, parts: Parts) -> None:
-        unstored = parts.completer.unstored_count
-        if unstored:
-            logger.error("%d outcomes not stored; recovery will handle their tasks", unstored)
+        unstored = parts.completer.unstored_ids
+        for first in range(0, len(unstored), 20):
+            logger.error("outcomes not stored; recovery will handle their tasks: %s", ", ".join(unstored[first:][:20]))
         try:
-            async with self._shutdown_budget.spend():
+            async with self._deadline.for_others():
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
                     await parts.worker_store.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
             logger.warning("cannot mark the worker as stopped: %s", format_one_line(error) or NO_ANSWER)
         totals, worker_id = parts.reporter.totals.total, str(self.identity.worker_id)
         parts.reporter.emit(
-            events.WorkerStopped(worker_id=worker_id, ran=totals.count, failed=totals.failed, unstored=unstored)
+            events.WorkerStopped(worker_id=worker_id, ran=totals.count, failed=totals.failed, unstored=len(unstored))
         )
 
     def _emit_started(self, parts: Parts) -> None:
@@ -475,34 +483,67 @@ class DispatchThenDrain:
 
     name = "dispatcher"
 
-    def __init__(self, dispatcher: Dispatcher, parts: Parts, stop_now: asyncio.Event, budget: ShutdownBudget) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, parts: Parts, stop_now: asyncio.Event, deadline: ShutdownDeadline
+    ) -> None:
         self._dispatcher = dispatcher
         self._parts = parts
         self._stop_now = stop_now
         """Set by a second signal: ends the grace period."""
-        self._budget = budget
+        self._deadline = deadline
 
     async def run(self, stop: asyncio.Event) -> None:
-        await BoundedService(self._dispatcher, self._budget).run(stop)
-        self._parts.capacity.is_closed = True
-        await self._within_budget(self._begin_drain())
-        self._dispatcher.recall_chunks()
-        await self._wait_for_running()
-        if self._running():
-            await self._kill_running()
-        await self._within_budget(self._release_remaining())
+        await BoundedService(self._dispatcher, self._begin).run(stop)
+        self._begin()  # again, in case the dispatcher had ended by then
+        self._emit_draining()
+        # Beside the running tasks: their time must not depend on the database.
+        releasing = asyncio.create_task(self._retry(self._release_claimed, stop))
+        await asyncio.wait([releasing], timeout=CLAIM_STOP_S)
+        try:
+            self._dispatcher.recall_chunks()
+            await self._wait_for_running()
+            if self._running():
+                await self._kill_running()
+            self._deadline.on_tasks_ended()
+            # Tasks that a child has not begun are RUNNING in the database: unless released, they count as crashed.
+            async with self._deadline.for_outcomes() if self._running() else self._deadline.for_others():
+                await releasing
+                await self._retry(self._release_remaining, stop)
+        except (HorsiesError, TimeoutError) as error:
+            logger.warning("cannot release tasks: %s", format_one_line(error) or NO_ANSWER)
+        finally:
+            releasing.cancel()
+            await asyncio.gather(releasing, return_exceptions=True)
 
-    async def _begin_drain(self) -> None:
-        parts = self._parts
+    def _begin(self) -> asyncio.Timeout:
+        """Start nothing more, and give the claim loop a moment to end."""
+        self._parts.capacity.is_closed = True
+        self._deadline.begin()
+        return asyncio.timeout(CLAIM_STOP_S)
+
+    def _emit_draining(self) -> None:
+        parts, running = self._parts, len(self._running())
         parts.reporter.emit(
             events.WorkerDraining(
-                worker_id=str(parts.identity.worker_id),
-                running=len(self._running()),
-                grace_s=parts.worker_config.grace_s,
+                worker_id=str(parts.identity.worker_id), running=running, grace_s=parts.worker_config.grace_s
             )
         )
-        await parts.worker_store.set_state(parts.identity.worker_id, WorkerState.DRAINING)
-        await parts.releases.release_claimed()
+
+    async def _retry(self, step: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+        """Repeat a step until the database answers."""
+        backoff = self._parts.backoff("drain", hurry=stop)
+        while True:
+            try:
+                await step()
+            except HorsiesError as error:
+                await backoff.wait(error)
+            else:
+                return backoff.reset()
+
+    async def _release_claimed(self) -> None:
+        await self._parts.worker_store.set_state(self._parts.identity.worker_id, WorkerState.DRAINING)
+        await self._parts.releases.release_claimed()
+        await self._parts.releases.reconcile()  # a claim cancelled by the stop may have been executed
 
     async def _wait_for_running(self) -> None:
         """Wait for running tasks until the grace period ends or a second signal arrives."""
@@ -511,6 +552,8 @@ class DispatchThenDrain:
         stop_now = asyncio.create_task(self._stop_now.wait())
         waits: list[asyncio.Task[Any]] = [idle, stop_now]
         await asyncio.wait(waits, timeout=self._parts.worker_config.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop_now.is_set():
+            self._deadline.end_grace()
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
@@ -526,7 +569,7 @@ class DispatchThenDrain:
 
     async def _release_remaining(self) -> None:
         await self._parts.releases.release_unbegun()
-        await self._parts.releases.reconcile()  # a claim cancelled by the stop may have been executed
+        await self._parts.releases.reconcile()
 
     def _log_running(self, suffix: str = "") -> None:
         if running := self._running():
@@ -535,10 +578,3 @@ class DispatchThenDrain:
 
     def _running(self) -> list[InFlightTask]:
         return [task for task in self._parts.in_flight.started() if not task.is_storing]
-
-    async def _within_budget(self, work: Awaitable[None]) -> None:
-        try:
-            async with self._budget.spend():
-                await work
-        except (HorsiesError, TimeoutError) as error:
-            logger.warning("shutdown step failed: %s", format_one_line(error) or NO_ANSWER)
