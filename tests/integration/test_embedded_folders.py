@@ -131,7 +131,7 @@ def test_missing_binaries_leave_no_folder(
 def test_root_runs_the_server_under_another_account(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False)
     with server.use():
-        assert server_process(server).username() in {"postgres", "nobody"}
+        assert server_process(server).username() in {"horsies", "postgres", "nobody"}
     assert (_mode(folder), folder.stat().st_uid) == (0o711, 0)
 
 

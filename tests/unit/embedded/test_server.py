@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -46,13 +47,13 @@ def _server_replying(reply: bytes, path: Path) -> Generator[None]:
 
 
 def test_missing_socket_is_no_response(path: Path) -> None:
-    assert probe_server(path) is ServerState.NO_RESPONSE
+    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NO_RESPONSE
 
 
 def test_socket_without_listener_is_no_response(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    assert probe_server(path) is ServerState.NO_RESPONSE
+    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NO_RESPONSE
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_socket_without_listener_is_no_response(path: Path) -> None:
 )
 def test_server_replies_are_classified(path: Path, reply: bytes, state: ServerState) -> None:
     with _server_replying(reply, path):
-        assert probe_server(path) is state
+        assert probe_server(path, server_uid=os.geteuid()) is state
 
 
 def test_other_programs_in_the_data_folder_are_ignored(tmp_path: Path) -> None:

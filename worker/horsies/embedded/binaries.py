@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import pwd
 import re
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, ErrorCode
+from horsies.trusted_files import read_small_file
 
 if TYPE_CHECKING:
     from horsies.embedded.layout import ClusterPaths
 
+logger = logging.getLogger("horsies.embedded")
 
 OWN_SERVER_HINT = "set broker.database_url to your own PostgreSQL server"
 OTHER_FOLDER_HINT = "choose another folder with embedded:///dir, or set broker.database_url"
@@ -189,11 +192,11 @@ class PostgresPrograms:
             ).returncode
 
     def _last_log_lines(self) -> list[str]:
-        server_logs = sorted(self.paths.log.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1:]
+        server_logs = sorted(self.paths.log.glob("*.log"), key=lambda path: path.lstat().st_mtime)[-1:]
         lines = [
             line.strip()
             for path in (*server_logs, self.paths.command_log)
-            for line in path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+            for line in read_small_file(path).splitlines()[-_LOG_LINES_SHOWN:]
         ]
         return [line for line in lines if line]
 
@@ -210,7 +213,8 @@ def _environment(data: Path) -> dict[str, str]:
 # PostgreSQL refuses to run as root, and initdb refuses a uid without a name. Root therefore runs the server under an
 # existing account; no account is ever created.
 
-_ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
+_SHARED_ACCOUNT = "nobody"
+_ACCOUNTS_FOR_ROOT = ("horsies", "postgres", _SHARED_ACCOUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,19 +229,29 @@ class ServerAccount:
     def is_current_user(self) -> bool:
         return self.uid == os.geteuid()
 
+    def warn_if_shared(self, data: Path) -> None:
+        """Warn if the account is also used by programs that have nothing to do with this server."""
+        if self.name == _SHARED_ACCOUNT:
+            logger.warning(
+                "the embedded server runs as nobody: any other program of that user can read and change %s; "
+                "create a user horsies (useradd --system horsies) before the first start, or set broker.database_url",
+                data,
+            )
+
 
 def server_account(data: Path) -> ServerAccount:
-    """Return the current user; for root, the owner of the data, else `postgres` or `nobody`."""
+    """Return the current user; for root, the owner of the data, else `horsies`, `postgres` or `nobody`."""
     if os.geteuid() != 0:
         return _account(os.geteuid())
-    if data.exists() and (owner := data.stat().st_uid) != 0:
+    # The folder around the data is ours, so nobody else can have put it there.
+    if os.path.lexists(data) and (owner := data.lstat().st_uid) != 0:
         return _account(owner)
     for name in _ACCOUNTS_FOR_ROOT:
         try:
             return _account(pwd.getpwnam(name).pw_uid)
         except KeyError:
             continue
-    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it instead")
+    raise unavailable("PostgreSQL does not run as root, and there is no user horsies, postgres or nobody to run it")
 
 
 def first_inaccessible(path: Path, account: ServerAccount) -> Path | None:

@@ -33,6 +33,7 @@ from urllib.parse import quote
 import platformdirs
 
 from horsies.embedded.binaries import OTHER_FOLDER_HINT, first_inaccessible, unavailable
+from horsies.trusted_files import UntrustedFile, check_symlinks, distrust_reason, open_folder, user_name
 
 if TYPE_CHECKING:
     from horsies.embedded.binaries import ServerAccount
@@ -124,7 +125,8 @@ _KNOWN_ENTRIES = {
 
 def make_folder(folder: Path, account: ServerAccount) -> None:
     """Create the cluster's folder and its missing parents so that the account can enter them."""
-    _make_with_parents(folder, mode=0o700 if account.is_current_user else 0o711)
+    with open_folder(folder, create_mode=0o700 if account.is_current_user else 0o711):
+        pass
     if account.is_current_user:
         return
     has_only_our_files = first_inaccessible(folder, account) == folder and (
@@ -145,9 +147,18 @@ def make_private_folder(folder: Path, account: ServerAccount) -> None:
         folder.mkdir(mode=0o700)
     if not account.is_current_user and folder.lstat().st_uid == os.geteuid():
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+    check_private_folder(folder, account)
+
+
+def check_private_folder(folder: Path, account: ServerAccount) -> None:
+    """Raise unless only the account can access the folder; a parent is the cluster's folder or a sticky one."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.uid or status.st_mode & 0o077:
-        raise unavailable(f"{folder} must be a folder owned by {account.name} with mode 0700", hint=OTHER_FOLDER_HINT)
+        raise unavailable(
+            f"{folder} must be a folder owned by {account.name} with mode 0700; "
+            f"it belongs to {user_name(status.st_uid)} and has mode {stat.S_IMODE(status.st_mode):04o}",
+            hint=OTHER_FOLDER_HINT,
+        )
 
 
 @contextmanager
@@ -159,19 +170,6 @@ def translate_os_errors(folder: Path) -> Generator[None]:
         raise unavailable(
             f"the embedded server cannot use the folder {folder}: {error}", hint=OTHER_FOLDER_HINT
         ) from error
-
-
-def _make_with_parents(folder: Path, *, mode: int) -> None:
-    if folder.is_dir():
-        return
-    _make_with_parents(folder.parent, mode=mode)
-    try:
-        folder.mkdir(mode=mode)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
-    else:
-        folder.chmod(mode)  # mkdir applied the umask
 
 
 # Default folders
@@ -193,6 +191,8 @@ def resolve_folder(folder: Path | None) -> Path:
     except RuntimeError:
         raise unavailable(f"uid {os.geteuid()} has no home folder for the embedded server") from None
     _validate_folder(named)
+    with translate_os_errors(named):
+        check_symlinks(Path(os.path.abspath(named)))  # noqa: PTH100 - resolve() would follow them
     # realpath, because Path.resolve raises for a symlink loop; the first use reports it with the name of the folder.
     resolved = Path(os.path.realpath(named))
     _validate_folder(resolved)
@@ -269,11 +269,13 @@ def server_settings(socket_folder: Path, *, durable: bool, extra: Mapping[str, s
 def write_conf(path: Path, settings: Mapping[str, str]) -> None:
     """Replace the file atomically, readable for the server's account."""
     escaped = {name: value.replace("\\", "\\\\").replace("'", "''") for name, value in settings.items()}
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    draft.write_text(_HEADING + "".join(f"{name} = '{value}'\n" for name, value in escaped.items()))
-    draft.chmod(0o644)
-    draft.replace(path)
+    draft = f"{path.name}.new"
+    with open_folder(path.parent) as folder:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        with os.fdopen(_create_file(draft, folder, mode=0o644), "w") as file:
+            file.write(_HEADING + "".join(f"{name} = '{value}'\n" for name, value in escaped.items()))
+        os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def include_conf(data: Path, conf: Path) -> None:
@@ -283,13 +285,21 @@ def include_conf(data: Path, conf: Path) -> None:
         file.write(f"\ninclude '../{conf.name}'\n")
 
 
+def _create_file(name: str, folder: int, *, mode: int) -> int:
+    """Create a file in an open folder; raises FileExistsError for any existing entry, a symlink included."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, mode, dir_fd=folder)
+    os.fchmod(descriptor, mode)  # open applied the umask
+    return descriptor
+
+
 # File locks, which the kernel releases when their process dies, so the number of users is never wrong
 
 
 @contextmanager
 def exclusive_lock(path: Path) -> Generator[int]:
     """Wait for the lock and hold it; a program that inherits the descriptor holds it too, even after we exit."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = _open_lock_file(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
@@ -303,7 +313,7 @@ class SharedLock:
     """A shared lock, held until it is closed here and in every process forked meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        self._lock: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock: int | None = _open_lock_file(path)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         except BaseException:
@@ -330,10 +340,22 @@ def is_either_locked(start_lock: Path, users_lock: Path) -> bool:
         return not is_free or is_locked(users_lock)
 
 
+def _open_lock_file(path: Path, *, create: bool = True) -> int:
+    with open_folder(path.parent) as folder:
+        if create:
+            with suppress(FileExistsError):
+                return _create_file(path.name, folder, mode=0o600)
+        lock = os.open(path.name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    if reason := distrust_reason(os.fstat(lock)):
+        os.close(lock)
+        raise UntrustedFile(path, reason)
+    return lock
+
+
 @contextmanager
 def _try_lock_file(path: Path) -> Generator[bool]:
     try:
-        lock = os.open(path, os.O_RDONLY)
+        lock = _open_lock_file(path, create=False)
     except FileNotFoundError:
         yield True
         return

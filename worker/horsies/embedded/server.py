@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from horsies.embedded.binaries import (
     BINDIR_VARIABLE,
+    OTHER_FOLDER_HINT,
     Binaries,
     PostgresPrograms,
     find_binaries,
@@ -32,6 +33,7 @@ from horsies.embedded.layout import (
     ROLE,
     ClusterPaths,
     SharedLock,
+    check_private_folder,
     exclusive_lock,
     include_conf,
     is_either_locked,
@@ -44,6 +46,7 @@ from horsies.embedded.layout import (
     write_conf,
 )
 from horsies.errors import Busy, ConfigurationError
+from horsies.trusted_files import open_folder, read_small_file, user_name
 
 if TYPE_CHECKING:
     from horsies.embedded.binaries import ServerAccount
@@ -139,6 +142,7 @@ class EmbeddedServer:
 
     def status(self) -> EmbeddedStatus:
         """Return the state of the cluster; changes nothing."""
+        self._exists()
         with translate_os_errors(self.folder):
             running = self._cluster.server_state is not ServerState.NO_RESPONSE
             try:
@@ -163,8 +167,10 @@ class EmbeddedServer:
             yield lock
 
     def _exists(self) -> bool:
-        with translate_os_errors(self.folder):
-            return self.folder.is_dir()
+        """Whether the folder exists; raises HRS-220 if another user owns it or may write to it."""
+        with translate_os_errors(self.folder), suppress(FileNotFoundError), open_folder(self.folder):
+            return True
+        return False
 
     def _make_folder(self) -> None:
         with translate_os_errors(self.folder):
@@ -256,7 +262,12 @@ class Cluster:
 
     @property
     def server_state(self) -> ServerState:
-        return probe_server(self.paths.socket)
+        """How the server responds; raises HRS-220 if its socket or folder belongs to another user."""
+        if not os.path.lexists(self.paths.socket_folder):
+            return ServerState.NO_RESPONSE
+        account = server_account(self.paths.data)
+        check_private_folder(self.paths.socket_folder, account)
+        return probe_server(self.paths.socket, server_uid=account.uid)
 
     @property
     def pid(self) -> int | None:
@@ -284,7 +295,7 @@ class Cluster:
     def data_version(self) -> str | None:
         """The major version of PostgreSQL that created the data."""
         try:
-            return (self.paths.data / "PG_VERSION").read_text().strip()
+            return read_small_file(self.paths.data / "PG_VERSION").strip()
         except FileNotFoundError:
             return None
 
@@ -335,6 +346,7 @@ class Cluster:
     def _start(self, lock: int) -> None:
         paths = self.paths
         account = server_account(paths.data)
+        account.warn_if_shared(paths.data)
         binaries = ensure_accessible(self.binaries(), account, paths.copied_binaries)
         programs = PostgresPrograms(binaries=binaries, account=account, paths=paths)
         make_private_folder(paths.log, account)
@@ -426,14 +438,18 @@ class ServerState(Enum):
     NO_RESPONSE = "none"
 
 
-def probe_server(path: Path) -> ServerState:
-    """Connect to the socket like a client, and disconnect properly so that the server logs nothing."""
+def probe_server(path: Path, *, server_uid: int) -> ServerState:
+    """Connect to the socket like a client, and disconnect properly so that the server logs nothing.
+
+    Sends nothing to a process of another user than `server_uid`.
+    """
     parameters = f"user\0{ROLE}\0database\0postgres\0application_name\0horsies probe\0\0".encode()
     startup_message = struct.pack("!ii", len(parameters) + 8, _PROTOCOL_3) + parameters
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_PROBE_TIMEOUT_S)
             connection.connect(str(path))
+            _check_peer(connection, path, server_uid)
             connection.sendall(startup_message)
             reply = _read_reply(connection)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
@@ -446,6 +462,17 @@ def probe_server(path: Path) -> ServerState:
     if not reply or _CANNOT_CONNECT_NOW in reply.split(b"\0"):
         return ServerState.NOT_READY
     return ServerState.READY
+
+
+def _check_peer(connection: socket.socket, path: Path, server_uid: int) -> None:
+    if sys.platform != "linux":  # elsewhere, the owner and mode of the folder have to do
+        return
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    if uid != server_uid:
+        raise unavailable(
+            f"the server at {path} runs as {user_name(uid)}, not as {user_name(server_uid)}", hint=OTHER_FOLDER_HINT
+        )
 
 
 def _read_reply(connection: socket.socket) -> bytes:
@@ -473,7 +500,7 @@ def server_processes(data: Path) -> list[int]:
 def read_pid_file(pid_file: Path) -> int | None:
     """Return the pid in a server's pid file; it may belong to another process by now."""
     try:
-        return int(pid_file.read_text().split("\n", 1)[0])
+        return int(read_small_file(pid_file).split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
 
