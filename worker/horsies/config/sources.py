@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
@@ -16,6 +18,7 @@ from horsies.config.keys import SECTIONS, look_up
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.settings import AppConfig, CustomQueueConfig, Fault, QueueMode, Settings
 from horsies.model.settings.base import SettingPath
+from horsies.trusted_files import distrust_reason
 
 if TYPE_CHECKING:
     from horsies.config.keys import KeyPath
@@ -202,12 +205,29 @@ def working_folder() -> Path:
 
 
 def find_config_file(folder: Path) -> Path | None:
-    """Return the nearest horsies.toml in `folder` or its parents; skips folders that may not be read."""
+    """Return the nearest horsies.toml in `folder` or its parents, up to the home folder or a mount point.
+
+    Skips folders that may not be read. Raises HRS-206 for a file or folder that another user owns or may write,
+    because the file names code to run.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises for a user without one
     for directory in (folder, *folder.parents):
         with suppress(OSError):
             if (directory / FILE_NAME).is_file():
-                return directory / FILE_NAME
+                return _check_discovered(directory / FILE_NAME)
+        # A relative folder is a deleted one, which has no parents.
+        if not directory.is_absolute() or directory in (home, home.resolve()) or os.path.ismount(directory):
+            break
     return None
+
+
+def _check_discovered(path: Path) -> Path:
+    # The folder too: whoever can write there can replace the file, and the app is imported from there.
+    for file in (path.parent, path):
+        if reason := distrust_reason(file.stat()):
+            message = f"{path}: not used, because {'it' if file is path else file} is {reason}"
+            raise config_file_error(message, hint=f"to use it anyway: --config {shlex.quote(str(path))}")
+    return path
 
 
 def read_config_file(path: Path) -> ConfigFile:
