@@ -1,5 +1,22 @@
 -- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.
 
+CREATE TYPE public.horsies_task_shape AS (
+	args text,
+	kwargs text,
+	task_options text,
+	flags text,
+	task_name integer,
+	queue_name integer
+);
+
+CREATE DOMAIN public.horsies_sound_task_shape AS public.horsies_task_shape
+	CONSTRAINT horsies_tasks_args CHECK (((VALUE).args = 'array'::text))
+	CONSTRAINT horsies_tasks_flags CHECK (((VALUE).flags = 'object'::text))
+	CONSTRAINT horsies_tasks_kwargs CHECK (((VALUE).kwargs = 'object'::text))
+	CONSTRAINT horsies_tasks_queue_name CHECK ((((VALUE).queue_name >= 1) AND ((VALUE).queue_name <= 255)))
+	CONSTRAINT horsies_tasks_task_name CHECK ((((VALUE).task_name >= 1) AND ((VALUE).task_name <= 255)))
+	CONSTRAINT horsies_tasks_task_options CHECK (((VALUE).task_options = 'object'::text));
+
 CREATE TYPE public.horsies_task_state AS (
 	status text,
 	terminal_at timestamp with time zone,
@@ -19,11 +36,11 @@ CREATE FUNCTION public.horsies_announce_new_tasks() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    -- Delayed work stays silent: a worker finds it at its due time or at its next poll.
-    PERFORM pg_notify('horsies_task_new', due.queue_name)
-       FROM (SELECT DISTINCT added.queue_name
+    -- A worker finds delayed tasks at their due time or at its next poll.
+    PERFORM pg_catalog.pg_notify('horsies_task_new', due.queue_name)
+       FROM (SELECT DISTINCT pg_catalog.left(added.queue_name, 255) AS queue_name
                FROM added
-              WHERE added.status = 'PENDING' AND added.enqueued_at <= clock_timestamp()) AS due;
+              WHERE added.status = 'PENDING' AND added.enqueued_at <= pg_catalog.clock_timestamp()) AS due;
     RETURN NULL;
 END
 $$;
@@ -32,25 +49,28 @@ CREATE FUNCTION public.horsies_lock_in_flight(cluster_is_capped boolean, capped_
     LANGUAGE plpgsql ROWS 10
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
+    SET lock_timeout TO '3s'
     AS $$
 BEGIN
     IF cluster_is_capped THEN
-        PERFORM pg_advisory_xact_lock(horsies_lock_key('claim'));
+        PERFORM pg_catalog.pg_advisory_xact_lock(horsies_lock_key('claim'));
     END IF;
-    PERFORM pg_advisory_xact_lock(capped.key)
-       FROM (SELECT horsies_lock_key('claim/' || queue) AS key FROM unnest(capped_queues) AS queue ORDER BY key) AS capped;
+    PERFORM pg_catalog.pg_advisory_xact_lock(capped.key)
+       FROM (SELECT horsies_lock_key('claim/' || queue) AS key
+               FROM pg_catalog.unnest(capped_queues) AS queue
+              ORDER BY key) AS capped;
     RETURN QUERY
-    SELECT t.queue_name, count(*)
+    SELECT t.queue_name, pg_catalog.count(*)
       FROM horsies_tasks AS t
      WHERE t.status IN ('CLAIMED', 'RUNNING')
-       AND (t.status = 'RUNNING' OR t.claim_expires_at IS NULL OR t.claim_expires_at > now())
+       AND (t.status = 'RUNNING' OR t.claim_expires_at IS NULL OR t.claim_expires_at > pg_catalog.now())
      GROUP BY t.queue_name;
 END
 $$;
 
 CREATE FUNCTION public.horsies_lock_key(purpose text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ SELECT hashtextextended(current_schema() || '/' || purpose, 0) $$;
+    AS $$ SELECT pg_catalog.hashtextextended(pg_catalog.current_schema()::text || '/' || purpose, 0::bigint) $$;
 
 CREATE TABLE public.horsies_tasks (
     id uuid NOT NULL,
@@ -161,26 +181,28 @@ CREATE TABLE public.horsies_workflow_tasks (
 CREATE FUNCTION public.horsies_node_context(node public.horsies_workflow_tasks) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-    SELECT jsonb_build_object('workflow_meta', jsonb_build_object(
+    SELECT pg_catalog.jsonb_build_object('workflow_meta', pg_catalog.jsonb_build_object(
                'workflow_id', node.workflow_id, 'task_index', node.task_index, 'task_name', node.task_name))
-        || CASE WHEN node.args_from = '{}' THEN '{}' ELSE jsonb_build_object('args_from', (
-               SELECT coalesce(jsonb_object_agg(wanted.key, horsies_node_result(d)), '{}')
-                 FROM jsonb_each(node.args_from) AS wanted
+        || CASE WHEN node.args_from = '{}' THEN '{}' ELSE pg_catalog.jsonb_build_object('args_from', (
+               SELECT coalesce(pg_catalog.jsonb_object_agg(wanted.key, horsies_node_result(d)), '{}')
+                 FROM pg_catalog.jsonb_each(node.args_from) AS wanted
                  JOIN horsies_workflow_tasks AS d
                    ON d.workflow_id = node.workflow_id AND d.task_index = wanted.value::integer
                 WHERE d.status IN ('COMPLETED', 'FAILED', 'SKIPPED'))) END
-        || CASE WHEN node.workflow_ctx_from IS NULL THEN '{}' ELSE jsonb_build_object('workflow_ctx', (
-               SELECT coalesce(jsonb_object_agg(d.node_id,
-                          jsonb_build_object('result', horsies_node_result(d), 'task_name', d.task_name)
+        || CASE WHEN node.workflow_ctx_from IS NULL THEN '{}' ELSE pg_catalog.jsonb_build_object('workflow_ctx', (
+               SELECT coalesce(pg_catalog.jsonb_object_agg(d.node_id,
+                          pg_catalog.jsonb_build_object('result', horsies_node_result(d), 'task_name', d.task_name)
                           || CASE WHEN d.sub_workflow_summary IS NULL THEN '{}'
-                                  ELSE jsonb_build_object('summary', d.sub_workflow_summary) END), '{}')
+                                  ELSE pg_catalog.jsonb_build_object('summary', d.sub_workflow_summary) END), '{}')
                  FROM horsies_workflow_tasks AS d
                 WHERE d.workflow_id = node.workflow_id AND d.node_id = ANY(node.workflow_ctx_from))) END
 $$;
 
 CREATE FUNCTION public.horsies_node_result(node public.horsies_workflow_tasks) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN node.status = 'SKIPPED' THEN jsonb_build_object('err', node.error) ELSE node.result END $$;
+    AS $$
+    SELECT CASE WHEN node.status = 'SKIPPED' THEN pg_catalog.jsonb_build_object('err', node.error) ELSE node.result END
+$$;
 
 CREATE FUNCTION public.horsies_quiet(in_status text, after_id uuid, threshold interval, heard_since timestamp with time zone, owner_id uuid, with_held boolean, page_size integer) RETURNS TABLE(id uuid, last_beat_at timestamp with time zone)
     LANGUAGE plpgsql STABLE
@@ -256,14 +278,15 @@ CREATE TABLE public.horsies_workflows (
 CREATE FUNCTION public.horsies_run_summary(run public.horsies_workflows) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-    SELECT jsonb_build_object(
+    SELECT pg_catalog.jsonb_build_object(
                'status', run.status,
-               'output', CASE WHEN run.output_task_index IS NOT NULL THEN run.result -> 'ok' END,
-               'total_tasks', count(*),
-               'completed_tasks', count(*) FILTER (WHERE n.status = 'COMPLETED'),
-               'failed_tasks', count(*) FILTER (WHERE n.status = 'FAILED'),
-               'skipped_tasks', count(*) FILTER (WHERE n.status = 'SKIPPED'),
-               'error_summary', concat_ws(': ', run.error ->> 'error_code', run.error ->> 'message'))
+               'output', CASE WHEN run.output_task_index IS NOT NULL THEN run.result -> 'ok'::text END,
+               'total_tasks', pg_catalog.count(*),
+               'completed_tasks', pg_catalog.count(*) FILTER (WHERE n.status = 'COMPLETED'),
+               'failed_tasks', pg_catalog.count(*) FILTER (WHERE n.status = 'FAILED'),
+               'skipped_tasks', pg_catalog.count(*) FILTER (WHERE n.status = 'SKIPPED'),
+               'error_summary', pg_catalog.concat_ws(': ', run.error ->> 'error_code'::text,
+                                                     run.error ->> 'message'::text))
       FROM horsies_workflow_tasks AS n
      WHERE n.workflow_id = run.id
 $$;
@@ -282,6 +305,8 @@ CREATE TABLE public.horsies_audit (
     skipped integer DEFAULT 0 NOT NULL,
     via text NOT NULL,
     task_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    db_role text DEFAULT SESSION_USER,
+    client_addr inet DEFAULT inet_client_addr(),
     CONSTRAINT horsies_audit_via CHECK ((via = ANY (ARRAY['cli'::text, 'tui'::text, 'library'::text])))
 );
 
@@ -494,6 +519,9 @@ ALTER TABLE ONLY public.horsies_heartbeats
 ALTER TABLE ONLY public.horsies_migrations
     ADD CONSTRAINT horsies_migrations_pkey PRIMARY KEY (version);
 
+ALTER TABLE public.horsies_queues
+    ADD CONSTRAINT horsies_queues_name CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 255))) NOT VALID;
+
 ALTER TABLE ONLY public.horsies_queues
     ADD CONSTRAINT horsies_queues_pkey PRIMARY KEY (queue_name);
 
@@ -505,6 +533,9 @@ ALTER TABLE ONLY public.horsies_task_attempts
 
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT horsies_tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE public.horsies_tasks
+    ADD CONSTRAINT horsies_tasks_shape CHECK (((claim_token > 0) OR (terminal_at IS NOT NULL) OR (((ROW(jsonb_typeof(args), jsonb_typeof(kwargs), jsonb_typeof(task_options), jsonb_typeof(flags), length(task_name), length(queue_name)))::public.horsies_sound_task_shape).args IS NOT NULL))) NOT VALID;
 
 ALTER TABLE ONLY public.horsies_worker_states
     ADD CONSTRAINT horsies_worker_states_pkey PRIMARY KEY (id);
@@ -523,6 +554,9 @@ ALTER TABLE ONLY public.horsies_workflow_tasks
 
 ALTER TABLE ONLY public.horsies_workflow_tasks
     ADD CONSTRAINT horsies_workflow_tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_shape CHECK (((status <> ALL (ARRAY['PENDING'::text, 'READY'::text])) OR ((jsonb_typeof(task_args) = 'array'::text) AND (jsonb_typeof(task_kwargs) = 'object'::text) AND (jsonb_typeof(args_from) = 'object'::text) AND (jsonb_typeof(task_options) = 'object'::text) AND (length(task_name) <= 255) AND (length(node_id) <= 255) AND (length(queue_name) <= 255)))) NOT VALID;
 
 ALTER TABLE ONLY public.horsies_workflows
     ADD CONSTRAINT horsies_workflows_pkey PRIMARY KEY (id);

@@ -15,7 +15,8 @@ SELECT queue_name AS queue, status, count(*)::integer AS tasks
 
 -- name: durations
 -- Attempts finished between $1 and $2 by duration bucket; the bounds are in $3, and the last bucket has no upper bound.
-SELECT width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer AS attempts, sum(took.s) AS total_s
+SELECT pg_catalog.width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer AS attempts,
+       sum(took.s) AS total_s
   FROM horsies_task_attempts AS attempt
  CROSS JOIN LATERAL (SELECT greatest(extract(epoch FROM attempt.finished_at - attempt.started_at), 0)::double precision
                             AS s) AS took
@@ -23,7 +24,7 @@ SELECT width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer 
  GROUP BY index;
 
 -- name: events
-SELECT kind, coalesce(evidence ->> 'decision', '') AS decision, count(*)::integer AS events
+SELECT kind, coalesce(evidence ->> 'decision'::text, '') AS decision, count(*)::integer AS events
   FROM horsies_events
  WHERE kind IN ('late_result_refused', 'task_recovered') AND at >= $1 AND at < $2
  GROUP BY kind, decision;

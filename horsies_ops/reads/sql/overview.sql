@@ -31,7 +31,7 @@ SELECT 'failed', 'FAILED', count(*)
  UNION ALL
 SELECT 'planner', common.status, (common.share * greatest(relation.reltuples, 0))::bigint
   FROM pg_stats AS statistics
-  JOIN pg_class AS relation ON relation.oid = 'horsies_tasks'::regclass
+  JOIN pg_class AS relation ON relation.oid = 'horsies_tasks'::regclass::oid
  CROSS JOIN LATERAL unnest(statistics.most_common_vals::text::text[], statistics.most_common_freqs)
             AS common(status, share)
  WHERE statistics.schemaname = relation.relnamespace::regnamespace::text
@@ -43,7 +43,8 @@ SELECT state AS name, count(*)::integer AS number FROM horsies_workers GROUP BY 
 -- name: run_statuses
 -- Workflow runs by status, each counted up to $1.
 SELECT known.status AS name, counted.number
-  FROM unnest(ARRAY['PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']) AS known(status)
+  FROM pg_catalog.unnest(ARRAY['PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'])
+       AS known(status)
  CROSS JOIN LATERAL (
        SELECT count(*)::integer AS number
          FROM (SELECT FROM horsies_workflows AS w WHERE w.status = known.status LIMIT $1) AS sample) AS counted;
@@ -63,12 +64,13 @@ SELECT count(*) FILTER (WHERE terminal_at > now() - interval '1 hour')::integer 
 -- tasks are counted exactly. Of the completed ones, those among the first $3 rows of an interval are counted; the number
 -- is extrapolated from the part of the interval that these rows cover.
 SELECT bucket.at,
-       round(finished.done * finished.factor)::integer AS done,
+       round(finished.done::numeric * finished.factor)::integer AS done,
        failed.number                                   AS failed,
        finished.factor <> 1                            AS is_estimate
   FROM generate_series($2::integer - 1, 0, -1) AS back
  CROSS JOIN LATERAL (
-       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS bucket
+       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z')
+              - back::double precision * $1::interval AS at) AS bucket
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE status = 'COMPLETED') AS done,
               CASE WHEN count(*) < $3 THEN 1
@@ -89,7 +91,7 @@ SELECT bucket.at,
 -- Tasks finished per queue and interval, and the longest wait among them; counted and extrapolated as in
 -- `throughput_buckets`. An interval in which no task of a queue finished has no row for that queue.
 WITH bucket AS (
-    SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at
+    SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back::double precision * $1::interval AS at
       FROM generate_series($2::integer - 1, 0, -1) AS back
 ), finished AS (
     SELECT sample.queue_name, bucket.at, sample.status, sample.started_at - sample.enqueued_at AS wait,
@@ -112,7 +114,8 @@ WITH bucket AS (
         ON task.status = 'FAILED' AND task.terminal_at >= bucket.at AND task.terminal_at < bucket.at + $1::interval
      GROUP BY task.queue_name, bucket.at
 ), counted AS (
-    SELECT queue_name, at, round(count(*) FILTER (WHERE status = 'COMPLETED') * min(factor))::integer AS done,
+    SELECT queue_name, at,
+           round((count(*) FILTER (WHERE status = 'COMPLETED'))::numeric * min(factor))::integer AS done,
            max(wait) AS longest_wait, min(factor) <> 1 AS is_estimate
       FROM finished
      GROUP BY queue_name, at
@@ -125,10 +128,10 @@ SELECT queue_name AS queue, at, coalesce(counted.done, 0) AS done, coalesce(fail
 
 -- name: time_percentiles
 -- Wait and run time of the last attempt, over the newest $2 tasks finished within $1.
-SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY started_at - enqueued_at)   AS wait_p50,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY started_at - enqueued_at)  AS wait_p95,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY terminal_at - started_at)   AS run_p50,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY terminal_at - started_at)  AS run_p95
+SELECT pg_catalog.percentile_cont(0.5) WITHIN GROUP (ORDER BY started_at - enqueued_at)   AS wait_p50,
+       pg_catalog.percentile_cont(0.95) WITHIN GROUP (ORDER BY started_at - enqueued_at)  AS wait_p95,
+       pg_catalog.percentile_cont(0.5) WITHIN GROUP (ORDER BY terminal_at - started_at)   AS run_p50,
+       pg_catalog.percentile_cont(0.95) WITHIN GROUP (ORDER BY terminal_at - started_at)  AS run_p95
   FROM (SELECT started_at, enqueued_at, terminal_at
           FROM horsies_tasks
          WHERE terminal_at > now() - $1::interval

@@ -25,11 +25,11 @@ WITH pending AS (
      ORDER BY terminal_at DESC
      LIMIT $1
 ), extrapolation AS (
-    SELECT count(*) >= $1 AS is_needed, 60 / greatest(extract(epoch FROM now() - min(terminal_at)), 0.001) AS factor
+    SELECT count(*) >= $1 AS is_needed, 60.0 / greatest(extract(epoch FROM now() - min(terminal_at)), 0.001) AS factor
       FROM newest
 ), finished AS (
     SELECT queue_name, is_needed AS is_estimate,
-           round(count(*) * CASE WHEN is_needed THEN factor ELSE 1 END) AS not_failed
+           round(count(*)::numeric * CASE WHEN is_needed THEN factor ELSE 1 END) AS not_failed
       FROM newest CROSS JOIN extrapolation
      WHERE status <> 'FAILED'
      GROUP BY queue_name, is_needed, factor
@@ -47,7 +47,7 @@ WITH pending AS (
      LIMIT 1000
 ), served AS (
     SELECT queue_name, count(*) FILTER (WHERE is_serving) AS workers
-      FROM worker CROSS JOIN LATERAL unnest(queues) AS queue_name
+      FROM worker CROSS JOIN LATERAL pg_catalog.unnest(queues) AS queue_name
      GROUP BY queue_name
 ), configured AS (
     SELECT DISTINCT ON (queue_name) queue_name,
@@ -60,7 +60,7 @@ WITH pending AS (
                           WHERE worker_id = worker.id
                           ORDER BY snapshot_at DESC
                           LIMIT 1) AS snapshot
-     CROSS JOIN LATERAL unnest(worker.queues) AS queue_name
+     CROSS JOIN LATERAL pg_catalog.unnest(worker.queues) AS queue_name
      ORDER BY queue_name, worker.last_heartbeat_at DESC
 ), known AS (
     SELECT queue_name FROM pending UNION SELECT queue_name FROM owned UNION SELECT queue_name FROM finished

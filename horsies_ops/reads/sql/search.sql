@@ -68,7 +68,8 @@ SELECT t.id, t.status
                                        CASE WHEN t.status = 'RUNNING' THEN t.started_at ELSE t.claimed_at END)
                       >= f.min_silence)
           AND (f.text IS NULL
-               OR strpos(lower(concat_ws(E'\n', t.task_name, t.error_code, t.failed_reason, t.result #>> '{err,message}',
+               OR strpos(lower(pg_catalog.concat_ws(E'\n', t.task_name, t.error_code, t.failed_reason,
+                                        t.result #>> '{err,message}'::text[],
                                          t.args, t.kwargs)), lower(f.text)) > 0)
         -- A comparison with NULL counts as no match.
         ) IS TRUE))
@@ -95,7 +96,7 @@ SELECT kind, value, count
 -- Number of tasks: counted up to $1, and the planner's estimate.
 SELECT (SELECT count(*)::integer FROM (SELECT FROM horsies_tasks LIMIT $1) AS counted) AS counted,
        (SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint
-          FROM pg_class WHERE oid = 'horsies_tasks'::regclass)                         AS estimate;
+          FROM pg_class WHERE oid = 'horsies_tasks'::regclass::oid)                         AS estimate;
 
 -- name: tasks_by_short_id
 -- Tasks whose id ends in $1, among all unfinished tasks and the newest $2. Each of the first two branches uses a

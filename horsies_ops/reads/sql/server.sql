@@ -12,9 +12,9 @@ SELECT current_setting('server_version')                                        
 -- name: table_sizes
 SELECT relation.relname::text                            AS name,
        -- reltuples is -1 before the first ANALYZE; until then the statistics collector has a better number.
-       CASE WHEN relation.reltuples < 0 THEN pg_stat_get_live_tuples(relation.oid)
+       CASE WHEN relation.reltuples < 0::real THEN pg_stat_get_live_tuples(relation.oid)
             ELSE relation.reltuples::bigint END          AS rows_estimate,
-       pg_total_relation_size(relation.oid)              AS bytes
+       pg_catalog.pg_total_relation_size(relation.oid)              AS bytes
   FROM pg_class AS relation
   JOIN pg_namespace AS namespace ON namespace.oid = relation.relnamespace
  WHERE namespace.nspname = current_schema()
@@ -24,7 +24,7 @@ SELECT relation.relname::text                            AS name,
 
 -- name: table_storage
 SELECT stat.relname::text                               AS name,
-       pg_total_relation_size(stat.relid)               AS bytes,
+       pg_catalog.pg_total_relation_size(stat.relid)               AS bytes,
        stat.n_live_tup                                  AS rows,
        stat.n_dead_tup                                  AS dead_rows,
        greatest(stat.last_vacuum, stat.last_autovacuum) AS last_vacuum_at

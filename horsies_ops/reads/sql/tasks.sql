@@ -45,7 +45,7 @@ SELECT role, sender_id, claim_token, sent_at AS at, now() - sent_at AS age
 -- Arguments of tasks, up to $2 bytes. pg_column_size does not read values that are stored out of line.
 SELECT id, size, CASE WHEN size <= $2 THEN args::text END AS args_json,
        CASE WHEN size <= $2 THEN kwargs::text END AS kwargs_json
-  FROM (SELECT id, args, kwargs, pg_column_size(args) + pg_column_size(kwargs) AS size
+  FROM (SELECT id, args, kwargs, pg_catalog.pg_column_size(args) + pg_catalog.pg_column_size(kwargs) AS size
           FROM horsies_tasks
          WHERE id = ANY ($1::uuid[])) AS payload;
 

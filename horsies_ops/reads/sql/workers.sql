@@ -8,19 +8,19 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        coalesce(owned.children, 0)::integer                             AS children_busy,
        load.cpu_percent, load.memory_percent,
        load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
-       w.health ->> 'listener'                                          AS listener,
+       w.health ->> 'listener'::text                                          AS listener,
        w.health::text                                                   AS health,
        w.recovery_config::text                                          AS config,
        -- Anything but an array counts as empty: one malformed row must not break the whole list.
-       CASE jsonb_typeof(w.health -> 'disabled_operations')
-            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'disabled_operations'))
+       CASE jsonb_typeof(w.health -> 'disabled_operations'::text)
+            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'disabled_operations'::text))
             ELSE '{}' END                                               AS disabled_operations,
-       CASE jsonb_typeof(w.health -> 'warnings')
-            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'warnings'))
+       CASE jsonb_typeof(w.health -> 'warnings'::text)
+            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'warnings'::text))
             ELSE '{}' END                                               AS warnings
   FROM horsies_workers AS w
   LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE t.status = 'RUNNING') AS running,
-                            count(DISTINCT t.worker_pid) FILTER (WHERE t.status = 'RUNNING') AS children,
+                            pg_catalog.count(DISTINCT t.worker_pid) FILTER (WHERE t.status = 'RUNNING') AS children,
                             count(*) FILTER (WHERE t.status = 'CLAIMED') AS claimed
                        FROM horsies_tasks AS t
                       WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS owned ON true

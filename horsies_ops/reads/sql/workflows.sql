@@ -2,7 +2,8 @@
 -- The next runs after $1, newest first, with the number of nodes by status.
 SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.parent_workflow_id AS parent_id,
        w.root_workflow_id AS root_id, w.depth, w.created_at, w.started_at, w.paused_at, w.completed_at,
-       w.error ->> 'error_code' AS error_code, nodes.total, nodes.done, nodes.failed, nodes.skipped, nodes.running,
+       w.error ->> 'error_code'::text AS error_code, nodes.total, nodes.done, nodes.failed, nodes.skipped,
+       nodes.running,
        now() - w.created_at AS age
   FROM (SELECT *
           FROM horsies_workflows
@@ -26,7 +27,7 @@ SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.par
 -- name: detail
 SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.parent_workflow_id AS parent_id,
        w.root_workflow_id AS root_id, w.depth, w.created_at, w.started_at, w.paused_at, w.completed_at,
-       w.error ->> 'error_code' AS error_code, now() - w.created_at AS age, w.output_task_index AS output_index,
+       w.error ->> 'error_code'::text AS error_code, now() - w.created_at AS age, w.output_task_index AS output_index,
        w.result::text AS result_json, w.error::text AS error_json
   FROM horsies_workflows AS w
  WHERE w.id = $1;
@@ -35,8 +36,8 @@ SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.par
 SELECT task_index AS index, node_id, coalesce(sub_workflow_name, task_name) AS name, status, join_type AS join, min_success,
        allow_failed_deps, dependencies, task_id, is_subworkflow, sub_workflow_id, queue_name AS queue, priority,
        started_at, completed_at,
-       coalesce(error ->> 'error_code', result #>> '{err,error_code}') AS error_code,
-       coalesce(error ->> 'message', result #>> '{err,message}')       AS error_message
+       coalesce(error ->> 'error_code'::text, result #>> '{err,error_code}'::text[]) AS error_code,
+       coalesce(error ->> 'message'::text, result #>> '{err,message}'::text[])       AS error_message
   FROM horsies_workflow_tasks
  WHERE workflow_id = $1
  ORDER BY task_index;

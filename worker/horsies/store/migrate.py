@@ -1,4 +1,4 @@
-"""Numbered migrations with checksums, applied in one transaction under an advisory lock.
+"""Numbered migrations with checksums, applied in one transaction that locks the table of migrations.
 
 The files are in `migrations/`. Never edit an applied file; add a new one.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -18,6 +19,8 @@ from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
 
 MIN_SERVER_VERSION = 14
+_CREATED_TWICE = {"23505", "42P06", "42P07"}
+"""SQLSTATEs of a process that creates what another one has just created: duplicate key, schema, table."""
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -34,7 +37,7 @@ class SchemaQueries:
     applied_migrations: Query[AppliedMigration]
     schema_exists: Query[bool]
     server_version: Query[int]
-    lock_migrations: Query[bool]
+    lock_migrations: Query[None]
     create_migrations_table: Query[None]
     record_migration: Query[None]
 
@@ -138,8 +141,19 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
     state.check_compatible()
     if not state.pending:
         return ()
+
+    def apply() -> Awaitable[tuple[Migration, ...]]:
+        return database.run(lambda transaction: _apply_pending(transaction, database.connection_spec.schema))
+
     try:
-        return await database.run(lambda transaction: _apply_pending(transaction, database.connection_spec.schema))
+        try:
+            return await apply()
+        except StatementFailed as error:
+            # Until the first migration there is no table to lock: of several processes that create it at the same time,
+            # the server lets one succeed, and the others fail when that one commits.
+            if state.applied or error.sqlstate not in _CREATED_TWICE:
+                raise
+            return await apply()
     except StatementFailed as error:
         raise BrokerError(
             f"migration failed, nothing was changed: {error.message}",
@@ -151,11 +165,11 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
 
 async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
     await _check_server_version(transaction)
-    await transaction.execute(SCHEMA.lock_migrations, schema)
     # CREATE SCHEMA IF NOT EXISTS needs a privilege on the database even if the schema exists, so check first.
     if not await transaction.fetch_single(SCHEMA.schema_exists, quote_identifier(schema)):
         await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(schema)}")
     await transaction.execute(SCHEMA.create_migrations_table)
+    await transaction.execute(SCHEMA.lock_migrations)
     # Read again under the lock: another process may have migrated while we waited for it.
     applied = await transaction.fetch(SCHEMA.applied_migrations)
     state = SchemaState(applied=tuple(applied), known=known_migrations())

@@ -13,10 +13,11 @@ WITH input AS (
     SELECT queue_name, tasks
       FROM horsies_lock_in_flight($5::integer IS NOT NULL, ARRAY(SELECT queue_name FROM input WHERE cap IS NOT NULL))
      -- Without a cap the function is not called: no lock, no count.
-     WHERE $5 IS NOT NULL OR num_nonnulls(VARIADIC $3) > 0
+     WHERE $5 IS NOT NULL OR pg_catalog.num_nonnulls(VARIADIC $3) > 0
 ), budget AS (
     -- least() ignores NULL: without a cap only the worker's own limit counts.
-    SELECT greatest(0, least($4::integer, $5 - (SELECT coalesce(sum(tasks), 0) FROM in_flight)))::integer AS tasks
+    SELECT greatest(0, least($4::integer, $5 - (SELECT coalesce(sum(tasks), 0)::integer FROM in_flight)))::integer
+               AS tasks
 ), open_queues AS MATERIALIZED (
     SELECT input.queue_name,
            greatest(0, least(budget.tasks, input.capacity, input.cap - coalesce(in_flight.tasks, 0)))::integer
@@ -85,7 +86,7 @@ WITH input AS (
      LIMIT (SELECT tasks FROM budget)
 ), locked_nodes AS MATERIALIZED (
     SELECT n.id, n.task_id
-      FROM unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS workflow_task(id)
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS workflow_task(id)
       JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
        FOR NO KEY UPDATE OF n SKIP LOCKED
 ), assigned AS MATERIALIZED (
@@ -96,16 +97,16 @@ WITH input AS (
 ), started_nodes AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'RUNNING', started_at = now()
-      FROM unnest(ARRAY(SELECT id FROM assigned WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM assigned WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
      WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = CASE WHEN assigned_task.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
        claimed = assigned_task.pid IS NULL,
-       claim_expires_at = CASE WHEN assigned_task.pid IS NULL THEN now() + make_interval(secs => $6) END,
+       claim_expires_at = CASE WHEN assigned_task.pid IS NULL THEN now() + pg_catalog.make_interval(secs => $6) END,
        started_at = CASE WHEN assigned_task.pid IS NOT NULL THEN now() END,
        worker_pid = assigned_task.pid,
-       worker_process_name = 'worker-' || assigned_task.pid,
+       worker_process_name = 'worker-' || assigned_task.pid::text,
        worker_hostname = CASE WHEN assigned_task.pid IS NOT NULL THEN $8 END,
        -- The new token fences off every write of an earlier owner.
        claim_token = t.claim_token + 1, claimed_by_worker_id = $7, claimed_at = now(),
@@ -148,7 +149,7 @@ WITH input AS (
 ), started AS (
     UPDATE horsies_tasks AS t
        SET status = 'RUNNING', claimed = false, claim_expires_at = NULL, started_at = now(), worker_hostname = $5,
-           worker_pid = locked.pid, worker_process_name = 'worker-' || locked.pid, updated_at = now()
+           worker_pid = locked.pid, worker_process_name = 'worker-' || locked.pid::text, updated_at = now()
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token
@@ -214,7 +215,7 @@ WITH locked AS (
     {{ insert_outbox(released WHERE is_workflow_task AND status = 'CANCELLED') }}
 ), notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT DISTINCT 'horsies_task_new', queue_name FROM released WHERE status = 'PENDING'
+      FROM (SELECT DISTINCT 'horsies_task_new', left(queue_name, 255) FROM released WHERE status = 'PENDING'
              UNION ALL
             {{ task_done_messages(released WHERE status = 'CANCELLED') }}) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
@@ -243,7 +244,7 @@ WITH input AS (
     SELECT input.id, input.claim_token, input.worker_id, input.outcome, input.document, input.error_code,
            input.error_message, input.failed_reason, input.is_crash, input.final_code, t.attempts + 1 AS attempt,
            t.no_restart, t.started_at, t.worker_hostname, coalesce(input.pid, t.worker_pid) AS worker_pid,
-           coalesce('worker-' || input.pid, t.worker_process_name) AS worker_process_name,
+           coalesce('worker-' || input.pid::text, t.worker_process_name) AS worker_process_name,
            t.is_workflow_task, t.workflow_id, t.workflow_task_index, due.at AS due_at, t.retry_count + 1 AS retry_count,
            -- FAILED comes before CANCELLED: a task that would not be retried anyway keeps its own error.
            CASE WHEN due.at IS NULL OR t.retry_count >= t.max_retries OR due.at >= t.good_until THEN 'FAILED'
@@ -252,7 +253,7 @@ WITH input AS (
       FROM input
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
-     CROSS JOIN LATERAL (SELECT now() + make_interval(secs => input.retry_delay_s)) AS due(at)
+     CROSS JOIN LATERAL (SELECT now() + pg_catalog.make_interval(secs => input.retry_delay_s)) AS due(at)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), decided AS (
@@ -266,7 +267,7 @@ WITH input AS (
     SELECT count(*) AS messages
       FROM (SELECT channel, payload FROM messages
              UNION ALL
-            SELECT 'horsies_events', event FROM unnest($14::text[]) AS event) AS message(channel, payload)
+            SELECT 'horsies_events', event FROM pg_catalog.unnest($14::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token, status
@@ -286,7 +287,7 @@ WITH input AS (
        SET status = 'COMPLETED', terminal_at = now(), attempts = t.attempts + 1, completed_at = now(), failed_at = NULL,
            failed_reason = NULL, error_code = NULL, result = input.document::jsonb,
            worker_pid = coalesce(input.pid, t.worker_pid),
-           worker_process_name = coalesce('worker-' || input.pid, t.worker_process_name), updated_at = now()
+           worker_process_name = coalesce('worker-' || input.pid::text, t.worker_process_name), updated_at = now()
       FROM input
      WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
        AND t.status || '' = 'RUNNING'
@@ -301,7 +302,7 @@ WITH input AS (
     SELECT count(*) AS messages
       FROM ({{ task_done_messages(ended) }}
              UNION ALL
-            SELECT 'horsies_events', event FROM unnest($6::text[]) AS event) AS message(channel, payload)
+            SELECT 'horsies_events', event FROM pg_catalog.unnest($6::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token, status FROM ended WHERE (SELECT messages FROM notified) >= 0;

@@ -56,7 +56,7 @@ attempt AS (
     {{ task_done_messages(ended) }}
      UNION ALL
     -- No notification for a delayed retry: workers look up when the next task is due.
-    SELECT DISTINCT 'horsies_task_new', queue_name FROM requeued WHERE enqueued_at <= now()
+    SELECT DISTINCT 'horsies_task_new', left(queue_name, 255) FROM requeued WHERE enqueued_at <= now()
 )
 
 -- fragment: delete_old(table, due_rows, time)

@@ -92,7 +92,7 @@ WITH locked AS MATERIALIZED (
 ), overlap AS (
     INSERT INTO horsies_events (kind, task_id, worker_id, claim_token, queue_name, evidence)
     SELECT 'overlap_possible', id, worker_id, claim_token, queue_name,
-           jsonb_build_object('owner', worker_id, 'age_s', extract(epoch FROM now() - started_at))
+           pg_catalog.jsonb_build_object('owner', worker_id, 'age_s', extract(epoch FROM now() - started_at))
       FROM requeued
      WHERE $5 AND from_status = 'RUNNING' AND status = 'PENDING'
 )
@@ -157,13 +157,14 @@ SELECT locked.id, locked.claim_token, locked.queue_name, locked.status AS from_s
 -- name: send_notifications
 -- Notify waiters of finished tasks, workers of queues with new tasks, viewers of changes, and owners of kill requests.
 SELECT count(*) AS messages
-  FROM ({{ task_done_messages(unnest($1::uuid[]) AS id) }}
+  FROM ({{ task_done_messages(pg_catalog.unnest($1::uuid[]) AS id) }}
          UNION ALL
-        SELECT 'horsies_task_new', queue_name FROM unnest($2::text[]) AS queue_name
+        SELECT 'horsies_task_new', left(queue_name, 255) FROM pg_catalog.unnest($2::text[]) AS queue_name
          UNION ALL
-        SELECT 'horsies_events', event FROM unnest($3::text[]) AS event
+        SELECT 'horsies_events', event FROM pg_catalog.unnest($3::text[]) AS event
          UNION ALL
-        SELECT 'horsies_worker_ping', message FROM unnest($4::text[]) AS message) AS message(channel, payload)
+        SELECT 'horsies_worker_ping', message FROM pg_catalog.unnest($4::text[]) AS message
+       ) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
 
 -- name: insert_audit_entry
@@ -176,7 +177,7 @@ RETURNING id;
 -- Add the result of a batch to an audit entry, which names at most $6 tasks.
 UPDATE horsies_audit
    SET matched = matched + $2, affected = affected + $3, skipped = skipped + $4,
-       task_ids = (task_ids || $5::uuid[])[1:$6::integer]
+       task_ids = (pg_catalog.array_cat(task_ids, $5::uuid[]))[1:$6::integer]
  WHERE id = $1
 RETURNING id;
 
@@ -189,10 +190,12 @@ WITH event AS (
 )
 SELECT event.id
   FROM event
- CROSS JOIN LATERAL pg_notify('horsies_events', json_build_object(
-       'kind', event.kind, 'queue', event.queue_name, 'from', NULL, 'to', NULL, 'count', 1,
-       'ids', array_remove(ARRAY[event.task_id], NULL))::text);
+ CROSS JOIN LATERAL pg_notify('horsies_events', pg_catalog.json_build_object(
+       'kind', event.kind, 'queue', left(event.queue_name, 255), 'from', NULL, 'to', NULL, 'count', 1,
+       'ids', pg_catalog.array_remove(ARRAY[event.task_id], NULL))::text);
 
 -- name: notify_viewers
 -- Notify viewers only.
-SELECT count(*) AS messages FROM unnest($1::text[]) AS event CROSS JOIN LATERAL pg_notify('horsies_events', event);
+SELECT count(*) AS messages
+  FROM pg_catalog.unnest($1::text[]) AS event
+ CROSS JOIN LATERAL pg_notify('horsies_events', event);

@@ -46,8 +46,9 @@ WITH decided AS MATERIALIZED (
     SELECT count(*) AS messages
       FROM (SELECT channel, payload FROM messages
              UNION ALL
-            SELECT 'horsies_events', json_build_object('kind', kind, 'queue', queue_name, 'from', $2, 'to', $6,
-                                                       'count', 1, 'ids', json_build_array(task_id))::text
+            SELECT 'horsies_events', pg_catalog.json_build_object(
+                       'kind', kind, 'queue', left(queue_name, 255), 'from', $2, 'to', $6, 'count', 1,
+                       'ids', pg_catalog.json_build_array(task_id))::text
               FROM event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
@@ -83,8 +84,9 @@ WITH silent AS (
 )
 SELECT event.id
   FROM event
- CROSS JOIN LATERAL pg_notify('horsies_events', json_build_object(
-       'kind', 'worker_lost', 'queue', NULL, 'from', NULL, 'to', NULL, 'count', 1, 'ids', json_build_array())::text);
+ CROSS JOIN LATERAL pg_notify('horsies_events', pg_catalog.json_build_object(
+       'kind', 'worker_lost', 'queue', NULL, 'from', NULL, 'to', NULL, 'count', 1,
+       'ids', pg_catalog.json_build_array())::text);
 
 -- name: overdue
 -- The next PENDING tasks whose good_until has passed, ordered by good_until. `good_until >= $1` follows from the row

@@ -6,11 +6,11 @@ SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_acquired;
 -- name: sizes
 -- Size and estimated row count of our tables.
 SELECT relation.relname::text                   AS table_name,
-       pg_total_relation_size(relation.oid)     AS bytes,
+       pg_catalog.pg_total_relation_size(relation.oid)     AS bytes,
        -- Both estimates lag; take the larger one.
        greatest(relation.reltuples::bigint, pg_stat_get_live_tuples(relation.oid), 0) AS rows_estimate
   FROM pg_class AS relation
- WHERE relation.relnamespace = current_schema()::regnamespace
+ WHERE relation.relnamespace = current_schema()::regnamespace::oid
    AND relation.relkind = 'r'
    AND starts_with(relation.relname::text, 'horsies_');
 
@@ -89,7 +89,7 @@ WITH ended AS (
      ORDER BY tree.completed_at, tree.id
      LIMIT $2
 ), counted AS (
-    SELECT id, sum(nodes) OVER (ORDER BY completed_at, id) - nodes AS nodes_before FROM ended
+    SELECT id, (sum(nodes) OVER (ORDER BY completed_at, id))::bigint - nodes AS nodes_before FROM ended
 )
 SELECT run.root_workflow_id AS root_id
   FROM horsies_workflows AS run

@@ -11,8 +11,9 @@ SELECT current_setting('server_version_num')::integer;
 SELECT to_regnamespace($1) IS NOT NULL AS exists;
 
 -- name: lock_migrations
--- Held until the transaction ends. Same key as horsies_lock_key, which may not exist yet.
-SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/migrations', 0)) IS NULL AS locked;
+-- Held until the transaction ends; others can still read which migrations are applied. Unlike an advisory lock, only
+-- roles that may write our tables can take it.
+LOCK TABLE horsies_migrations IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: create_migrations_table
 CREATE TABLE IF NOT EXISTS horsies_migrations (

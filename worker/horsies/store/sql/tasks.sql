@@ -6,8 +6,8 @@
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
 VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7,
-        clock_timestamp() + make_interval(secs => coalesce($9::double precision, 0)), $8, $12, $10::text::jsonb,
-        $11::text::jsonb, $13, $14, $15)
+        clock_timestamp() + pg_catalog.make_interval(secs => coalesce($9::double precision, 0)), $8, $12,
+        $10::text::jsonb, $11::text::jsonb, $13, $14, $15)
 ON CONFLICT DO NOTHING
 RETURNING -- evaluated before the trigger, which fires at the end of the statement
           set_config('horsies.announce',
@@ -20,7 +20,8 @@ RETURNING -- evaluated before the trigger, which fires at the end of the stateme
 
 -- name: notify_queues
 -- Notify the workers of these queues.
-SELECT count(pg_notify('horsies_task_new', queue_name)) > 0 AS is_notified FROM unnest($1::text[]) AS queue_name;
+SELECT pg_catalog.count(pg_notify('horsies_task_new', left(queue_name, 255))) > 0 AS is_notified
+  FROM pg_catalog.unnest($1::text[]) AS queue_name;
 
 -- name: conflicts
 -- Rows with the id or the idempotency key of a task that `enqueue` did not insert. UNION in place of OR, so that each
@@ -39,7 +40,7 @@ SELECT id, enqueue_sha, command_sha, true
 INSERT INTO horsies_tasks (id, args, kwargs, enqueue_sha, task_name, queue_name, priority, sent_at, enqueued_at,
                            good_until, max_retries, task_options, flags)
 SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
-       (SELECT clock_timestamp() + make_interval(secs => $9)), $10, $11, (SELECT $12::text::jsonb),
+       (SELECT clock_timestamp() + pg_catalog.make_interval(secs => $9)), $10, $11, (SELECT $12::text::jsonb),
        (SELECT $13::text::jsonb)
   FROM unnest(string_to_array($1, E'\n')::uuid[], string_to_array($2, E'\n'), string_to_array($3, E'\n'),
               string_to_array($4, E'\n')) AS row(id, args, kwargs, sha);

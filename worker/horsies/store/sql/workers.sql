@@ -70,7 +70,7 @@ SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_
 -- are already due.
 WITH RECURSIVE level AS (
     SELECT queue.queue_name, first.priority
-      FROM unnest($1::text[]) AS queue(queue_name)
+      FROM pg_catalog.unnest($1::text[]) AS queue(queue_name)
      CROSS JOIN LATERAL (SELECT t.priority
                            FROM horsies_tasks AS t
                           WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name
@@ -110,7 +110,8 @@ WITH input AS (
       LEFT JOIN horsies_tasks AS t ON t.id = input.id
 ), heartbeats AS (
     INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, pid, hostname)
-    SELECT id, claim_token, $5, CASE WHEN $5 = 'claimer' THEN worker_id::text ELSE worker_id || ':' || pid END, pid, $6
+    SELECT id, claim_token, $5,
+           CASE WHEN $5 = 'claimer' THEN worker_id::text ELSE worker_id::text || ':' || pid::text END, pid, $6
       FROM current_tasks
      WHERE is_held
 ), renewable AS (
@@ -120,22 +121,22 @@ WITH input AS (
                              AND t.status || '' = 'CLAIMED'
      WHERE $7::double precision IS NOT NULL AND current_tasks.is_held
        -- A claim that is too old is not renewed: this worker is too slow to start the task, so let others have it.
-       AND t.claim_expires_at > now() AND t.claimed_at > now() - make_interval(secs => $8)
+       AND t.claim_expires_at > now() AND t.claimed_at > now() - pg_catalog.make_interval(secs => $8)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), renewed AS (
     UPDATE horsies_tasks AS t
-       SET claim_expires_at = now() + make_interval(secs => $7), updated_at = now()
+       SET claim_expires_at = now() + pg_catalog.make_interval(secs => $7), updated_at = now()
       FROM renewable
      WHERE t.id = renewable.id
 ), notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT json_build_object('kind', 'heartbeats', 'worker_id', worker_id, 'count', count(*))::text
+      FROM (SELECT pg_catalog.json_build_object('kind', 'heartbeats', 'worker_id', worker_id, 'count', count(*))::text
               FROM current_tasks
              WHERE is_held AND $5 = 'runner'
              GROUP BY worker_id
              UNION ALL
-            SELECT event FROM unnest($9::text[]) AS event) AS message(payload)
+            SELECT event FROM pg_catalog.unnest($9::text[]) AS event) AS message(payload)
      CROSS JOIN LATERAL pg_notify('horsies_events', message.payload)
 )
 SELECT id, claim_token, coalesce(is_held, false) AS is_held, status, current_token,

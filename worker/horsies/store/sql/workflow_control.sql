@@ -137,7 +137,7 @@ WITH ended AS (
       FROM locked_tasks
      WHERE t.id = locked_tasks.id AND locked_tasks.is_withdrawn
     RETURNING t.id, t.status, t.attempts AS attempt, t.claim_token, 'FAILED' AS outcome, t.started_at, t.error_code,
-              t.result -> 'err' ->> 'message' AS error_message, NULL AS failed_reason,
+              t.result -> 'err'::text ->> 'message'::text AS error_message, NULL AS failed_reason,
               t.claimed_by_worker_id AS worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
               t.kill_requested
 ), attempt AS (
@@ -162,7 +162,7 @@ SELECT count(*) AS messages
         {{ task_done_messages(withdrawn) }}
          UNION ALL
         SELECT DISTINCT 'horsies_worker_ping',
-               jsonb_build_object('kind', 'kill', 'target_worker_id', worker_id)::text
+               pg_catalog.jsonb_build_object('kind', 'kill', 'target_worker_id', worker_id)::text
           FROM withdrawn
          WHERE kill_requested) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
@@ -211,7 +211,7 @@ SELECT parent_workflow_id IS NULL FROM horsies_workflows WHERE id = $1;
 -- name: long_paused
 SELECT id
   FROM horsies_workflows
- WHERE status = 'PAUSED' AND paused_at <= now() - make_interval(secs => $1)
+ WHERE status = 'PAUSED' AND paused_at <= now() - pg_catalog.make_interval(secs => $1)
  ORDER BY paused_at
  LIMIT $2;
 

@@ -29,8 +29,8 @@ WITH run AS (
                                max_retries, task_options, flags, is_workflow_task, workflow_id, workflow_task_index,
                                context, enqueue_sha)
     SELECT task_id, name, queue_name, priority, kwargs, now(), clock_timestamp(), good_until, max_retries,
-           options - 'flags', coalesce(options -> 'flags', '{}'), true, workflow_id, index,
-           jsonb_build_object('workflow_meta', jsonb_build_object(
+           options - 'flags'::text, coalesce(options -> 'flags'::text, '{}'), true, workflow_id, index,
+           pg_catalog.jsonb_build_object('workflow_meta', pg_catalog.jsonb_build_object(
                'workflow_id', workflow_id, 'task_index', index, 'task_name', name)),
            encode(sha256(task_id::text::bytea), 'hex')
       FROM planned
@@ -84,7 +84,8 @@ WITH due AS MATERIALIZED (
 -- GROUP BY in place of a join: a worker's session disables sequential scans, and the CTEs have no index to join on.
 -- Quarantined entries are included: an advance does everything that is due, so it settles them too.
 SELECT id, max(status) AS status, max(on_error) AS on_error, max(success_policy) AS success_policy,
-       max(output_task_index) AS output_task_index, array_remove(array_agg(task_id), NULL) AS outbox_ids
+       max(output_task_index) AS output_task_index,
+       pg_catalog.array_remove(pg_catalog.array_agg(task_id), NULL) AS outbox_ids
   FROM (SELECT workflow_id, true, task_id, NULL, NULL, NULL, NULL::integer FROM due
          UNION ALL
         SELECT workflow_id, false, task_id, NULL, NULL, NULL, NULL
@@ -128,8 +129,8 @@ SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_
        n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id,
        CASE WHEN t.terminal_at IS NOT NULL THEN t.status END AS task_status, t.no_restart,
        CASE WHEN t.result IS NULL THEN 'none'
-            WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok' THEN 'ok'
-            WHEN jsonb_typeof(t.result -> 'err') = 'object' THEN 'err'
+            WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok'::text THEN 'ok'
+            WHEN jsonb_typeof(t.result -> 'err'::text) = 'object' THEN 'err'
             ELSE 'invalid' END AS result_kind,
        CASE WHEN sub_run.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED') THEN sub_run.status END
            AS sub_workflow_status,
@@ -167,9 +168,9 @@ WITH input AS (
        FOR NO KEY UPDATE OF n
 ), new_values AS (
     SELECT locked.id, locked.status, locked.task_id, sub_run.summary,
-           CASE WHEN locked.error ? 'sub_workflow_id'
+           CASE WHEN locked.error ? 'sub_workflow_id'::text
                 THEN jsonb_set(locked.error, '{sub_workflow_summary}', sub_run.summary)
-                ELSE coalesce(locked.error, t.result -> 'err') END AS error,
+                ELSE coalesce(locked.error, t.result -> 'err'::text) END AS error,
            CASE WHEN sub_run.id IS NOT NULL THEN sub_run.result ELSE t.result END AS result
       FROM locked
       LEFT JOIN horsies_tasks AS t ON t.id = locked.old_task_id
@@ -185,7 +186,7 @@ WITH input AS (
                                       WHEN 'READY' THEN NULL
                                       ELSE n.task_id END,
            result = CASE new_values.status WHEN 'COMPLETED' THEN new_values.result
-                                     WHEN 'FAILED' THEN jsonb_build_object('err', new_values.error) END,
+                                     WHEN 'FAILED' THEN pg_catalog.jsonb_build_object('err', new_values.error) END,
            error = CASE WHEN new_values.status IN ('FAILED', 'SKIPPED') THEN new_values.error END,
            sub_workflow_summary = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED') THEN new_values.summary END,
            completed_at = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED', 'SKIPPED') THEN now() END
@@ -207,9 +208,10 @@ INSERT INTO horsies_tasks (id, task_name, queue_name, priority, kwargs, sent_at,
                            task_options, flags, is_workflow_task, workflow_id, workflow_task_index, context,
                            enqueue_sha)
 SELECT n.task_id, n.task_name, n.queue_name, n.priority, n.task_kwargs, now(), clock_timestamp(), n.good_until,
-       n.max_retries, n.task_options - 'flags', coalesce(n.task_options -> 'flags', '{}'), true, n.workflow_id,
+       n.max_retries, n.task_options - 'flags'::text, coalesce(n.task_options -> 'flags'::text, '{}'), true,
+       n.workflow_id,
        n.task_index, horsies_node_context(n), encode(sha256(n.task_id::text::bytea), 'hex')
-  FROM unnest((SELECT $1::uuid[])) AS input(id)
+  FROM pg_catalog.unnest((SELECT $1::uuid[])) AS input(id)
   JOIN horsies_workflow_tasks AS n ON n.id = input.id AND n.status = 'ENQUEUED'
 ON CONFLICT DO NOTHING;
 
@@ -231,8 +233,8 @@ WITH input AS (
                          THEN (SELECT horsies_node_result(n)
                                  FROM horsies_workflow_tasks AS n
                                 WHERE n.workflow_id = w.id AND n.task_index = w.output_task_index)
-                         ELSE jsonb_build_object('ok', (
-                              SELECT coalesce(jsonb_object_agg(n.node_id, horsies_node_result(n)), '{}')
+                         ELSE pg_catalog.jsonb_build_object('ok', (
+                              SELECT coalesce(pg_catalog.jsonb_object_agg(n.node_id, horsies_node_result(n)), '{}')
                                 FROM horsies_workflow_tasks AS n
                                WHERE n.workflow_id = w.id AND n.task_index = ANY(input.leaf_indexes::integer[]))) END,
            completed_at = CASE WHEN input.status IS NOT NULL THEN now() END,
@@ -254,7 +256,7 @@ SELECT finished.id
 UPDATE horsies_workflow_outbox
    SET tries = tries + 1, last_error = $2,
        -- The inner least() keeps power() from overflowing.
-       retry_at = now() + make_interval(secs => least(power(2, least(tries, 6)), 60)),
+       retry_at = now() + pg_catalog.make_interval(secs => least(pg_catalog.power(2, least(tries, 6)), 60)),
        quarantined_at = CASE WHEN tries + 1 >= $3 THEN now() END
  WHERE workflow_id = $1 AND needs IS NULL
 RETURNING quarantined_at IS NOT NULL;
@@ -309,7 +311,7 @@ SELECT id FROM node;
 -- name: defer_unknown_definition
 -- Postpone a start whose definition this worker does not know; another worker may know it.
 UPDATE horsies_workflow_outbox
-   SET tries = tries + 1, last_error = $2, retry_at = now() + make_interval(secs => $3)
+   SET tries = tries + 1, last_error = $2, retry_at = now() + pg_catalog.make_interval(secs => $3)
  WHERE task_id = $1;
 
 -- name: ancestors
@@ -325,7 +327,7 @@ WITH RECURSIVE ancestor AS (
 SELECT n.sub_definition_key AS definition_key,
        n.sub_definition_key = own.sub_definition_key AND n.task_kwargs = own.task_kwargs
            -- workflow_meta names the run and node itself, so it always differs.
-           AND horsies_node_context(n) - 'workflow_meta' = horsies_node_context(own) - 'workflow_meta'
+           AND horsies_node_context(n) - 'workflow_meta'::text = horsies_node_context(own) - 'workflow_meta'::text
            AS has_same_inputs
   FROM ancestor
   JOIN horsies_workflow_tasks AS n ON n.id = ancestor.id
