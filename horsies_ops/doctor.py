@@ -6,7 +6,7 @@ A check reads facts and turns them into a finding with a pure rule (`*_finding`)
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from horsies.model.task import short_form
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.cleanup import retention_windows
+from horsies_ops.reads.security import MAX_MALFORMED, Access, MalformedTask, held_locks, malformed_tasks, read_access
 from horsies_ops.reads.server import (
     SERVER_READS,
     ConnectionUsage,
@@ -38,6 +39,7 @@ from horsies_ops.reads.server import (
 from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
+    from horsies.store.locks import LockHolder
     from horsies_ops.ops import Ops
 
 
@@ -49,6 +51,8 @@ TRANSACTION_LIMITS: Final = (timedelta(minutes=5), timedelta(hours=1))
 NOTIFY_QUEUE_LIMITS: Final = (0.2, 0.8)
 DEAD_SHARE, DEAD_ROWS = 0.3, 10_000
 OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
+SHOWN_TASKS: Final = 3
+GUIDE: Final = "see docs/security.md"
 
 
 class CheckStatus(StrEnum):
@@ -362,6 +366,59 @@ def _label(category: RetentionCategory) -> str:
     return category.replace("_", " ")
 
 
+# Other roles of the database
+
+
+async def check_locks(ops: Ops) -> Finding:
+    interval = timedelta(milliseconds=ops.settings.recovery.check_interval_ms)
+    return locks_finding(await held_locks(ops), interval=interval)
+
+
+def locks_finding(holders: Sequence[LockHolder], *, interval: timedelta) -> Finding:
+    """Fail if a stranger holds a lock, or one of our processes for longer than a check interval."""
+    suspicious = [holder for holder in holders if holder.is_suspicious(interval)]
+    if not suspicious:
+        return ok(f"{len(holders)} held, none for long" if holders else "none held for long")
+    first = suspicious[0]
+    end = "ROLLBACK PREPARED" if first.pid is None else f"SELECT pg_terminate_backend({first.pid})"
+    hint = f"end it: {end}; to keep other roles out, {GUIDE}"
+    return fail("; ".join(map(str, suspicious)), hint=hint)
+
+
+async def check_access(ops: Ops) -> Finding:
+    return access_finding(await read_access(ops.reader))
+
+
+def access_finding(access: Access | None) -> Finding:
+    """Fail if other roles may create functions in our schema; warn if roles that do not need to may connect."""
+    if access is None:
+        return skip("the schema does not exist")
+    if access.creation_fault is not None:
+        fault, hint = access.creation_fault
+        return fail(fault, hint=f"{hint}; {GUIDE}")
+    if access.is_open_to_strangers:
+        detail = f"every role may connect to the database {access.database} and take our advisory locks"
+        return warn(detail, hint=f'REVOKE CONNECT ON DATABASE "{access.database}" FROM PUBLIC; {GUIDE}')
+    return ok("only the owners may create functions in our schema")
+
+
+async def check_rows(ops: Ops) -> Finding:
+    return rows_finding(await malformed_tasks(ops))
+
+
+def rows_finding(tasks: Sequence[MalformedTask]) -> Finding:
+    """Fail if tasks break a rule of their table: they can still end, but not every reader understands them."""
+    if not tasks:
+        return ok("no malformed tasks")
+    count = f"at least {MAX_MALFORMED}" if len(tasks) == MAX_MALFORMED else str(len(tasks))
+    shown = ", ".join(f"{task.id} ({task.columns})" for task in tasks[:SHOWN_TASKS])
+    more = ", …" if len(tasks) > SHOWN_TASKS else ""
+    return fail(
+        f"{count} malformed tasks: {shown}{more}",
+        hint="correct their columns, or end them with horsies task cancel; new ones are rejected",
+    )
+
+
 # The table of checks
 
 
@@ -396,11 +453,24 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
     "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
     "bloat": _check(storage, lambda found: bloat_finding(found.tables)),
     "notify_queue": _check(storage, lambda found: notify_queue_finding(found.notify_queue_usage)),
+    "locks": check_locks,
+    "access": check_access,
+    "rows": check_rows,
 }
 """Checks of a database that can be reached, in the order in which they are shown."""
 
 NEED_CURRENT_SCHEMA: Final = frozenset(
-    {"workers", "fleet_config", "stale", "outage_grace", "outbox", "retention", "disabled_operations"}
+    {
+        "workers",
+        "fleet_config",
+        "stale",
+        "outage_grace",
+        "outbox",
+        "retention",
+        "disabled_operations",
+        "locks",
+        "rows",
+    }
 )
 
 CHECK_NAMES: Final = ("config", "database", *CHECKS, "embedded")

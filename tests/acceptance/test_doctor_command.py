@@ -36,6 +36,9 @@ NAMES = [
     "long_transactions",
     "bloat",
     "notify_queue",
+    "locks",
+    "access",
+    "rows",
     "embedded",
 ]
 

@@ -80,12 +80,25 @@ class Cluster:
         finally:
             self.run(f"DROP DATABASE {name} WITH (FORCE)")
 
+    @contextmanager
+    def role(self, database_url: str, *statements: str) -> Generator[str]:
+        """Yield the URL of a database for a new role, which has what `statements` grant to `{role}`."""
+        name = f"role_{uuid.uuid4().hex}"
+        self.run(f"CREATE ROLE {name} LOGIN")
+        for statement in statements:
+            asyncio.run(self._run(statement.format(role=name), database_url))
+        try:
+            yield database_url.replace("horsies@", f"{name}@", 1)
+        finally:
+            asyncio.run(self._run(f"DROP OWNED BY {name} CASCADE", database_url))
+            self.run(f"DROP ROLE {name}")
+
     def run(self, sql: str) -> None:
         """Run one administrative statement."""
         asyncio.run(self._run(sql))
 
-    async def _run(self, sql: str) -> None:
-        connection = await asyncpg.connect(self.url)
+    async def _run(self, sql: str, database_url: str | None = None) -> None:
+        connection = await asyncpg.connect(database_url or self.url)
         try:
             await connection.execute(sql)
         finally:

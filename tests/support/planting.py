@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -100,7 +100,7 @@ def parse_tree(text: str) -> Any:
 def calls_in(tree: Any) -> Iterator[Call]:
     """Yield every call in a parse tree."""
     if isinstance(tree, list):
-        for item in tree:
+        for item in cast("list[Any]", tree):
             yield from calls_in(item)
     if not isinstance(tree, Node):
         return
@@ -121,8 +121,11 @@ def calls_in(tree: Any) -> Iterator[Call]:
 
 
 def _nodes(value: Any) -> list[Node]:
-    nodes = [item for item in value if isinstance(item, Node)] if isinstance(value, list) else []
-    return [value] if isinstance(value, Node) else nodes
+    return [item for item in _as_list(value) if isinstance(item, Node)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def _argument(node: Node) -> Node:
@@ -133,7 +136,7 @@ def _argument(node: Node) -> Node:
         return _argument(node.fields["arg"])
     if node.kind in _CASTS and node.fields.get(_CASTS[node.kind]) == _IMPLICIT:
         inner = node.fields["args"] if node.kind == "FUNCEXPR" else node.fields["arg"]
-        return _argument(inner[0] if isinstance(inner, list) else inner)
+        return _argument(_as_list(inner)[0])
     return node
 
 
@@ -141,8 +144,7 @@ def _type_of(node: Node) -> int:
     if node.kind == "SUBLINK":
         if node.fields["subLinkType"] == "0" or "subselect" not in node.fields:
             return BOOLEAN
-        entries = node.fields["subselect"].fields["targetList"]
-        entry = entries[0] if isinstance(entries, list) else entries
+        entry = _as_list(node.fields["subselect"].fields["targetList"])[0]
         return _type_of(entry.fields["expr"]) if node.fields["subLinkType"] in {"4", "5"} else -1
     name = _RESULT_TYPES.get(node.kind)
     return int(node.fields[name]) if name else BOOLEAN

@@ -28,6 +28,7 @@ from horsies_ops.cli.output import (
     print_warning,
     to_json,
 )
+from horsies_ops.reads.security import read_access
 from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo
 
 if TYPE_CHECKING:
@@ -153,7 +154,12 @@ def _require_unused(settings: AppConfig, server: EmbeddedServer) -> None:
 
 async def _migrate(broker: PostgresConfig) -> Sequence[Migration]:
     async with open_for_migration(broker) as database:
-        return await apply_migrations(database)
+        applied = await apply_migrations(database)
+        access = await read_access(database)
+        if access is not None and access.creation_fault is not None:
+            fault, hint = access.creation_fault
+            print_warning(fault, hint=hint)
+        return applied
 
 
 async def _pending(broker: PostgresConfig) -> Sequence[Migration]:

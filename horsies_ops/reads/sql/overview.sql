@@ -66,7 +66,7 @@ SELECT count(*) FILTER (WHERE terminal_at > now() - interval '1 hour')::integer 
 SELECT bucket.at,
        round(finished.done::numeric * finished.factor)::integer AS done,
        failed.number                                   AS failed,
-       finished.factor <> 1                            AS is_estimate
+       finished.factor <> 1.0                          AS is_estimate
   FROM generate_series($2::integer - 1, 0, -1) AS back
  CROSS JOIN LATERAL (
        SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z')
@@ -116,7 +116,7 @@ WITH bucket AS (
 ), counted AS (
     SELECT queue_name, at,
            round((count(*) FILTER (WHERE status = 'COMPLETED'))::numeric * min(factor))::integer AS done,
-           max(wait) AS longest_wait, min(factor) <> 1 AS is_estimate
+           max(wait) AS longest_wait, min(factor) <> 1.0 AS is_estimate
       FROM finished
      GROUP BY queue_name, at
 )

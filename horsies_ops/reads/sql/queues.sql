@@ -29,7 +29,7 @@ WITH pending AS (
       FROM newest
 ), finished AS (
     SELECT queue_name, is_needed AS is_estimate,
-           round(count(*)::numeric * CASE WHEN is_needed THEN factor ELSE 1 END) AS not_failed
+           round(count(*)::numeric * CASE WHEN is_needed THEN factor ELSE 1 END)::bigint AS not_failed
       FROM newest CROSS JOIN extrapolation
      WHERE status <> 'FAILED'
      GROUP BY queue_name, is_needed, factor

@@ -42,13 +42,13 @@ OPERATORS = ("=", "<>", "<", ">", "<=", ">=", "||", "-", "+", "->", "->>")
 CALLS = (
     "SELECT horsies_lock_key('sweep'::text)",
     "SELECT horsies_lock_in_flight(true, ARRAY['default']::text[])",
-    "SELECT horsies_quiet('RUNNING'::text, '00000000-0000-0000-0000-000000000000'::uuid, '0 s'::interval, NULL, NULL,"
-    " true, 10)",
+    """SELECT horsies_quiet('RUNNING'::text, '00000000-0000-0000-0000-000000000000'::uuid, '0 s'::interval, NULL, NULL,
+                            true, 10)""",
     "SELECT horsies_lock_stale(id, status, claim_token, started_at, no_restart) FROM horsies_tasks",
     "SELECT horsies_node_context(node), horsies_node_result(node) FROM horsies_workflow_tasks AS node",
     "SELECT horsies_run_summary(run) FROM horsies_workflows AS run",
-    "INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha)"
-    " VALUES ('00000000-0000-0000-0000-000000000001'::uuid, 'sent'::text, '2026-01-01'::timestamptz, ''::text)",
+    """INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha)
+       VALUES ('00000000-0000-0000-0000-000000000001'::uuid, 'sent'::text, '2026-01-01'::timestamptz, ''::text)""",
 )
 ROWS = """
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, started_at)

@@ -12,6 +12,7 @@ import pytest
 from horsies.store.claims import CLAIMS
 from horsies.store.database import Database
 from horsies.store.listen import NOTIFY
+from horsies.store.locks import LOCKS
 from horsies.store.migrate import SCHEMA
 from horsies.store.operators import OPERATORS
 from horsies.store.queries import Query, every_query
@@ -24,6 +25,7 @@ from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.overview import COUNTERS, OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS, SCHEDULE_READS
 from horsies_ops.reads.search import SEARCH
+from horsies_ops.reads.security import SECURITY_READS
 from horsies_ops.reads.server import SERVER_READS
 from horsies_ops.reads.stale import STALE_READS
 from horsies_ops.reads.tasks import TASK_READS
@@ -32,9 +34,9 @@ from horsies_ops.reads.workflows import WORKFLOW_READS
 from tests.support.databases import Cluster
 
 TASK_QUERIES = (TASK_READS, SEARCH, STALE_READS)
-SYSTEM_QUERIES = (SERVER_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS, COUNTERS)
+SYSTEM_QUERIES = (SERVER_READS, SECURITY_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS, COUNTERS)
 READS = (*TASK_QUERIES, *SYSTEM_QUERIES, WORKFLOW_READS, SCHEDULE_READS)
-STORE = (SCHEMA, NOTIFY, TASKS, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
+STORE = (SCHEMA, NOTIFY, LOCKS, TASKS, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
 EVERY_QUERY = list(every_query(*STORE, *READS))
 
 

@@ -35,6 +35,7 @@ from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
 from horsies.model.task import TaskStatus, expired_error
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow
+from horsies.store.connection import LockTimeout
 from horsies.store.workers import WorkerState, WorkerStore
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Dispatcher:
                 async with self._parts.claim_lock:
                     await self._parts.releases.reconcile_if_due()
                     has_claimed = await self._run_pass()
+            except LockTimeout as error:  # nothing was claimed, and the database is available
+                self._may_have_work = True
+                worker_id = str(self._parts.identity.worker_id)
+                self._parts.reporter.emit(events.ClaimsBlocked(worker_id=worker_id, holder=error.message))
+                await asyncio.sleep(RECHECK_DELAY_S)
             except HorsiesError as error:
                 self._may_have_work = True
                 await self._backoff.wait(error)

@@ -5,7 +5,8 @@ Tasks:     TaskFinished, TaskPoisoned, TasksRan, TasksFailed, TaskUnknown, Claim
 Children:  ChildDied, ChildSilent, ChunkRecalled
 Worker:    WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped
 Recovery:  HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
-Database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, OutageGraceStarted, OutageGraceEnded
+Database:  DatabaseLost, DatabaseRestored, ClaimsBlocked, ListenerDegraded, ListenerRestored, OutageGraceStarted,
+           OutageGraceEnded
 
 `AttemptTotals` at the end aggregates finished attempts for the log.
 """
@@ -212,6 +213,13 @@ class DatabaseLost(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseRestored(Event):
     service: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsBlocked(Event):
+    """Another session holds the lock of a concurrency cap, so nothing can be claimed under it."""
+
+    holder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

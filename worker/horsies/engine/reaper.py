@@ -91,7 +91,8 @@ class Reaper:
         observer = self._observer(series, fleet.now)
         if not should_run_pass(observer, fleet):
             return
-        if not await self._store.with_leader_lock(lambda: self._sweep(observer)):
+        interval = timedelta(seconds=self._interval_s)
+        if not await self._store.with_leader_lock(lambda: self._sweep(observer), interval=interval):
             return  # another process is sweeping
         for job, work in self._jobs:
             if not stop.is_set():

@@ -49,6 +49,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.WorkerReturned: logging.WARNING,
     events.ListenerDegraded: logging.WARNING,
     events.DatabaseLost: logging.WARNING,
+    events.ClaimsBlocked: logging.WARNING,
     events.OutageGraceStarted: logging.WARNING,
     events.HookFailed: logging.ERROR,
     events.RecoveryRefused: logging.ERROR,

@@ -14,8 +14,9 @@ from uuid import UUID
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
+from horsies.store.locks import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, log_suspicious_holders
 from horsies.store.operators import EventStore
-from horsies.store.retention import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, RetentionStore, TableRowCount, TableSize
+from horsies.store.retention import RetentionStore, TableRowCount, TableSize
 
 if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
@@ -32,6 +33,8 @@ __all__ = [
 
 
 LOCK_POLL_S: Final = 0.1
+MAX_BATCH_TIME: Final = timedelta(seconds=30)
+"""A process that holds the lock for longer is stuck: a batch is one short transaction."""
 
 
 async def clean(
@@ -167,6 +170,7 @@ class _CleanupPass:
                 return
         # The loop ended because another process holds the lock.
         self._is_busy = True
+        await log_suspicious_holders(self.store.database, self._lock_name, limit=MAX_BATCH_TIME)
 
     async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
         """Delete one batch, waiting for the lock if allowed; None if another process holds it."""

@@ -13,6 +13,8 @@ from horsies.codec.results import encode_task_error
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
+from horsies.store.connection import LockTimeout
+from horsies.store.locks import CLAIM_LOCK, lock_holders
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
@@ -183,21 +185,28 @@ class ClaimStore:
     async def claim(self, request: ClaimRequest) -> list[ClaimedRow]:
         """Claim due tasks, in claim order. Caps hold even if many workers claim at once.
 
+        Raises LockTimeout, with the holder in its message, if another session holds the lock of a cap.
         A task with an expired lease is returned CLAIMED even if a child is free, and so is a workflow task whose node
         is locked by another transaction.
         """
-        rows = await self.database.fetch(
-            CLAIMS.claim,
-            [queue.name for queue in request.queues],
-            [queue.capacity for queue in request.queues],
-            [queue.cap for queue in request.queues],
-            request.limit,
-            request.cluster_cap,
-            request.lease_s,
-            request.worker_id,
-            request.hostname,
-            request.pids,
-        )
+        try:
+            rows = await self.database.fetch(
+                CLAIMS.claim,
+                [queue.name for queue in request.queues],
+                [queue.capacity for queue in request.queues],
+                [queue.cap for queue in request.queues],
+                request.limit,
+                request.cluster_cap,
+                request.lease_s,
+                request.worker_id,
+                request.hostname,
+                request.pids,
+            )
+        except LockTimeout as error:
+            capped = [f"{CLAIM_LOCK}/{queue.name}" for queue in request.queues if queue.cap is not None]
+            holders = await lock_holders(self.database, [CLAIM_LOCK, *capped])
+            error.message = "; ".join(map(str, holders)) or error.message
+            raise
         # UPDATE ... RETURNING gives no order, so it is restored here.
         return sorted(rows)
 

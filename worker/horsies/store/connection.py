@@ -140,7 +140,9 @@ class ConnectionSpec:
         settings = {"search_path": quote_identifier(self.schema)}
         if self.statement_timeout_s is not None:
             # A little longer than our own timeout: the server's is for clients that have vanished.
-            settings["statement_timeout"] = str(int(self.statement_timeout_s * 1000) + 1000)
+            limit_ms = str(int(self.statement_timeout_s * 1000) + 1000)
+            # The second ends a transaction whose client vanished between two statements, and frees its locks.
+            settings |= {"statement_timeout": limit_ms, "idle_in_transaction_session_timeout": limit_ms}
         return settings
 
     async def connect(self) -> Connection:
@@ -185,6 +187,7 @@ def quote_identifier(identifier: str) -> str:
 DRIVER_ERRORS = (asyncpg.PostgresError, OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 UNIQUE_VIOLATION = "23505"
+LOCK_NOT_AVAILABLE = "55P03"
 
 # The server aborted one of several conflicting transactions; the same work can be retried.
 CONFLICT_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -196,6 +199,10 @@ class StatementFailed(BrokerError):
     def __init__(self, message: str, *, sqlstate: str | None, retryable: bool, hint: str | None = None) -> None:
         super().__init__(message, code=BrokerErrorCode.MONITORING_QUERY_FAILED, retryable=retryable, hint=hint)
         self.sqlstate = sqlstate
+
+
+class LockTimeout(StatementFailed):
+    """A lock was not granted within `lock_timeout`. The database is available: another session holds the lock."""
 
 
 # Connection errors that no retry can fix, with a hint.
@@ -266,6 +273,8 @@ def _translate_server_error(error: asyncpg.PostgresError, where: str) -> Horsies
             code=ErrorCode.SCHEMA_NOT_MIGRATED,
             hint="run: horsies db migrate",
         )
+    if state == LOCK_NOT_AVAILABLE:
+        return LockTimeout(message, sqlstate=state, retryable=True, hint="run: horsies doctor")
     hint = "grant the permission, or use another role in broker.database_url" if state == "42501" else None
     return StatementFailed(message, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
@@ -13,9 +15,13 @@ from horsies.model.events import EventRecord
 from horsies.model.recovery.decision import LiveTask
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskInfo, TaskStatus
+from horsies.store.connection import DRIVER_ERRORS
 from horsies.store.database import Database, PoolSettings, Transaction
+from horsies.store.locks import SWEEP_LOCK, log_suspicious_holders
 from horsies.store.queries import Query, load_queries
 
+LEADER_LOCK_INTERVAL: Final = timedelta(seconds=5)
+"""How long the leader lock outlives a process that vanished during a manual sweep."""
 PAGE_SIZE: Final = 1000
 EXPIRY_BATCH: Final = 500
 
@@ -130,6 +136,7 @@ class RecoveryQueries:
     expire: Query[UUID]
     record_fleet_mismatch: Query[None]
     try_leader_lock: Query[bool]
+    keep_leader_lock: Query[None]
 
 
 RECOVERY = load_queries(RecoveryQueries, "horsies.store", "recovery")
@@ -229,17 +236,42 @@ class RecoveryStore:
     async def record_fleet_mismatch(self, values: Mapping[str, object]) -> None:
         await self.database.execute(RECOVERY.record_fleet_mismatch, json.dumps(values, sort_keys=True))
 
-    async def with_leader_lock(self, work: Callable[[], Awaitable[A]]) -> A | None:
+    async def with_leader_lock(
+        self, work: Callable[[], Awaitable[A]], *, interval: timedelta = LEADER_LOCK_INTERVAL
+    ) -> A | None:
         """Run `work` under the leader lock; None if another worker holds it.
 
         The lock only saves work: two sweeps at once come to the same result, so losing it midway does no harm. It is
         held by an idle transaction on its own connection, past any pooler: a pooler may have a single server
-        connection, and holding that one would block our own statements.
+        connection, and holding that one would block our own statements. If this process vanishes, the server ends the
+        transaction after `interval`. If the lock is held by a stranger or for longer than that, the log names the
+        holder.
         """
         spec = self.database.connection_spec
         lock_database = Database(spec.direct, PoolSettings(max_size=1)) if spec.is_pooled else self.database
         async with lock_database.lock_transaction() as transaction:
-            return await work() if await transaction.fetch_single(RECOVERY.try_leader_lock) else None
+            limit = f"{interval // timedelta(milliseconds=1)}ms"
+            if await transaction.fetch_single(RECOVERY.try_leader_lock, limit):
+                keepalive = asyncio.create_task(_keep_alive(transaction, interval.total_seconds() / 3))
+                try:
+                    return await work()
+                finally:
+                    keepalive.cancel()
+                    await asyncio.wait([keepalive])
+        await log_suspicious_holders(self.database, SWEEP_LOCK, limit=interval)
+        return None
+
+
+async def _keep_alive(transaction: Transaction, every_s: float) -> None:
+    """Keep an idle transaction from its timeout until this is cancelled or the connection is lost."""
+    with suppress(*DRIVER_ERRORS):
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await transaction.execute(RECOVERY.keep_leader_lock)
+            except asyncio.CancelledError:
+                transaction.connection.terminate()  # waiting for the answer of a server may take long
+                raise
 
 
 def _as_read(row: StaleRow) -> tuple[object, ...]:

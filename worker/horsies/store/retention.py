@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.retention import RetentionCategory
+from horsies.store.locks import RETENTION_LOCK
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ class RetentionQueries:
     delete_audit_entries: Query[TableRowCount]
     count_due_audit_entries: Query[TableRowCount]
 
-
-RETENTION_LOCK: Final = "retention"
-"""Lock of a full retention pass."""
-HEARTBEAT_RETENTION_LOCK: Final = "retention of heartbeats"
-"""Lock of the reaper's heartbeat cleanup."""
 
 RETENTION = load_queries(RetentionQueries, "horsies.store", "retention")
 

@@ -132,7 +132,11 @@ SELECT 'fleet_mismatch', $1::text::jsonb
                     WHERE kind = 'fleet_mismatch' AND at > now() - interval '1 hour' AND evidence = $1::text::jsonb);
 
 -- name: try_leader_lock
--- The transaction that holds the lock stays idle for the whole sweep, so its idle timeout is turned off: the server
--- would end the session and with it the lock.
+-- The transaction that holds the lock stays idle during the sweep; if its process vanishes, the server ends the session
+-- after $1, and with it the lock.
 SELECT pg_try_advisory_xact_lock(horsies_lock_key('sweep')) AS is_acquired
-  FROM set_config('idle_in_transaction_session_timeout', '0', true);
+  FROM set_config('idle_in_transaction_session_timeout', $1, true);
+
+-- name: keep_leader_lock
+-- Restarts the idle timeout of the transaction that holds the leader lock.
+SELECT;
