@@ -450,7 +450,6 @@ CREATE TABLE public.horsies_task_attempts (
     claim_token bigint NOT NULL,
     started_at timestamp with time zone NOT NULL,
     finished_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
     outcome text NOT NULL,
     error_code text,
     error_message text,
@@ -577,7 +576,7 @@ CREATE INDEX horsies_schedule_state_next ON public.horsies_schedule_state USING 
 
 CREATE INDEX horsies_task_attempts_errors ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
 
-CREATE INDEX horsies_task_attempts_finished ON public.horsies_task_attempts USING btree (finished_at DESC);
+CREATE INDEX horsies_task_attempts_finished ON public.horsies_task_attempts USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
 
 CREATE INDEX horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (status = 'PENDING'::text);
 

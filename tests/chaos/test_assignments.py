@@ -30,7 +30,7 @@ async def test_slot_is_usable_after_a_late_cancellation(database_url: str) -> No
 
 async def test_coroutine_killed_before_its_start_never_begins(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=3) as worker:
         blocked = await _send_behind_blocked_loop(worker, ledger, "nap", gate)
         await _kill(ledger, blocked)
         await worker.until(lambda: not worker.has_in_flight(blocked))
@@ -42,7 +42,7 @@ async def test_coroutine_killed_before_its_start_never_begins(database_url: str,
 
 async def test_coroutine_blocked_past_its_timeout_starts_elsewhere(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=3) as worker:
         blocked = await _send_behind_blocked_loop(worker, ledger, "nap_briefly", gate)
         row = (await ledger.until_terminal(blocked))[blocked]
         (start,) = await ledger.starts(blocked)
@@ -106,15 +106,18 @@ async def test_function_gets_the_child_without_coroutines(database_url: str, tmp
 
 
 async def _send_behind_blocked_loop(worker: InProcessWorker, ledger: Ledger, name: str, gate: Path) -> str:
-    """Send a coroutine to a child whose event loop is blocked until the gate exists; the other child is idle."""
+    """Send a coroutine to a child whose event loop is blocked until the gate exists; the others are idle later.
+
+    One of three children is kept for functions.
+    """
     other_gate = gate.with_name("other")
     blocking = await worker.send("hold_loop", str(gate))
-    other = await worker.send("wait_for", str(other_gate))
-    await ledger.until_started(blocking, other)
+    others = [await worker.send("wait_for", str(other_gate)) for _ in range(2)]
+    await ledger.until_started(blocking, *others)
     blocked = await worker.send(name, 0.0)
     await worker.until(lambda: worker.has_in_flight(blocked))
     other_gate.touch()
-    await ledger.until_terminal(other)
+    await ledger.until_terminal(*others)
     return blocked
 
 

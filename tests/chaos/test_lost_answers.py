@@ -35,7 +35,7 @@ async def test_claim_with_lost_answer_is_released_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
-        proxy.lose_answer("claims.claim", containing=b"0.0625")
+        proxy.lose_answer("claims.claim_chunk", containing=b"0.0625")
         task_id = await worker.send("work", 0.0625)
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
@@ -86,7 +86,9 @@ async def test_outcome_with_lost_answer_is_stored_once(
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         task_id = await worker.send(task, *arguments)
-        proxy.lose_answer(f"claims.{statement}", containing=UUID(task_id).bytes)
+        # The answer to `complete` is only a number, with its length before it.
+        answer = b"\0\0\0\4\0\0\0\1" if statement == "complete" else UUID(task_id).bytes
+        proxy.lose_answer(f"claims.{statement}", containing=answer)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
         assert [attempt["error_code"] for attempt in await ledger.attempts(task_id)] == codes

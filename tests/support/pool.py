@@ -16,8 +16,7 @@ from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
-from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream
-from horsies.model.task import TaskContext
+from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream, TaskDetails, encode_details
 
 # ruff: noqa: ARG002  # listeners ignore some arguments
 
@@ -26,22 +25,10 @@ APP = f"{Path(__file__).with_name('pool_app.py')}:app"
 
 
 def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
-    """An assignment of a task; `details` are fields of its context."""
-    usual: dict[str, Any] = {
-        "task_id": str(uuid4()),
-        "task_name": task_name,
-        "queue_name": "default",
-        "attempt": 1,
-        "retry_count": 0,
-        "claim_token": 1,
-        "sent_at": datetime.now(UTC),
-        "good_until": None,
-        "timeout_ms": None,
-        "worker_id": "a worker",
-        "flags": {},
-        "possible_overlap": False,
-    }
-    return Assignment(task=TaskContext(**usual | details), args=json.dumps(args).encode(), kwargs=b"{}")
+    """An assignment of a task; `details` are fields of `TaskDetails`."""
+    stored = encode_details(TaskDetails(**details)) if details else None
+    sent_at = datetime.now(UTC)
+    return Assignment(str(uuid4()), 1, task_name, "default", json.dumps(args), "{}", sent_at, stored)
 
 
 class KeyedChunk(Chunk):
@@ -55,7 +42,7 @@ class KeyedChunk(Chunk):
 
 
 def key_of(given: Assignment) -> AttemptKey:
-    return AttemptKey(given.task.task_id, given.task.claim_token)
+    return AttemptKey(given.task_id, given.claim_token)
 
 
 def keys_of(tasks: Iterable[ChunkTask]) -> tuple[AttemptKey, ...]:
@@ -137,7 +124,7 @@ class PoolHarness:
         """Send tasks to a child as one chunk."""
         child = to or self.child
         chunk = KeyedChunk(assignments, child)
-        child.run(chunk, assignments)
+        child.run(chunk)
         return chunk
 
     async def wait_for_outcome(self, key: AttemptKey) -> EncodedOutcome:

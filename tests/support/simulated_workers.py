@@ -37,7 +37,7 @@ from horsies.store.workers import (
     WorkerState,
     WorkerStore,
 )
-from tests.support.store import Connection
+from tests.support.store import Connection, finish_attempts
 from tests.support.task_model import (
     CLAIMED,
     CRASHED,
@@ -217,6 +217,7 @@ class SimulatedWorker:
                 limit=count,
                 pids=[PID] * count if starts else [],
                 lease_s=LEASE * TICK_S if has_lease else None,
+                takes_expired_leases=has_lease or not starts,
             )
         )
 
@@ -238,7 +239,7 @@ class SimulatedWorker:
             retry_delay_s=(decision.at - EPOCH).total_seconds() if isinstance(decision, Retry) else None,
             is_crash=code == CRASHED,
         )
-        return bool(await self._claims.finish([finish]))
+        return bool(await finish_attempts(self._claims, [finish]))
 
     async def release(self, claim_ref: ClaimRef, phase: TaskPhase) -> bool:
         """Release a task that has not begun; returns whether its claim was still valid."""

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import SearchStrategy
 from uuid_utils.compat import uuid7
 
+from horsies.engine.pool.protocol import parse_details
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.retention import RetentionWindows
 from horsies.model.send import SendOutcome
@@ -253,12 +254,15 @@ class QueueStateMachine(RuleBasedStateMachine):
 
     def _claim(self, worker: SimulatedWorker, choices: StepChoices) -> None:
         due, is_only_claimed = self._model.claimable(), choices.phase is TaskPhase.CLAIMED
+        if not is_only_claimed and not choices.has_lease:  # claimed as a chunk, without expired leases
+            due = [task for task in due if task.status is not CLAIMED]
         rows = self._aging.run(worker.claim(choices.count, starts=not is_only_claimed, has_lease=choices.has_lease))
         self._expect("C1 claimed", len(rows), min(choices.count, len(due)))
         for row in rows:
             task = self._model.tasks[row.id]
             claimed_as = CLAIMED if is_only_claimed or task.status is CLAIMED else RUNNING
-            actual = (task in due, row.status, row.claim_token, row.overlap_possible)
+            may_overlap = parse_details(row.details).overlap_possible
+            actual = (task in due, CLAIMED if row.worker_pid is None else RUNNING, row.claim_token, may_overlap)
             self._expect(f"C2 claim of {task}", actual, (True, claimed_as, task.token + 1, task.may_overlap))
             claim_ref = ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker.ids[-1])
             task.claim(claim_ref, claimed_as, self._model.now, has_lease=choices.has_lease)

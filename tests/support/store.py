@@ -14,7 +14,8 @@ import asyncpg
 
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 from horsies.model.capacity import QueueCapacity
-from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore
+from horsies.model.task import TaskAttemptOutcome
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, claim_arrays
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies_ops.ops import OperatorSession, Ops
@@ -72,6 +73,21 @@ async def claim_and_start(database: Database) -> ClaimRef:
     """Claim the next task and start it in the child with pid 7."""
     (row,) = await claim(database, limit=1, pids=[7])
     return claim_ref(row)
+
+
+async def finish_attempts(
+    store: ClaimStore, finishes: Sequence[FinishedAttempt], *, events: Sequence[str] = ()
+) -> list[str]:
+    """Store outcomes as the completer does, completed ones first; returns the new statuses."""
+    completed = [finish for finish in finishes if finish.outcome is TaskAttemptOutcome.COMPLETED]
+    others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
+    stored = 0
+    if completed or not others:
+        arrays = claim_arrays([finish.claim for finish in completed])
+        documents, pids = [finish.document for finish in completed], [finish.pid for finish in completed]
+        stored = await store.complete(*arrays, documents, pids, events=() if others else events)
+    rows = await store.finish(others, events=events) if others else []
+    return ["COMPLETED"] * stored + [row.status for row in rows]
 
 
 async def claim_one(database: Database, **others: Any) -> ClaimRef:

@@ -170,7 +170,7 @@ async def worker_in_process(
     worker = Worker(
         app.config,
         WorkerConfig.of(app.config, WorkerSettings(**defaults | settings), ProjectConfig(locator=locator)),
-        is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
+        tasks=app.tasks,
         definitions=app.definitions,
         hooks=app.recovery_hooks,
         child_environment=environment_of(url, config),

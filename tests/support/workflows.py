@@ -26,6 +26,7 @@ from horsies import (
     WorkflowValidationError,
     from_node,
 )
+from horsies.engine.pool.protocol import parse_details
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
@@ -33,7 +34,7 @@ from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore,
 from horsies.store.database import Database
 from horsies.workflows.outbox import OutboxProcessor
 from horsies.workflows.start import BUILD_TIMEOUT_S, start_run
-from tests.support.store import Connection
+from tests.support.store import Connection, finish_attempts
 from tests.support.workflow_app import Doubled, task_of
 from tests.support.workflow_graphs import Dag, RunOutcome
 
@@ -170,20 +171,20 @@ class WorkflowDriver:
 
     async def start_tasks(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
         """Start claimed tasks; returns those that are RUNNING."""
-        waiting = {self._claim_ref(row): 7 for row in rows if row.status == "CLAIMED"}
+        waiting = {self._claim_ref(row): 7 for row in rows if row.worker_pid is None}
         store = ClaimStore(self.database)
         ids = {row.id for row in await store.start(waiting, hostname="here")} if waiting else set[UUID]()
-        started = [row for row in rows if row.status == "RUNNING" or row.id in ids]
+        started = [row for row in rows if row.worker_pid is not None or row.id in ids]
         for row in started:
             self.started.append(row.task_name)
-            self.contexts[row.task_name] = json.loads(row.context or "{}")
+            self.contexts[row.task_name] = json.loads(parse_details(row.details).workflow_context or "{}")
         return started
 
     async def finish(self, rows: Sequence[ClaimedRow], outcome: Callable[[str], Outcome] = lambda _: "ok") -> None:
         """Store the outcomes of these tasks without advancing their runs."""
         finishes = [self._finish(row, outcome(row.task_name)) for row in rows]
         if finishes:
-            await ClaimStore(self.database).finish(finishes)
+            await finish_attempts(ClaimStore(self.database), finishes)
 
     async def retry(self, row: ClaimedRow) -> None:
         """Store a failure with a retry."""

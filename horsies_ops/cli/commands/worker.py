@@ -151,11 +151,10 @@ def _run(options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, lo
 
 
 async def _work(user_app: Horsies, config: WorkerConfig) -> None:
-    async_tasks = frozenset(name for name, task in user_app.tasks.items() if task.definition.is_async)
     worker = Worker(
         user_app.config,
         config,
-        is_async=async_tasks.__contains__,  # called several times per task
+        tasks=user_app.tasks,
         definitions=user_app.definitions,
         hooks=user_app.recovery_hooks,
     )

@@ -53,7 +53,7 @@ async def test_chunk_with_large_arguments_passes(pool: PoolHarness) -> None:
 
 
 async def test_task_knows_its_attempt(survivor: PoolHarness) -> None:
-    assigned = assignment("describe_self", attempt=3, possible_overlap=True, flags={"careful": True})
+    assigned = assignment("describe_self", attempts=2, overlap_possible=True, flags={"careful": True})
     survivor.send([assigned])
     assert await survivor.value(key_of(assigned)) == "describe_self 3 True {'careful': True}"
 

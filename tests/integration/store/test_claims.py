@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from horsies.engine.pool.protocol import parse_details
 from horsies.model.capacity import QueueCapacity
 from horsies.store.database import Database
 from tests.support.rows import insert, insert_task
@@ -26,13 +29,12 @@ async def test_claim_orders_by_priority_then_time_over_all_queues(database: Data
     second = await insert_task(database_url, queue_name="b", priority=50, enqueued_at=NOW - timedelta(seconds=20))
     rows = await claim(database, queues=A_AND_B)
     assert [row.id for row in rows] == [first, second, third, fourth]
-    assert [row.claim_order for row in rows] == [1, 2, 3, 4]
 
 
 async def test_first_tasks_start_in_given_children_rest_are_claimed(database: Database, connection: Connection) -> None:
     await insert_pending(connection, count=3)
     rows = await claim(database, pids=[7, 8])
-    assert [(row.status, row.worker_pid) for row in rows] == [("RUNNING", 7), ("RUNNING", 8), ("CLAIMED", None)]
+    assert [row.worker_pid for row in rows] == [7, 8, None]
     names = await connection.fetch(
         "SELECT worker_process_name, started_at = claimed_at, claimed FROM horsies_tasks ORDER BY worker_pid"
     )
@@ -103,7 +105,7 @@ async def test_expired_lease_is_claimed_but_not_started(
     expired = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
     await insert_task(database_url, claim_token=1, **expired)
     (row,) = await claim(database, pids=[7], lease_s=60.0)
-    assert (row.status, row.claim_token) == ("CLAIMED", 2)
+    assert (row.worker_pid, row.claim_token) == (None, 2)
     assert await only_row(connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at > now()") == (
         WORKER,
         True,
@@ -112,7 +114,7 @@ async def test_expired_lease_is_claimed_but_not_started(
 
 async def test_workflow_task_with_locked_node_is_started_later(database: Database, database_url: str) -> None:
     await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
-    assert [row.status for row in await claim(database, pids=[7])] == ["CLAIMED"]
+    assert [row.worker_pid for row in await claim(database, pids=[7])] == [None]
 
 
 async def test_concurrent_claims_share_the_tasks(database: Database, connection: Connection) -> None:
@@ -165,3 +167,67 @@ async def test_claim_sends_no_notification(database: Database, database_url: str
     async with collect_notifications(database_url, *channels) as notifications:
         await claim(database, pids=[7])
         assert await notifications() == []
+
+
+# Chunks for one child: the same tasks as by the general statement
+
+
+async def test_chunk_starts_all_tasks_in_one_child(database: Database, connection: Connection) -> None:
+    await insert_pending(connection, count=3)
+    rows = await claim(database, pids=[7] * 100, takes_expired_leases=False)
+    assert [row.worker_pid for row in rows] == [7, 7, 7]
+    columns = ("status", "worker_process_name", "worker_hostname", "claim_token", "started_at = claimed_at")
+    stored = await connection.fetch(f"SELECT {', '.join(columns)} FROM horsies_tasks")
+    assert {tuple(row) for row in stored} == {("RUNNING", "worker-7", "here", 1, True)}
+
+
+async def test_chunk_leaves_expired_leases_and_tasks_of_locked_nodes(database: Database, database_url: str) -> None:
+    expired = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
+    await insert_task(database_url, **expired)
+    await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
+    assert await claim(database, pids=[7] * 100, takes_expired_leases=False) == []
+
+
+async def test_claim_of_some_tasks_skips_the_others(database: Database, database_url: str) -> None:
+    for name in ("a", "b", "c", "a"):
+        await insert_task(database_url, task_name=name)
+    chunk: dict[str, Any] = {"pids": [7] * 100, "takes_expired_leases": False}
+    assert [row.task_name for row in await claim(database, only_tasks=["b"], **chunk)] == ["b"]
+    assert [row.task_name for row in await claim(database, except_tasks=["a"])] == ["c"]
+    assert [row.task_name for row in await claim(database, except_tasks=["b"], **chunk)] == ["a", "a"]
+
+
+async def test_details_are_returned_only_if_a_task_has_some(database: Database, database_url: str) -> None:
+    plain = await insert_task(database_url)
+    special = await insert_task(
+        database_url, task_options={"timeout_ms": 5}, flags={"x": True}, attempts=2, good_until=LATER, context={"a": 1}
+    )
+    rows = {row.id: row for row in await claim(database, pids=[7] * 100, takes_expired_leases=False)}
+    assert rows[plain].details is None
+    details = parse_details(rows[special].details)
+    assert (details.timeout_ms, details.flags, details.attempts, details.good_until) == (5, {"x": True}, 2, LATER)
+    assert json.loads(details.workflow_context or b"") == {"a": 1}
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_chunk_takes_the_same_tasks_in_the_same_order(
+    database: Database, connection: Connection, seed: int
+) -> None:
+    random = Random(seed)  # noqa: S311
+    for queue in "abc":
+        await insert_pending(connection, count=random.randrange(12), queue=queue)
+    await connection.execute(
+        """
+        UPDATE horsies_tasks
+           SET priority = 1 + (random() * 3)::integer,
+               enqueued_at = now() + make_interval(secs => (random() * 4)::integer - 3),
+               good_until = CASE WHEN random() < 0.3 THEN now() + make_interval(secs => (random() * 9)::integer - 3) END
+        """
+    )
+    queues = [QueueCapacity(name=name, capacity=random.randrange(1, 9)) for name in "ab"]
+    limit = random.randrange(1, 12)
+    request: dict[str, Any] = {"queues": queues, "limit": limit, "pids": [7] * limit}
+    first = await claim(database, **request)
+    await connection.execute("UPDATE horsies_tasks SET status = 'PENDING' WHERE status = 'RUNNING'")
+    second = await claim(database, **request, takes_expired_leases=False)
+    assert [row.id for row in second] == [row.id for row in first]

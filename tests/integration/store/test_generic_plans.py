@@ -59,7 +59,9 @@ SELECT task_id, workflow_id, task_index FROM node
 PIDS = ",".join(str(1 + number) for number in range(BATCH))
 CLAIM_ARGUMENTS = f"ARRAY['default'], ARRAY[{BATCH}], ARRAY[NULL]::integer[], {BATCH}, NULL, NULL"
 STUCK = "EXECUTE stuck(200)"
-CLAIM = f"EXECUTE claim({CLAIM_ARGUMENTS}, '{WORKER}', 'here', '{{{PIDS}}}')"
+CLAIM = f"EXECUTE claim({CLAIM_ARGUMENTS}, '{WORKER}', 'here', '{{{PIDS}}}', NULL, NULL)"
+
+CLAIM_CHUNK = f"EXECUTE claim_chunk(ARRAY['default'], ARRAY[{BATCH}], {BATCH}, '{WORKER}', 'here', 7, NULL, NULL)"
 
 
 @pytest.fixture
@@ -68,9 +70,11 @@ async def planned_early(database_url: str) -> AsyncIterator[Connection]:
     spec = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
     connection = await asyncpg.connect(database_url, server_settings=spec.session_settings)
     await connection.execute(f"PREPARE claim AS {CLAIMS.claim.sql}")
+    await connection.execute(f"PREPARE claim_chunk AS {CLAIMS.claim_chunk.sql}")
     await connection.execute(f"PREPARE complete AS {CLAIMS.complete.sql}")
     await connection.execute(f"PREPARE stuck AS {WORKFLOW_CONTROL.stuck_runs.sql}")
     await connection.execute(CLAIM)
+    await connection.execute(CLAIM_CHUNK)
     await connection.execute(_complete_statement([]))
     await connection.execute(STUCK)
     await connection.execute(NODES)
@@ -102,8 +106,9 @@ async def _most_rows(connection: Connection, execute: str) -> float:
     )
 
 
-async def test_claim_of_workflow_tasks_reads_only_claimed_rows(planned_early: Connection) -> None:
-    assert await _most_rows(planned_early, CLAIM) <= 2 * BATCH
+@pytest.mark.parametrize("claim", [CLAIM, CLAIM_CHUNK], ids=["claim", "chunk"])
+async def test_claim_of_workflow_tasks_reads_only_claimed_rows(planned_early: Connection, claim: str) -> None:
+    assert await _most_rows(planned_early, claim) <= 2 * BATCH
     assert await planned_early.fetchval("SELECT count(*) FROM horsies_workflow_tasks WHERE status = 'RUNNING'") == BATCH
 
 

@@ -23,6 +23,7 @@ from tests.support.store import (
     claim_ref,
     collect_notifications,
     count_deadlocks,
+    finish_attempts,
     insert_pending,
     only_row,
 )
@@ -45,8 +46,7 @@ def _crashed(ref: ClaimRef, **others: Any) -> FinishedAttempt:
 
 
 async def _finish(database: Database, *finishes: FinishedAttempt, events: Sequence[str] = ()) -> list[str]:
-    rows = await ClaimStore(database).finish(finishes, events=events)
-    return [row.status for row in rows]
+    return await finish_attempts(ClaimStore(database), finishes, events=events)
 
 
 async def test_completed_task_stores_result_and_attempt(

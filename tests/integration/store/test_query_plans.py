@@ -19,6 +19,7 @@ from tests.support.store import WORKER, Connection, insert_pending
 DUE, BATCH = 20_000, 400
 QUEUES = ["default", "empty"]
 NO_CAPS: list[None] = [None, None]
+CHUNK = QUEUES, [BATCH, BATCH], BATCH, WORKER, "here", 7, None, None
 
 
 @pytest.fixture(scope="module", params=[0, 1_000_000], ids=["no delayed tasks", "many delayed tasks"])
@@ -78,7 +79,7 @@ async def _claim(connection: Connection, *, limit: int = BATCH, cluster_cap: int
 
 def _claim_arguments(*, limit: int = BATCH, cluster_cap: int | None = None, pids: bool = True) -> tuple[object, ...]:
     children = list(range(1, limit + 1)) if pids else []
-    return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children
+    return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children, None, None
 
 
 def _claim_columns(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:
@@ -89,6 +90,12 @@ def _claim_columns(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:
 async def test_claim_reads_only_claimed_rows(large: Connection, cluster_cap: int | None) -> None:
     # Each row is found, looked up and updated; a few more to find the priorities.
     assert await _rows_read(large, CLAIMS.claim.sql, *_claim_arguments(cluster_cap=cluster_cap)) <= 3 * BATCH + 20
+
+
+async def test_claim_of_a_chunk_reads_only_claimed_rows(large: Connection) -> None:
+    assert await _rows_read(large, CLAIMS.claim_chunk.sql, *CHUNK) <= 3 * BATCH + 20
+    await large.execute("DELETE FROM horsies_tasks WHERE enqueued_at <= now()")
+    assert await _rows_read(large, CLAIMS.claim_chunk.sql, *CHUNK) <= 20
 
 
 async def test_claim_without_due_tasks_does_not_read_delayed_ones(large: Connection) -> None:

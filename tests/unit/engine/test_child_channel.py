@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
-from horsies.engine.pool.protocol import OutputLine, Report, encode, encode_frames
+from horsies.engine.pool.protocol import OutputLine, Report, encode, encode_frame
 
 
 class Receiver:
@@ -24,6 +24,7 @@ class Receiver:
             loop,
             sock,
             on_report=self._on_report,
+            on_data=lambda: None,
             on_protocol_error=self._on_protocol_error,
             on_closed=self.closed.set,
             expects_more=lambda: self.expects_more,
@@ -49,7 +50,7 @@ async def open_channel() -> AsyncGenerator[tuple[Receiver, socket.socket]]:
 
 
 def _send(sock: socket.socket, *names: str) -> None:
-    sock.sendall(encode_frames(encode([OutputLine(None, "stdout", name)]) for name in names))
+    sock.sendall(b"".join(encode_frame(encode([OutputLine(None, "stdout", name)])) for name in names))
 
 
 async def _next(receiver: Receiver, count: int) -> list[str]:

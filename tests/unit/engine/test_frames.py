@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.pool.protocol import FrameReader, FrameWriter, ProtocolError, encode_frames
+from horsies.engine.pool.protocol import FrameReader, FrameWriter, ProtocolError, encode_frame
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 60))
 def test_messages_survive_any_fragmentation(messages: list[bytes], fragment_size: int) -> None:
-    reader, stream = FrameReader(max_bytes=50), encode_frames(messages)
+    reader, stream = FrameReader(max_bytes=50), b"".join(map(encode_frame, messages))
     read = [
         message
         for at in range(0, len(stream), fragment_size)
@@ -34,7 +34,7 @@ def test_messages_survive_any_fragmentation(messages: list[bytes], fragment_size
 
 
 def test_oversized_message_is_refused_after_earlier_ones() -> None:
-    messages = FrameReader(max_bytes=4).feed(encode_frames([b"good", b"worse"]))
+    messages = FrameReader(max_bytes=4).feed(encode_frame(b"good") + encode_frame(b"worse"))
     assert next(messages) == b"good"
     with pytest.raises(ProtocolError, match="5 bytes"):
         next(messages)
@@ -42,7 +42,7 @@ def test_oversized_message_is_refused_after_earlier_ones() -> None:
 
 def test_abandoned_iteration_does_not_repeat_messages() -> None:
     reader = FrameReader(max_bytes=10)
-    abandoned = reader.feed(encode_frames([b"one", b"two"]))
+    abandoned = reader.feed(encode_frame(b"one") + encode_frame(b"two"))
     next(abandoned)
     del abandoned
     assert list(reader.feed(b"")) == [b"two"]

@@ -22,7 +22,7 @@ CHILD: Any = object()
 
 def claimed_row() -> ClaimedRow:
     columns: dict[str, Any] = dict.fromkeys(ClaimedRow._fields, 0)
-    columns |= {"id": uuid4(), "claim_token": 1, "sent_at": datetime.now(UTC), "task_options": "{}"}
+    columns |= {"id": uuid4(), "claim_token": 1, "sent_at": datetime.now(UTC), "details": None}
     return ClaimedRow(**columns)
 
 
@@ -66,7 +66,7 @@ class InFlightMachine(RuleBasedStateMachine):
     @rule(target=tasks, size=st.integers(1, 4))
     def assign(self, size: int) -> Any:
         rows = [claimed_row() for _ in range(size)]
-        chunk = self.in_flight.add_chunk(CHILD, rows, self.worker_id, is_async=False, expected_ms=1.0)
+        chunk = self.in_flight.add_chunk(CHILD, rows, self.worker_id, coroutines=0, expected_ms=1.0)
         self.model |= dict.fromkeys([row.id for row in rows], Where.WAITING)
         return multiple(*(ChunkTask(chunk, position) for position in range(size)))
 
@@ -175,13 +175,13 @@ def test_running_longer_than_expected_adds_to_the_remaining_time() -> None:
 
 
 def test_timeout_comes_from_the_options() -> None:
-    row = claimed_row()._replace(task_options='{"timeout_ms": 500}')
+    row = claimed_row()._replace(details='{"task_options": {"timeout_ms": 500}}')
     assert InFlightTask(row, uuid4()).timeout_ms == 500
     assert InFlightTask(claimed_row(), uuid4()).timeout_ms is None
 
 
 def test_retry_policy_comes_from_the_options() -> None:
     policy = RetryPolicy.fixed([60], auto_retry_for=["BUSY"], jitter=False)
-    row = claimed_row()._replace(task_options=json.dumps({"retry_policy": policy.model_dump(mode="json")}))
+    row = claimed_row()._replace(details=json.dumps({"task_options": {"retry_policy": policy.model_dump(mode="json")}}))
     assert InFlightTask(row, uuid4()).decide_retry(Cause(code="BUSY")) == 60.0
     assert not isinstance(InFlightTask(claimed_row(), uuid4()).decide_retry(Cause(code="BUSY")), float)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import threading
 
 from horsies.engine.child.runner import Inbox
-from horsies.engine.pool.protocol import Assignment, RunTasks, TaskRef
+from horsies.engine.pool.protocol import RunTasks, TaskRef
 from tests.support.pool import assignment
 
 
-def _any(_: Assignment) -> bool:
-    return True
-
-
 def command(*names: str, chunk: int = 0, first: int = 0) -> RunTasks:
-    return RunTasks(chunk, first, tuple(assignment(name) for name in names))
+    return RunTasks(chunk, first, "a worker", tuple(assignment(name) for name in names))
 
 
 def taken(inbox: Inbox) -> TaskRef | None:
-    received = inbox.take(matches=_any)
-    return received and received[0]
+    attempt = inbox.head()
+    return TaskRef(attempt.chunk, attempt.position) if attempt and inbox.take(attempt) else None
 
 
 def test_assignments_are_taken_in_order() -> None:
@@ -29,10 +25,27 @@ def test_assignments_are_taken_in_order() -> None:
     assert [taken(inbox) for _ in range(4)] == [TaskRef(7, 0), TaskRef(7, 1), TaskRef(7, 2), None]
 
 
-def test_take_returns_nothing_if_the_head_does_not_match() -> None:
+def test_attempt_recalled_after_a_look_at_it_is_not_taken() -> None:
     inbox = Inbox()
-    inbox.put(command("noop", "nap"))
-    assert inbox.take(matches=lambda assigned: assigned.task.task_name == "nap") is None
+    inbox.put(command("noop"))
+    attempt = inbox.head()
+    assert attempt is not None
+    inbox.recall()
+    assert not inbox.take(attempt)
+
+
+def test_each_attempt_is_taken_or_recalled_by_one_of_two_threads() -> None:
+    inbox, recalled = Inbox(), list[TaskRef]()
+    recaller = threading.Thread(target=lambda: [recalled.extend(inbox.recall()) for _ in range(300)])
+    took = list[TaskRef]()
+    recaller.start()
+    for chunk in range(300):
+        inbox.put(command(*["noop"] * 8, chunk=chunk))
+        while (ref := taken(inbox)) is not None:
+            took.append(ref)
+    recaller.join()
+    recalled.extend(inbox.recall())
+    assert sorted([*took, *recalled]) == [TaskRef(chunk, position) for chunk in range(300) for position in range(8)]
 
 
 def test_recalled_assignments_are_never_taken() -> None:

@@ -6,7 +6,7 @@ import json
 from datetime import date
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import Raw
 
 from horsies import (
     Horsies,
@@ -17,8 +17,7 @@ from horsies import (
     WorkflowContext,
     WorkflowMeta,
 )
-from horsies.engine.child.execution import TaskExecutor
-from horsies.engine.pool.protocol import Assignment
+from horsies.engine.child.execution import Attempt, TaskExecutor
 from tests.support import pool
 
 app = Horsies()
@@ -46,27 +45,27 @@ def missing_id(workflow_ctx: WorkflowContext) -> TaskResult[bool, TaskError]:
     return TaskResult(ok=workflow_ctx.has_result(TaskNode(day)))
 
 
-def assignment(task_name: str, **context: Any) -> Assignment:
-    return replace(pool.assignment(task_name), workflow_context=json.dumps(context).encode())
+def attempt(task_name: str, **context: Any) -> Attempt:
+    return Attempt(pool.assignment(task_name, context=Raw(json.dumps(context).encode())), "a worker")
 
 
 def test_task_gets_run_metadata_and_typed_upstream_results() -> None:
     upstream = {"a": {"result": {"ok": "2024-02-29"}, "task_name": "day"}}
-    outcome = TaskExecutor(app).run(assignment("with_context", workflow_meta=META, workflow_ctx=upstream))
+    outcome = TaskExecutor(app).run(attempt("with_context", workflow_meta=META, workflow_ctx=upstream))
     assert json.loads(outcome.document) == {"ok": ["29.02.2024", "w/3"]}
 
 
 async def test_coroutine_gets_the_result_of_another_node() -> None:
-    outcome = await TaskExecutor(app).run_async(assignment("later", args_from={"start": {"ok": "2024-02-29"}}))
+    outcome = await TaskExecutor(app).run_async(attempt("later", args_from={"start": {"ok": "2024-02-29"}}))
     assert json.loads(outcome.document) == {"ok": 2024}
 
 
 def test_node_without_id_fails_with_its_own_code() -> None:
-    outcome = TaskExecutor(app).run(assignment("missing_id", workflow_meta=META, workflow_ctx={}))
+    outcome = TaskExecutor(app).run(attempt("missing_id", workflow_meta=META, workflow_ctx={}))
     assert outcome.error_code == "WORKFLOW_CTX_MISSING_ID"
 
 
 def test_undecodable_context_is_a_worker_failure() -> None:
-    outcome = TaskExecutor(app).run(assignment("later", args_from=[1]))
+    outcome = TaskExecutor(app).run(attempt("later", args_from=[1]))
     assert outcome.error_code == "WORKER_SERIALIZATION_ERROR"
     assert outcome.outcome == "WORKER_FAILURE"

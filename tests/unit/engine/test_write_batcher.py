@@ -55,7 +55,9 @@ class Table:
         self.refused.append((row, error))
         self.on_refused_row(row)
 
-    def batcher(self, *, max_rows: int = 500, max_bytes: int = 4_000_000, attempts: int = 0) -> WriteBatcher[int, str]:
+    def batcher(
+        self, *, max_rows: int = 500, max_bytes: int = 4_000_000, attempts: int = 0
+    ) -> WriteBatcher[int, list[str]]:
         return WriteBatcher(
             "numbers",
             self.send,
@@ -75,7 +77,7 @@ def open_table(*, refuses: frozenset[int] = frozenset(), failures: Sequence[Exce
 
 
 @asynccontextmanager
-async def running(batcher: WriteBatcher[int, str]) -> AsyncGenerator[asyncio.Task[None]]:
+async def running(batcher: WriteBatcher[int, list[str]]) -> AsyncGenerator[asyncio.Task[None]]:
     """Run the batcher; at the end stop it and wait until it has sent all rows."""
     stop = asyncio.Event()
     task = asyncio.create_task(batcher.run(stop))

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
+from horsies.codec.canonical_json import utf8_length
 from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
 from horsies.engine.in_flight import Chunk, InFlight, InFlightTask, TaskState
-from horsies.engine.pool.protocol import EncodedOutcome
+from horsies.engine.pool.protocol import EncodedOutcome, parse_details
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
 from horsies.model.retry import Cause
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
-from horsies.store.claims import ClaimedRow, ClaimRef, ClaimStatusRow, ClaimStore, FinishedAttempt
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimStore, FinishedAttempt
 from horsies.store.connection import StatementFailed
 
 if TYPE_CHECKING:
@@ -44,27 +46,14 @@ _TRANSITION_NAMES = {
 }
 
 
-class UnstoredOutcome:
+class UnstoredOutcome(NamedTuple):
     """An outcome that is not stored yet: `document` of a completed task, `finish` of any other."""
 
-    __slots__ = ("chunk", "document", "event_when_stored", "finish", "position", "was_sent")
-
-    def __init__(
-        self,
-        chunk: Chunk,
-        position: int,
-        *,
-        document: str = "",
-        finish: FinishedAttempt | None = None,
-        event_when_stored: events.Event | None = None,
-    ) -> None:
-        self.chunk = chunk
-        self.position = position
-        self.document = document
-        self.finish = finish
-        self.event_when_stored = event_when_stored
-        self.was_sent = False
-        """Whether it may already be stored: it was sent before, and the answer may have been lost."""
+    chunk: Chunk
+    position: int
+    document: str = ""
+    finish: FinishedAttempt | None = None
+    event_when_stored: events.Event | None = None
 
     @property
     def row(self) -> ClaimedRow:
@@ -85,7 +74,23 @@ class UnstoredOutcome:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.document) if self.finish is None else len(self.finish.document)
+        return utf8_length(self.document if self.finish is None else self.finish.document)
+
+
+class StoredBatch(NamedTuple):
+    """The answer of the database to a batch of outcomes."""
+
+    statuses: dict[tuple[UUID, int], TaskStatus]
+    """New statuses by id and claim token, except those of the completed tasks if all of them were stored."""
+    are_completed_stored: bool
+    late: Collection[UnstoredOutcome] = ()
+    """Outcomes whose claim this worker has lost."""
+
+    def status_of(self, unstored: UnstoredOutcome) -> TaskStatus | None:
+        if unstored.finish is None and self.are_completed_stored:
+            return TaskStatus.COMPLETED
+        row = unstored.row
+        return self.statuses.get((row.id, row.claim_token))
 
 
 class Completer:
@@ -114,7 +119,7 @@ class Completer:
         self._on_retry = on_retry
         self._on_nodes_finished = on_nodes_finished
         self._on_unknown_task = on_unknown_task
-        self._batcher: WriteBatcher[UnstoredOutcome, ClaimStatusRow] = WriteBatcher(
+        self._batcher: WriteBatcher[UnstoredOutcome, StoredBatch] = WriteBatcher(
             self.name,
             self._store_batch,
             on_stored=self._on_batch_stored,
@@ -122,8 +127,8 @@ class Completer:
             backoff=backoff,
             size_of=lambda unstored: unstored.size_bytes,
         )
-        self._late: list[UnstoredOutcome] = []
-        """Outcomes of the current batch whose claim this worker has lost."""
+        self._maybe_stored: set[tuple[UUID, int]] = set()
+        """Outcomes whose statement failed, by id and claim token: it may have been executed."""
 
     @property
     def unstored_ids(self) -> list[str]:
@@ -133,7 +138,7 @@ class Completer:
     def complete(self, chunk: Chunk, position: int, outcome: EncodedOutcome) -> None:
         """Store the outcome that a child reported; a retry policy may turn a failure into a retry."""
         if outcome.outcome is TaskAttemptOutcome.COMPLETED:
-            self._put(UnstoredOutcome(chunk, position, document=outcome.document.decode()))
+            self._put(UnstoredOutcome(chunk, position, outcome.document))
             return
         task = InFlightTask(chunk.rows[position], chunk.worker_id, chunk, position)
         if outcome.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
@@ -155,66 +160,65 @@ class Completer:
         unstored.chunk.states[unstored.position] = TaskState.STORING
         self._batcher.put((unstored,))
 
-    async def _store_batch(self, batch: list[UnstoredOutcome]) -> list[ClaimStatusRow]:
+    async def _store_batch(self, batch: list[UnstoredOutcome]) -> StoredBatch:
         """Store a batch: one statement for completed tasks, one for the others."""
         sent_at = time.monotonic()
         changes = self._reporter.changes.drain(sent_at)  # published by the same statement, saving a round trip
-        were_sent = [unstored.was_sent for unstored in batch]
-        for unstored in batch:
-            unstored.was_sent = True
         finishes = [unstored.finish for unstored in batch if unstored.finish is not None]
         completed = batch if not finishes else [unstored for unstored in batch if unstored.finish is None]
-        # Completed tasks first: if their statement fails, nothing of the batch is stored.
-        rows = await self._store_completed(completed, () if finishes else changes) if completed else []
-        if finishes:
-            rows += await self._store.finish(finishes, events=changes)
+        try:
+            # Completed tasks first: if their statement fails, nothing of the batch is stored.
+            count = await self._store_completed(completed, () if finishes else changes) if completed else 0
+            rows = await self._store.finish(finishes, events=changes) if finishes else []
+        except BrokerError:
+            self._maybe_stored.update(_keys(batch))
+            raise
         self._fence.record_statement(sent_at)
-        self._late = []
-        if len(rows) < len(batch):
-            await self._check_missing(batch, rows, were_sent)
-        return rows
+        stored = StoredBatch(
+            {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}, count == len(completed)
+        )
+        if not stored.are_completed_stored or len(rows) < len(finishes):
+            stored = await self._look_up_missing(batch, stored)
+        if self._maybe_stored:
+            self._maybe_stored.difference_update(_keys(batch))
+        return stored
 
-    async def _store_completed(
-        self, completed: Sequence[UnstoredOutcome], changes: Sequence[str]
-    ) -> list[ClaimStatusRow]:
-        rows = [unstored.chunk.rows[unstored.position] for unstored in completed]
+    async def _store_completed(self, completed: Sequence[UnstoredOutcome], changes: Sequence[str]) -> int:
+        chunks = [unstored[0] for unstored in completed]
+        rows = [chunk.rows[position] for chunk, position, *_ in completed]
         return await self._store.complete(
-            [row.id for row in rows],
-            [row.claim_token for row in rows],
-            [unstored.chunk.worker_id for unstored in completed],
-            [unstored.document for unstored in completed],
-            [unstored.chunk.child.pid for unstored in completed],
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            [chunk.worker_id for chunk in chunks],
+            [unstored[2] for unstored in completed],
+            [chunk.child.pid for chunk in chunks],
             events=changes,
         )
 
-    async def _check_missing(
-        self, batch: list[UnstoredOutcome], rows: list[ClaimStatusRow], were_sent: list[bool]
-    ) -> None:
-        """Set `_late` to the outcomes whose rows were not updated because this worker has lost the claim.
+    async def _look_up_missing(self, batch: list[UnstoredOutcome], stored: StoredBatch) -> StoredBatch:
+        """Find out which outcomes are stored, now or by an earlier statement whose answer was lost; report the others.
 
-        A row is also not updated if the outcome was stored by an earlier send whose answer was lost.
+        A completed attempt of a claim can only be stored by its owner. Any other attempt that we did not store may be
+        the decision of another process.
         """
-        returned = {(row.id, row.claim_token) for row in rows}
-        missing = [
-            (unstored, was_sent)
-            for unstored, was_sent in zip(batch, were_sent, strict=True)
-            if (unstored.row.id, unstored.row.claim_token) not in returned
-        ]
-        resent = [unstored.claim for unstored, was_sent in missing if was_sent]
-        recorded = await self._store.recorded_outcomes(resent) if resent else []
-        stored = {(row.id, row.claim_token, row.outcome, row.error_code) for row in recorded}
-        self._late = [
-            unstored
-            for unstored, _ in missing
-            if (unstored.row.id, unstored.row.claim_token, unstored.outcome, unstored.error_code) not in stored
-        ]
-        if self._late:
-            await self._emit_late()
+        unknown = [unstored for unstored in batch if stored.status_of(unstored) is None]
+        recorded = await self._store.recorded_outcomes([unstored.claim for unstored in unknown])
+        known = {(row.id, row.claim_token): (row.outcome, row.error_code) for row in recorded}
+        statuses, late = dict(stored.statuses), list[UnstoredOutcome]()
+        for unstored in unknown:
+            key = (unstored.row.id, unstored.row.claim_token)
+            is_recorded = known.get(key) == (unstored.outcome, unstored.error_code)
+            if is_recorded and unstored.finish is None:
+                statuses[key] = TaskStatus.COMPLETED
+            elif not is_recorded or key not in self._maybe_stored:
+                late.append(unstored)
+        await self._emit_late(late)
+        return StoredBatch(statuses, are_completed_stored=False, late=late)
 
-    async def _emit_late(self) -> None:
-        states = await self._store.current_states([unstored.row.id for unstored in self._late])
+    async def _emit_late(self, late: Sequence[UnstoredOutcome]) -> None:
+        states = await self._store.current_states([unstored.row.id for unstored in late]) if late else []
         state_by_id = {row.id: row for row in states}
-        for unstored in self._late:
+        for unstored in late:
             row, now = unstored.row, state_by_id.get(unstored.row.id)
             self._reporter.emit(
                 events.LateResultRefused(
@@ -232,32 +236,36 @@ class Completer:
                 )
             )
 
-    def _on_batch_stored(self, batch: list[UnstoredOutcome], rows: list[ClaimStatusRow]) -> None:
-        statuses = {(row.id, row.claim_token): row.status for row in rows}
-        emits_finished = self._reporter.is_enabled_for(events.TaskFinished)
-        stored: dict[tuple[str, str], list[UnstoredOutcome]] = {}
+    def _on_batch_stored(self, batch: list[UnstoredOutcome], stored: StoredBatch) -> None:
+        settle = self._in_flight.settle_in_chunk
+        moved: dict[tuple[TaskStatus, str], list[UnstoredOutcome]] = {}
+        has_nodes = False
         for unstored in batch:
-            row = unstored.chunk.rows[unstored.position]
-            self._in_flight.settle_in_chunk(unstored.chunk, unstored.position)
-            if unstored.event_when_stored is not None and unstored not in self._late:
+            row = unstored.row
+            settle(unstored.chunk, unstored.position)
+            has_nodes = has_nodes or (row.details is not None and parse_details(row.details).is_workflow_task)
+            if (status := stored.status_of(unstored)) is not None:
+                moved.setdefault((status, row.queue_name), []).append(unstored)
+            if unstored.event_when_stored is not None and unstored not in stored.late:
                 self._reporter.emit(unstored.event_when_stored)
-            status = statuses.get((row.id, row.claim_token))
-            if status is not None:
-                stored.setdefault((status, row.queue_name), []).append(unstored)
-                if emits_finished:
-                    self._emit_finished(unstored, TaskStatus(status))
-        for (status_value, queue), outcomes in stored.items():
-            status = TaskStatus(status_value)
-            ids = [unstored.row.id for unstored in outcomes]
-            self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, ids)
-            self._reporter.totals.add_finished(status, len(outcomes))
-            if status is TaskStatus.FAILED:
-                self._emit_failed(outcomes)
-            elif status is TaskStatus.PENDING:
-                self._expect_retries(outcomes)
-        if any(unstored.row.is_workflow_task for unstored in batch):
+        for (status, queue), outcomes in moved.items():
+            self._on_moved(status, queue, outcomes)
+        if has_nodes:
             self._on_nodes_finished()
         self._on_stored()
+
+    def _on_moved(self, status: TaskStatus, queue: str, outcomes: Sequence[UnstoredOutcome]) -> None:
+        """Report outcomes that moved tasks of one queue to the same status."""
+        ids = [unstored.row.id for unstored in outcomes]
+        self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, ids)
+        self._reporter.totals.add_finished(status, len(outcomes))
+        if self._reporter.is_enabled_for(events.TaskFinished):
+            for unstored in outcomes:
+                self._emit_finished(unstored, status)
+        if status is TaskStatus.FAILED:
+            self._emit_failed(outcomes)
+        elif status is TaskStatus.PENDING:
+            self._expect_retries(outcomes)
 
     def _expect_retries(self, retried: Sequence[UnstoredOutcome]) -> None:
         for unstored in retried:
@@ -294,6 +302,10 @@ class Completer:
         self._put(UnstoredOutcome(unstored.chunk, unstored.position, finish=finish))
 
 
+def _keys(batch: Iterable[UnstoredOutcome]) -> Iterator[tuple[UUID, int]]:
+    return ((unstored.row.id, unstored.row.claim_token) for unstored in batch)
+
+
 def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAttempt:
     """Build what is stored for an outcome that a child reported; the policy may turn a failure into a retry."""
     is_completed = outcome.outcome is TaskAttemptOutcome.COMPLETED
@@ -301,7 +313,7 @@ def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAtt
     return FinishedAttempt(
         claim=task.claim,
         outcome=outcome.outcome,
-        document=outcome.document.decode(),
+        document=outcome.document,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         retry_delay_s=decision if isinstance(decision, float) else None,
@@ -336,9 +348,9 @@ class WriteBatcher(Generic[T, R]):
     def __init__(
         self,
         name: str,
-        send: Callable[[list[T]], Awaitable[list[R]]],
+        send: Callable[[list[T]], Awaitable[R]],
         *,
-        on_stored: Callable[[list[T], list[R]], None],
+        on_stored: Callable[[list[T], R], None],
         on_refused: Callable[[T, StatementFailed], None],
         backoff: Backoff,
         size_of: Callable[[T], int] | None = None,
@@ -411,7 +423,7 @@ class WriteBatcher(Generic[T, R]):
             self._dequeue(batch)
             self._on_stored(batch, result)
 
-    async def _send_with_retry(self, batch: list[T]) -> list[R]:
+    async def _send_with_retry(self, batch: list[T]) -> R:
         while True:
             try:
                 result = await self._send(batch)

@@ -1,17 +1,12 @@
-"""The dispatcher: claims tasks for free slots, assigns them to children, and releases what cannot run here.
-
-In the engine a *function* is a `def` task and a *coroutine* an `async def` task: a child runs one function at a time,
-or several coroutines. An async-only slot is a free place beside running coroutines.
-"""
+"""The dispatcher: claims tasks for free slots, assigns them to children, and releases what cannot run here."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import product
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,15 +16,14 @@ from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import run_until
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.capacity import (
-    MAX_CHUNKS,
-    AsyncAdmission,
+    ChildLoad,
     ClaimLimits,
+    ClaimPlan,
     ServedQueue,
-    chunk_size,
-    count_async_slots,
+    TaskKind,
+    accepts,
     count_free_slots,
     plan_claim,
-    swap_mismatched_slots,
 )
 from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
@@ -44,6 +38,10 @@ if TYPE_CHECKING:
 
 RECHECK_DELAY_S = 0.1
 """Delay of the second claim after a notification that woke several workers at once."""
+MAX_SEARCH_PAUSE_S = 0.5
+"""Longest pause between two claims of one kind of task that found none."""
+SEARCH_PAUSE_FACTOR = 10
+"""Such a claim may have read a long backlog of the other kind, so it is repeated only after ten times its duration."""
 
 
 RELEASE_INTERVAL_S = 0.5
@@ -59,11 +57,17 @@ class Dispatcher:
         self._parts = parts
         self._backoff = parts.backoff(self.name)
         self._woken = asyncio.Event()
-        self._may_have_work = True
-        """Whether the queues may hold tasks for us. A claim that returned fewer rows than requested clears it; a
-        notification, a due time or the poll sets it again. A slot becoming free does not."""
+        self._open_kinds = set(TaskKind)
+        """Kinds of tasks that the queues may hold for us. A claim that returned fewer rows than requested removes its
+        kind; a notification, a due time or the poll adds it again. A slot becoming free does not."""
+        self._search_after = dict.fromkeys(TaskKind, 0.0)
+        """When tasks of a kind may be claimed again, after none were found."""
         self._was_notified = False
         """Whether a notification woke us, which woke other workers at the same time."""
+        self._was_polled = False
+        """Whether the poll interval has passed since the last claim."""
+        self._recheck: asyncio.TimerHandle | None = None
+        """Wakes the dispatcher to claim once more; one for all reasons."""
 
     def wake(self) -> None:
         """Run a pass: a slot became free or something must be released."""
@@ -71,8 +75,13 @@ class Dispatcher:
 
     def wake_to_claim(self) -> None:
         """Run a pass that also claims: the queues may have new tasks."""
-        self._may_have_work = True
+        self._open_kinds = set(TaskKind)
         self._woken.set()
+
+    def on_poll(self) -> None:
+        """Like `wake_to_claim`, in case that a notification was lost; other workers' leases may have expired, too."""
+        self._was_polled = True
+        self.wake_to_claim()
 
     def on_task_notification(self) -> None:
         self._was_notified = True
@@ -117,27 +126,36 @@ class Dispatcher:
             try:
                 async with self._parts.claim_lock:
                     await self._parts.releases.reconcile_if_due()
-                    has_claimed = await self._run_pass()
+                    runs_again = await self._run_pass()
             except LockTimeout as error:  # nothing was claimed, and the database is available
-                self._may_have_work = True
+                self._open_kinds = set(TaskKind)
                 worker_id = str(self._parts.identity.worker_id)
                 self._parts.reporter.emit(events.ClaimsBlocked(worker_id=worker_id, holder=error.message))
                 await asyncio.sleep(RECHECK_DELAY_S)
             except HorsiesError as error:
-                self._may_have_work = True
+                self._open_kinds = set(TaskKind)
                 await self._backoff.wait(error)
                 await self._reconcile_with_retry()
             else:
                 self._backoff.reset()
-                if not has_claimed:
+                if not runs_again:
                     self._schedule_recheck()
                     return
 
     def _schedule_recheck(self) -> None:
         # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
-        if self._was_notified and self._parts.capacity.claim_request() is not None:
-            asyncio.get_running_loop().call_later(RECHECK_DELAY_S, self.wake_to_claim)
+        if self._was_notified and self._parts.capacity.has_room():
+            self._wake_to_claim_in(RECHECK_DELAY_S)
         self._was_notified = False
+
+    def _wake_to_claim_in(self, delay_s: float) -> None:
+        """Claim again after a delay; an earlier timer counts for a later one, too."""
+        loop = asyncio.get_running_loop()
+        if self._recheck is not None and not self._recheck.cancelled() and self._recheck.when() > loop.time():
+            if self._recheck.when() <= loop.time() + delay_s:
+                return
+            self._recheck.cancel()
+        self._recheck = loop.call_later(delay_s, self.wake_to_claim)
 
     async def _reconcile_with_retry(self) -> None:
         """Release tasks that the server claimed or started although we got an error instead of its answer."""
@@ -151,56 +169,82 @@ class Dispatcher:
                 return
 
     async def _run_pass(self) -> bool:
-        """Release unbegun tasks, start prefetched ones, claim new ones; returns whether anything was claimed."""
+        """Release unbegun tasks, start prefetched ones, claim new ones; returns whether to run another pass."""
         await self._parts.releases.release_unbegun()
         await self._start_claimed()
-        request = self._parts.capacity.claim_request() if self._may_have_work else None
-        if request is None:
+        if not self._open_kinds:
             return False
-        self._may_have_work = False  # before the claim, so that a notification during the claim sets it again
+        plan = self._parts.capacity.plan(self._kinds_to_claim())
+        if plan is None:
+            return False
+        # Before the claim, so that a notification during the claim adds the kinds again.
+        claimed_kinds = set(TaskKind) if plan.kind is TaskKind.ANY else {plan.kind}
+        self._open_kinds -= claimed_kinds
+        request = self._parts.capacity.request(plan, takes_expired_leases=self._take_poll())
         sent_at = time.monotonic()
         rows = await self._parts.claims.claim(request)
+        took_s = time.monotonic() - sent_at
         self._parts.fence.record_statement(sent_at)
         if len(rows) >= request.limit or request.may_return_fewer or self._parts.degraded_reason:
-            self._may_have_work = True
-        self._accept(rows, request.worker_id, took_s=time.monotonic() - sent_at)
+            self._open_kinds |= claimed_kinds
+        elif plan.kind is not TaskKind.ANY:
+            pause_s = min(MAX_SEARCH_PAUSE_S, SEARCH_PAUSE_FACTOR * took_s)
+            self._search_after[plan.kind] = time.monotonic() + pause_s
+        self._accept(rows, plan, request.worker_id, took_s=took_s)
         await self._parts.releases.release_unbegun()
-        return len(rows) > 0
+        return len(rows) > 0 or plan.kind is not TaskKind.ANY  # the other kind may be due
 
-    def _accept(self, rows: Sequence[ClaimedRow], worker_id: UUID, *, took_s: float) -> None:
+    def _kinds_to_claim(self) -> set[TaskKind]:
+        """The open kinds, except those that are searched for later."""
+        now = time.monotonic()
+        waiting = {kind for kind in self._open_kinds if self._search_after[kind] > now}
+        if waiting:
+            self._wake_to_claim_in(min(self._search_after[kind] for kind in waiting) - now)
+        return self._open_kinds - waiting
+
+    def _accept(self, rows: Sequence[ClaimedRow], plan: ClaimPlan, worker_id: UUID, *, took_s: float) -> None:
         """Add claimed rows to the tasks in flight and assign those that were claimed as RUNNING."""
         parts = self._parts
         self._record_claimed(rows)
-        running: list[ClaimedRow] = []
-        for row in rows:
-            if row.status == TaskStatus.RUNNING:
-                running.append(row)
-            else:
+        running = [row for row in rows if row.worker_pid is not None]
+        for row in rows if len(running) < len(rows) else ():
+            if row.worker_pid is None:
                 parts.in_flight.add_prefetched(row, worker_id)
         if may_assign(parts.app_config.recovery, took_s=took_s) and not parts.capacity.is_closed:
-            rejected_functions = assign(parts, running, worker_id)
-            self._update_admission(rows, rejected_functions)
+            for child, child_rows in self._split(running, plan):
+                parts.releases.add_rows(parts.assignments.assign(child, child_rows, worker_id), worker_id)
         else:
             parts.releases.add_rows(running, worker_id)
 
+    def _split(self, rows: Sequence[ClaimedRow], plan: ClaimPlan) -> Iterator[tuple[Child, Sequence[ClaimedRow]]]:
+        """The rows of each child: those claimed for it, or an equal share of a few short tasks with idle children."""
+        children = {child.pid: child for child in self._parts.capacity.available_children()}
+        pids = set(plan.pids)
+        if 1 < len(rows) < plan.limit and len(pids) == 1:
+            pids |= self._parts.capacity.idle_pids(plan.kind)
+            by_pid = {pid: rows[number :: len(pids)] for number, pid in enumerate(sorted(pids))}
+        else:
+            by_pid = {pid: [row for row in rows if row.worker_pid == pid] for pid in pids}
+        for pid, child_rows in by_pid.items():
+            if not child_rows:
+                continue
+            if pid in children:
+                yield children[pid], child_rows
+            else:  # the child died during the claim
+                self._parts.releases.add_rows(child_rows, self._parts.identity.worker_id)
+
     def _record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
-        ids: dict[tuple[str, str], list[UUID]] = {}
+        ids: dict[tuple[bool, str], list[UUID]] = {}
         for row in rows:
-            ids.setdefault((row.status, row.queue_name), []).append(row.id)
-        for (status_value, queue), task_ids in ids.items():
-            status = TaskStatus(status_value)
-            kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
+            ids.setdefault((row.worker_pid is None, row.queue_name), []).append(row.id)
+        for (is_waiting, queue), task_ids in ids.items():
+            kind, status = ("claim", TaskStatus.CLAIMED) if is_waiting else ("claim and start", TaskStatus.RUNNING)
             self._parts.reporter.record_change(kind, queue, TaskStatus.PENDING, status, task_ids)
 
-    def _update_admission(self, rows: Sequence[ClaimedRow], rejected_functions: Sequence[ClaimedRow]) -> None:
-        """Adapt how many tasks the next claim may request for async-only slots."""
-        admission, now = self._parts.capacity.async_admission, time.monotonic()
-        if rejected_functions:
-            pause_s = admission.on_rejected(rejected_functions[-1].id, now)
-            asyncio.get_running_loop().call_later(pause_s, self.wake_to_claim)
-        elif rows:
-            is_last_async = self._parts.assignments.is_async_task(rows[-1].task_name)
-            admission.on_claimed((row.id for row in rows), is_last_async=is_last_async, now=now)
+    def _take_poll(self) -> bool:
+        """Whether this claim has to look for expired leases: always with leases, else once per poll."""
+        was_polled, self._was_polled = self._was_polled, False
+        return was_polled or self._parts.app_config.claim_lease_ms is not None
 
     async def _start_claimed(self) -> None:
         """Start prefetched tasks for which a slot is free now."""
@@ -209,7 +253,7 @@ class Dispatcher:
         if not waiting or parts.capacity.is_closed:
             return
         children = {child.pid: child for child in parts.capacity.available_children()}
-        slots = list(match_slots(parts, waiting, list(children.values())))
+        slots = list(parts.capacity.match_slots(waiting))
         if not slots:
             return
         sent_at = time.monotonic()
@@ -235,10 +279,8 @@ class Dispatcher:
     async def _on_start_refused(self, task: InFlightTask) -> None:
         """The row could not be started: the task has expired, or this worker lost the claim."""
         parts = self._parts
-        if task.row.good_until is not None:
-            error = expired_error(
-                task_id=task.key.task_id, good_until=task.row.good_until, worker_id=str(task.claim.worker_id)
-            )
+        if (good_until := task.details.good_until) is not None:
+            error = expired_error(task_id=task.key.task_id, good_until=good_until, worker_id=str(task.claim.worker_id))
             expired = await parts.claims.expire({task.claim: error_document(error)})
             if expired:
                 parts.reporter.record_unbegun_changes([task], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
@@ -253,102 +295,39 @@ class Dispatcher:
         )
 
 
-# Assigning tasks to slots
-
-
-def assign(parts: Parts, rows: Sequence[ClaimedRow], worker_id: UUID) -> list[ClaimedRow]:
-    """Assign each task to the child it was claimed for, after swapping slots so that coroutines run beside coroutines.
-
-    Releases the tasks that do not fit; returns the functions among them that ended up with an async-only slot.
-    """
-    children = {child.pid: child for child in parts.capacity.available_children()}
-    async_pids = {pid for pid, child in children.items() if parts.assignments.runs_only_coroutines(child)}
-    rows_by_child: dict[int, list[ClaimedRow]] = {}
-    for row, pid in _match_by_kind(parts, rows, async_pids) if async_pids else _claimed_slots(rows):
-        rows_by_child.setdefault(pid, []).append(row)
-    rejected_functions: list[ClaimedRow] = []
-    for pid, child_rows in rows_by_child.items():
-        child = children.get(pid)
-        rejected = child_rows if child is None else parts.assignments.assign(child, child_rows, worker_id)
-        parts.releases.add_rows(rejected, worker_id)
-        if pid in async_pids:
-            rejected_functions += [row for row in rejected if not parts.assignments.is_async(row)]
-    return rejected_functions
-
-
-def _claimed_slots(rows: Iterable[ClaimedRow]) -> list[tuple[ClaimedRow, int]]:
-    return [(row, row.worker_pid or 0) for row in rows]  # 0: no child, so the task is released
-
-
-def _match_by_kind(parts: Parts, rows: Sequence[ClaimedRow], async_pids: set[int]) -> list[tuple[ClaimedRow, int]]:
-    """Swap slots so that coroutines get the async-only ones, and put leftover functions there last.
-
-    A child accepts tasks in order up to the first that does not fit, so a function must not come before coroutines.
-    """
-    are_async = [parts.assignments.is_async(row) for row in rows]
-    pids = swap_mismatched_slots([pid for _, pid in _claimed_slots(rows)], async_pids, are_async)
-    swapped = list(zip(rows, pids, strict=True))
-    return sorted(swapped, key=lambda slot: slot[1] in async_pids and not parts.assignments.is_async(slot[0]))
-
-
-def match_slots(
-    parts: Parts, waiting: Iterable[InFlightTask], children: Sequence[Child]
-) -> Iterator[tuple[InFlightTask, int]]:
-    """Pair waiting tasks with free slots, in order; a function without a slot blocks the tasks behind it."""
-    free = parts.capacity.free_slots(children)
-    any_task, async_only = iter(free.any_task), iter(free.async_only)
-    for task in waiting:
-        pid = next(any_task, None)
-        if pid is None and parts.assignments.is_async(task.row):
-            pid = next(async_only, None)
-        if pid is None:
-            return
-        yield task, pid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeSlots:
-    """Free slots, each given by the pid of its child."""
-
-    any_task: list[int]
-    async_only: list[int]
-    """Slots beside running coroutines."""
-
-
 class Capacity:
-    """How many tasks this worker can claim now."""
+    """Which tasks this worker can claim now."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, async_tasks: Collection[str], limits: ClaimLimits) -> None:
         self._parts = parts
+        self._async_tasks = sorted(async_tasks)
+        self._limits = limits
         self.is_closed = False
         """The worker is stopping: nothing is claimed or assigned any more."""
-        self.async_admission = AsyncAdmission()
 
-    def claim_request(self) -> ClaimRequest | None:
-        """The next claim; None if there is no capacity."""
-        parts = self._parts
-        children = self.available_children()
-        waiting = parts.in_flight.prefetched.values()
-        # A function that is already claimed goes before anything that could be claimed for async-only slots.
-        has_waiting_function = not all(parts.assignments.is_async(task.row) for task in waiting)
-        plan = plan_claim(
-            self._served_queues(),
-            [parts.assignments.load(child) for child in children],
-            self._limits(),
-            claimed=len(waiting),
-            max_async_only=0 if has_waiting_function else self.async_admission.allowed(time.monotonic()),
-        )
-        if plan is None or self.is_closed:
+    def has_room(self) -> bool:
+        return self.plan(frozenset(TaskKind)) is not None
+
+    def plan(self, kinds: Collection[TaskKind]) -> ClaimPlan | None:
+        """Plan the next claim of these kinds; None if there is no capacity."""
+        if self.is_closed:
             return None
-        lease_ms, free = parts.app_config.claim_lease_ms, self.free_slots(children)
+        claimed = len(self._parts.in_flight.prefetched)
+        return plan_claim(self._served_queues(), self._loads(), self._limits, claimed=claimed, kinds=kinds)
+
+    def request(self, plan: ClaimPlan, *, takes_expired_leases: bool) -> ClaimRequest:
+        identity, lease_ms = self._parts.identity, self._parts.app_config.claim_lease_ms
         return ClaimRequest(
-            worker_id=parts.identity.worker_id,
-            hostname=parts.identity.hostname,
+            worker_id=identity.worker_id,
+            hostname=identity.hostname,
             queues=plan.queues,
             limit=plan.limit,
-            pids=[*free.any_task[: plan.startable - plan.async_only], *free.async_only[: plan.async_only]],
+            pids=plan.pids,
             lease_s=None if lease_ms is None else lease_ms / 1000,
             cluster_cap=plan.cluster_cap,
+            only_tasks=self._async_tasks if plan.kind is TaskKind.COROUTINE else None,
+            except_tasks=self._async_tasks if plan.kind is TaskKind.FUNCTION else None,
+            takes_expired_leases=takes_expired_leases,
         )
 
     def available_children(self) -> list[Child]:
@@ -356,48 +335,36 @@ class Capacity:
         available = filter(self._parts.assignments.accepts_work, self._parts.pool.children)
         return sorted(available, key=lambda child: child.tasks_in_child)
 
-    def free_slots(self, children: Sequence[Child]) -> FreeSlots:
-        loads = [(child.pid, self._parts.assignments.load(child)) for child in children]
-        size = max((queue.chunk_size for queue in self._served_queues()), default=1)
-        concurrency = self._parts.worker_config.async_concurrency
-        return FreeSlots(
-            any_task=_round_robin([pid] * count_free_slots(load, size, depth=MAX_CHUNKS) for pid, load in loads),
-            async_only=_round_robin(
-                [pid] * count_async_slots(load, async_concurrency=concurrency) for pid, load in loads
-            ),
-        )
+    def idle_pids(self, kind: TaskKind) -> set[int]:
+        """Idle children that may get tasks of this kind."""
+        loads = self._loads()
+        return {load.pid for load in loads if not load.tasks and accepts(load, kind, loads, self._limits)}
+
+    def match_slots(self, waiting: Iterable[InFlightTask]) -> Iterator[tuple[InFlightTask, int]]:
+        """Pair waiting tasks with free slots, in order; a task without a slot blocks those behind it."""
+        loads, queues = self._loads(), self._served_queues()
+        free = {kind: list[int]() for kind in TaskKind}
+        for kind, load in product(TaskKind, loads):
+            if accepts(load, kind, loads, self._limits):
+                slots = max((count_free_slots(load, kind, queue, self._limits) for queue in queues), default=0)
+                free[kind] += [load.pid] * slots
+        for task in waiting:
+            kind = TaskKind.COROUTINE if self._parts.assignments.is_async(task.row) else TaskKind.FUNCTION
+            slots = free[kind] or free[TaskKind.ANY]
+            if not slots:
+                return
+            yield task, slots.pop(0)
+
+    def _loads(self) -> list[ChildLoad]:
+        return list(map(self._parts.assignments.load, self.available_children()))
 
     def _served_queues(self) -> list[ServedQueue]:
         parts = self._parts
         caps = {queue.name: queue.max_concurrency for queue in parts.app_config.custom_queues or ()}
-        has_cluster_cap = parts.app_config.cluster_wide_cap is not None
         return [
-            ServedQueue(
-                name=name,
-                max_concurrency=caps.get(name),
-                chunk_size=chunk_size(
-                    parts.durations.for_queue(name),
-                    max_chunk=parts.worker_config.max_chunk,
-                    is_capped=has_cluster_cap or caps.get(name) is not None,
-                ),
-            )
+            ServedQueue(name=name, max_concurrency=caps.get(name), run_ms=parts.durations.for_queue(name))
             for name in parts.worker_config.queues or ()
         ]
-
-    def _limits(self) -> ClaimLimits:
-        app, worker = self._parts.app_config, self._parts.worker_config
-        return ClaimLimits(
-            prefetch_buffer=app.prefetch_buffer,
-            max_claim_batch=worker.max_claim_batch,
-            max_claim_per_worker=worker.max_claim_per_worker,
-            async_concurrency=worker.async_concurrency,
-            cluster_wide_cap=app.cluster_wide_cap,
-        )
-
-
-def _round_robin(slots_by_child: Iterable[Sequence[int]]) -> list[int]:
-    """Alternate between children, so that a few tasks are spread over all of them."""
-    return [pid for pid in chain.from_iterable(zip_longest(*slots_by_child)) if pid is not None]
 
 
 class Releases:
@@ -520,7 +487,7 @@ class DuePoller:
                 self._wake_at_changed.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake_at_changed.wait(), left_s)
-            self._parts.wake_to_claim()
+            self._parts.on_poll()
 
     async def _next_due_s(self) -> float | None:
         """Seconds until the next task becomes due; None if there is none or the database is unavailable."""

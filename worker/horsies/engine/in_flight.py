@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
-from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from horsies.engine.pool.protocol import Assignment, AttemptKey, ProtocolError
+from horsies.engine.pool.protocol import AttemptKey, ProtocolError, TaskDetails, parse_details
 from horsies.model.capacity import (
-    CHUNK_MS,
     MAX_CHUNKS,
-    PARTS_PER_CHUNK,
+    UNKNOWN_MS,
     ChildLoad,
+    ClaimLimits,
     DurationEstimates,
-    TaskEstimate,
     recall_after_ms,
-    split_into_chunks,
+    select_for_child,
 )
 from horsies.model.crash import Kill, KillReason
 from horsies.model.retry import AttemptState, Cancel, Cause, Fail, Retry, decide_retry, stored_policy
-from horsies.model.task import TaskContext
 from horsies.store.claims import ClaimedRow, ClaimRef
 
 if TYPE_CHECKING:
     from horsies.engine.pool.child import Child
 
-MAX_SHORT_CHUNKS: Final = MAX_CHUNKS * PARTS_PER_CHUNK
-"""Like `MAX_CHUNKS`, for short tasks: each of their chunks is sent in `PARTS_PER_CHUNK` parts."""
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to end before its child gets no more tasks."""
 OTHER_TASKS_GRACE_S: Final = 10.0
 """How long a child with a coroutine that ignored its cancellation may continue its other tasks until it is killed."""
-
-_NO_OPTIONS: dict[str, Any] = {}
-_NO_FLAGS: dict[str, bool] = {}
-_cached_str = lru_cache(maxsize=16)(str)  # worker ids: few distinct values, formatted for every assignment
 
 
 class TaskState(IntEnum):
@@ -71,9 +61,9 @@ class Chunk:
         "began_at",
         "begins_at_once",
         "child",
+        "coroutines",
         "expected_ms",
         "in_child",
-        "is_async",
         "number",
         "recall_timer",
         "rows",
@@ -91,15 +81,15 @@ class Chunk:
         worker_id: UUID,
         child: Child,
         *,
-        is_async: bool = False,
+        coroutines: int = 0,
         expected_ms: float = 0.0,
     ) -> None:
         self.number = number
         self.rows = rows
         self.worker_id = worker_id
         self.child = child
-        self.is_async = is_async
-        """Whether all its tasks are coroutines."""
+        self.coroutines = coroutines
+        """How many of its tasks are coroutines."""
         self.expected_ms = expected_ms
         """Estimated run time of one task, on average."""
         self.states = bytearray(len(rows))
@@ -142,6 +132,11 @@ class Chunk:
         if self.states[position] != _SETTLED:
             self.states[position] = _SETTLED
             self.unsettled -= 1
+
+    @property
+    def is_async(self) -> bool:
+        """Whether all its tasks are coroutines."""
+        return self.coroutines == len(self.rows)
 
     def has_begun(self, position: int) -> bool:
         """Whether code of a task in the child may have run."""
@@ -206,7 +201,11 @@ class InFlightTask(NamedTuple):
 
     @property
     def timeout_ms(self) -> int | None:
-        return timeout_ms(self.row)
+        return self.details.timeout_ms
+
+    @property
+    def details(self) -> TaskDetails:
+        return parse_details(self.row.details)
 
     @property
     def pid(self) -> int | None:
@@ -220,10 +219,11 @@ class InFlightTask(NamedTuple):
         same clock, and whether the workflow was paused or cancelled meanwhile.
         """
         now = datetime.now(UTC)  # any time would do: only the difference is used
+        details = self.details
         state = AttemptState(
-            policy=stored_policy(parse_options(self.row.task_options)),
-            retry_count=self.row.retry_count,
-            crash_count=self.row.crash_count,
+            policy=stored_policy(details.task_options),
+            retry_count=details.retry_count,
+            crash_count=details.crash_count,
             max_crashes=max_crashes,
         )
         decision = decide_retry(state, cause, now=now, jitter=random.random())  # noqa: S311  # jitter, not security
@@ -258,10 +258,10 @@ class InFlight:
         return tasks
 
     def add_chunk(
-        self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID, *, is_async: bool, expected_ms: float
+        self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID, *, coroutines: int, expected_ms: float
     ) -> Chunk:
         """Add started tasks that are about to be sent to a child."""
-        chunk = Chunk(next(self._numbers), rows, worker_id, child, is_async=is_async, expected_ms=expected_ms)
+        chunk = Chunk(next(self._numbers), rows, worker_id, child, coroutines=coroutines, expected_ms=expected_ms)
         self.chunks[chunk.number] = chunk
         return chunk
 
@@ -326,15 +326,13 @@ class Assignments:
         in_flight: InFlight,
         durations: DurationEstimates,
         *,
-        max_chunk: int,
-        is_async: Callable[[str], bool],
-        is_capped: Callable[[str], bool],
+        async_tasks: Collection[str],
+        limits: ClaimLimits,
     ) -> None:
         self._in_flight = in_flight
         self._durations = durations
-        self._max_chunk = max_chunk
-        self.is_async_task = is_async
-        self._is_capped = is_capped
+        self._async_tasks = async_tasks
+        self._limits = limits
         self._controls: dict[Child, ChildControl] = {}
         self.other_tasks_grace_s = OTHER_TASKS_GRACE_S
 
@@ -344,51 +342,54 @@ class Assignments:
         return child.accepts_work and not (control and control.uncancellable)
 
     def load(self, child: Child) -> ChildLoad:
-        chunks = child.chunks
+        chunks, now = child.chunks, time.monotonic()
         return ChildLoad(
+            pid=child.pid,
             tasks=child.tasks_in_child,
-            chunks=len(chunks),
-            is_all_async=self.runs_only_coroutines(child),
-            is_short=len(chunks) < MAX_SHORT_CHUNKS and _is_short(chunks),
+            remaining_ms=sum(chunk.remaining_ms(now) for chunk in chunks),
+            has_coroutines=any(chunk.coroutines for chunk in chunks),
+            has_functions=not all(chunk.is_async for chunk in chunks),
         )
 
     def is_async(self, row: ClaimedRow) -> bool:
-        return self.is_async_task(row.task_name)
-
-    def runs_only_coroutines(self, child: Child) -> bool:
-        """Whether the child has coroutines and no functions."""
-        chunks = child.chunks
-        return bool(chunks) and all(chunk.is_async for chunk in chunks)
+        return row.task_name in self._async_tasks
 
     def assign(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> Sequence[ClaimedRow]:
-        """Send started tasks to a child in chunks; returns those it has no capacity for."""
-        first = 0
-        estimates = self._estimates(rows)
-        for size in split_into_chunks(estimates, max_chunk=self._max_chunk):
-            end = first + size
-            chunk_rows = rows[first:end]
-            are_short = all(estimate.share_ms <= CHUNK_MS for estimate in estimates[first:end])
-            is_async = all(map(self.is_async, chunk_rows))
-            if not self._has_capacity(child, is_async=is_async, are_short=are_short):
-                break
-            expected_ms = sum(_expected_ms(estimate) for estimate in estimates[first:end]) / size
-            self._send(
-                self._in_flight.add_chunk(child, chunk_rows, worker_id, is_async=is_async, expected_ms=expected_ms)
-            )
-            first = end
-        return rows[first:]
+        """Send started tasks to a child as one chunk; returns those it has no capacity for."""
+        load = self.load(child)
+        joining: list[int] = []
+        if load.runs_only_coroutines:  # more of them can join, however long they take
+            joining = [index for index, row in enumerate(rows) if self.is_async(row)]
+            del joining[max(0, self._limits.async_concurrency - load.tasks) :]
+        others = [index for index in range(len(rows)) if index not in joining] if joining else range(len(rows))
+        run_times = [self._durations.for_task(rows[index].task_name) for index in others]
+        selected = select_for_child(load, run_times, most=MAX_CHUNKS * self._limits.max_chunk)
+        taken = [*joining, *(others[index] for index in selected)]
+        if taken:
+            self._send(child, [rows[index] for index in taken], worker_id)
+        if len(taken) == len(rows):
+            return ()
+        left = set(range(len(rows))).difference(taken)
+        return [rows[index] for index in sorted(left)]
+
+    def observe(self, row: ClaimedRow, run_ms: float) -> None:
+        """Record how long a task ran; a coroutine shares its child with others."""
+        if row.task_name in self._async_tasks:
+            run_ms /= self._limits.async_concurrency
+        self._durations.observe(task_name=row.task_name, queue_name=row.queue_name, run_ms=run_ms)
 
     def on_began(self, chunk: Chunk, position: int) -> None:
         chunk.began_at = time.monotonic()
-        self._start_timeout(chunk, position)
-        reason = chunk.stop_reasons.get(position)
-        if reason is not None and not self.is_async(chunk.rows[position]):
-            self.kill_child(chunk.child, reason, chunk, position)  # it began before the recall arrived
+        if chunk.rows[position].details is not None:
+            self._start_timeout(chunk, position)
+        if chunk.stop_reasons:
+            reason = chunk.stop_reasons.get(position)
+            if reason is not None and not self.is_async(chunk.rows[position]):
+                self.kill_child(chunk.child, reason, chunk, position)  # it began before the recall arrived
 
     def on_out(self, chunk: Chunk, position: int) -> None:
         """A task left its child."""
-        control = self._controls.get(chunk.child)
-        if control is not None:
+        if self._controls and (control := self._controls.get(chunk.child)) is not None:
             control.uncancellable.discard(ChunkTask(chunk, position))
 
     def remove_child(self, child: Child) -> Kill | None:
@@ -428,100 +429,27 @@ class Assignments:
             self.other_tasks_grace_s, self.kill_child, chunk.child, reason, chunk, position
         )
 
-    def _send(self, chunk: Chunk) -> None:
-        loop = asyncio.get_running_loop()
-        child, size = chunk.child, len(chunk.rows)
-        has_to_wait = not child.is_idle and not (chunk.is_async and self.runs_only_coroutines(child))
-        if has_to_wait or size > 1:  # a single task that need not wait begins at once: nothing to recall
-            recall_s = recall_after_ms(size * chunk.expected_ms) / 1000
-            chunk.recall_timer = loop.call_later(recall_s, child.recall)
+    def _send(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
+        estimates = [UNKNOWN_MS if (ms := self._durations.for_task(row.task_name)) is None else ms for row in rows]
+        coroutines = sum(map(self.is_async, rows)) if self._async_tasks else 0
+        chunk = self._in_flight.add_chunk(
+            child, rows, worker_id, coroutines=coroutines, expected_ms=sum(estimates) / len(rows)
+        )
+        has_to_wait = not child.is_idle and not (chunk.is_async and all(other.is_async for other in child.chunks))
+        if has_to_wait or len(rows) > 1:  # a single task that need not wait begins at once: nothing to recall
+            recall_s = recall_after_ms(sum(estimates)) / 1000
+            chunk.recall_timer = asyncio.get_running_loop().call_later(recall_s, child.recall)
         if not has_to_wait:
-            for position in range(size):
+            # Those that wait behind others get their timeout when they begin.
+            for position in range(len(rows) if chunk.is_async else 1):
                 self._start_timeout(chunk, position)
-        child.run(chunk, [build_assignment(row, chunk.worker_id) for row in chunk.rows])
+        child.run(chunk)
 
     def _start_timeout(self, chunk: Chunk, position: int) -> None:
-        """Start the timeout when the task is sent, or when it begins if it had to wait for another."""
-        limit_ms = timeout_ms(chunk.rows[position])
+        limit_ms = parse_details(chunk.rows[position].details).timeout_ms
         if limit_ms is not None and position not in chunk.timers:
             loop = asyncio.get_running_loop()
             chunk.timers[position] = loop.call_later(limit_ms / 1000, self._stop, chunk, position, KillReason.TIMEOUT)
 
-    def _has_capacity(self, child: Child, *, is_async: bool, are_short: bool) -> bool:
-        """Whether a chunk fits: coroutines always run beside coroutines; other tasks may queue behind running chunks.
-
-        Nothing queues behind long coroutines. Chunks of short tasks may be smaller, so more of them may queue.
-        """
-        chunks = child.chunks
-        is_all_async = self.runs_only_coroutines(child)
-        if not chunks or (is_all_async and is_async):
-            return True
-        is_blocked = is_all_async and not _is_short(chunks)
-        return len(chunks) < (MAX_SHORT_CHUNKS if are_short else MAX_CHUNKS) and not is_blocked
-
-    def _estimates(self, rows: Iterable[ClaimedRow]) -> list[TaskEstimate]:
-        cache: dict[tuple[str, str, str], TaskEstimate] = {}
-        estimates: list[TaskEstimate] = []
-        for row in rows:
-            kind = (row.task_name, row.queue_name, row.task_options)
-            estimate = cache.get(kind)
-            if estimate is None:
-                estimate = cache[kind] = TaskEstimate(
-                    run_ms=self._durations.for_task(row.task_name),
-                    has_timeout=timeout_ms(row) is not None,
-                    is_capped=self._is_capped(row.queue_name),
-                )
-            estimates.append(estimate)
-        return estimates
-
     def _control(self, child: Child) -> ChildControl:
         return self._controls.setdefault(child, ChildControl())
-
-
-def _is_short(chunks: Iterable[Chunk]) -> bool:
-    now = time.monotonic()
-    return sum(chunk.remaining_ms(now) for chunk in chunks) <= CHUNK_MS
-
-
-def _expected_ms(estimate: TaskEstimate) -> float:
-    """Tasks that never ran count as long."""
-    return CHUNK_MS + 1 if estimate.run_ms is None else estimate.run_ms
-
-
-def build_assignment(row: ClaimedRow, worker_id: UUID) -> Assignment:
-    """The command to run a claimed task."""
-    context = TaskContext(
-        task_id=str(row.id),
-        task_name=row.task_name,
-        queue_name=row.queue_name,
-        attempt=row.attempts + 1,
-        retry_count=row.retry_count,
-        claim_token=row.claim_token,
-        sent_at=row.sent_at,
-        good_until=row.good_until,
-        timeout_ms=timeout_ms(row),
-        worker_id=_cached_str(worker_id),
-        flags=_NO_FLAGS if row.flags == "{}" else _parse_flags(row.flags),
-        possible_overlap=row.overlap_possible,
-    )
-    return Assignment(
-        task=context,
-        args=row.args.encode(),
-        kwargs=row.kwargs.encode(),
-        workflow_context=None if row.context is None else row.context.encode(),
-    )
-
-
-def timeout_ms(row: ClaimedRow) -> int | None:
-    return None if row.task_options == "{}" else parse_options(row.task_options).get("timeout_ms")
-
-
-@lru_cache(maxsize=256)  # all sends of a task store the same options
-def parse_options(stored: str) -> dict[str, Any]:
-    return json.loads(stored) if stored != "{}" else _NO_OPTIONS
-
-
-def _parse_flags(stored: str) -> dict[str, bool]:
-    """Parse stored flags as booleans: other programs may have stored other values, which a child would reject."""
-    flags: object = json.loads(stored)
-    return {name: bool(value) for name, value in cast("Any", flags).items()} if isinstance(flags, dict) else {}

@@ -56,32 +56,23 @@ class PoolEvents:
             task = _task(chunk, position)
             self._resolve_soon(task, Kill(reason=reason, pid=chunk.child.pid, task_id=task.key.task_id), None)
         else:
-            row = chunk.rows[position]
-            parts.durations.observe(task_name=row.task_name, queue_name=row.queue_name, run_ms=run_ms)
+            parts.assignments.observe(chunk.rows[position], run_ms)
             parts.completer.complete(chunk, position, outcome)
         parts.wake()
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
-        """Assign recalled tasks to idle children; release the rest, and all that were recalled to be stopped."""
+        """Release recalled tasks, also those that must not begin because an operator stopped them.
+
+        Another child or worker claims them. The release skips rows that are no longer ours.
+        """
         parts = self._parts
         for chunk, position in tasks:
             parts.assignments.on_out(chunk, position)
-        recalled = [_task(chunk, position) for chunk, position in tasks]
-        # These must not begin any more, for example because an operator requeued them. The release skips rows that are
-        # no longer ours.
-        parts.releases.add(task for task in recalled if not _may_begin(task))
-        startable = [task for task in recalled if _may_begin(task)]
-        others = [other for other in parts.capacity.available_children() if other is not child]
-        idle = [] if parts.capacity.is_closed else [other for other in others if other.is_idle]
-        for task, other in zip(startable, idle, strict=False):
-            # In a new chunk the timeout starts again: the old one may have expired while the task was waiting.
-            parts.in_flight.settle(task)
-            parts.releases.add_rows(parts.assignments.assign(other, [task.row], task.worker_id), task.worker_id)
-        parts.releases.add(startable[len(idle) :])
-        if recalled:
-            worker_id = str(self._parts.identity.worker_id)
-            self._parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(recalled)))
-        self._parts.wake()
+        parts.releases.add(_task(chunk, position) for chunk, position in tasks)
+        if tasks:
+            worker_id = str(parts.identity.worker_id)
+            parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
+        parts.wake_to_claim()
 
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         level = logging.WARNING if stream == "stderr" else logging.INFO
@@ -114,12 +105,6 @@ class PoolEvents:
             case _:
                 await parts.crash_handler.fail_attempt(task, death)
         parts.wake()
-
-
-def _may_begin(task: InFlightTask) -> bool:
-    """Whether a recalled task may still run: it was not stopped, or only timed out before it began."""
-    reason = task.chunk and task.chunk.stop_reasons.get(task.position)
-    return reason is None or reason is KillReason.TIMEOUT
 
 
 def _task(chunk: Chunk, position: int) -> InFlightTask:
@@ -164,7 +149,7 @@ class CrashHandler:
         final_error, poisoned = error, None
         if isinstance(decision, Fail) and decision.code == OperationalErrorCode.POISON_TASK:
             causes = (*await self._earlier_crashes(task), error.message or "")
-            final_error = poison_error(error, crash_count=task.row.crash_count + 1, causes=causes)
+            final_error = poison_error(error, crash_count=task.details.crash_count + 1, causes=causes)
             poisoned = _poison_event(task, causes)
         reason = INTERRUPTION_REASONS.get(cause)
         failed_reason = None
@@ -190,7 +175,7 @@ class CrashHandler:
 
         They only add detail to the error, so the outcome does not wait for them.
         """
-        if task.row.crash_count == 0:
+        if task.details.crash_count == 0:
             return ()
         try:
             return await self._tasks.crash_messages(task.row.id)
@@ -220,7 +205,7 @@ def _poison_event(task: InFlightTask, causes: tuple[str, ...]) -> events.TaskPoi
         task_id=task.key.task_id,
         claim_token=task.key.claim_token,
         queue_name=task.row.queue_name,
-        crash_count=task.row.crash_count + 1,
+        crash_count=task.details.crash_count + 1,
         causes=causes,
     )
 

@@ -27,11 +27,12 @@ from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, 
 from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownDeadline, run_services, run_until
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
-from horsies.model.capacity import DurationEstimates
+from horsies.model.capacity import ClaimLimits, DurationEstimates
 from horsies.model.fence import child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
+from horsies.registry.definition import HasDefinition
 from horsies.store.claims import ClaimStore
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
@@ -94,6 +95,7 @@ class Parts:
     releases: Releases = field(init=False)
     wake: Callable[[], None] = field(init=False)
     wake_to_claim: Callable[[], None] = field(init=False)
+    on_poll: Callable[[], None] = field(init=False)
     on_task_notification: Callable[[], None] = field(init=False)
     expect_due_in: Callable[[float], None] = field(init=False)
     """Announce a task that becomes due after so many seconds."""
@@ -120,7 +122,7 @@ class Worker:
         app: AppConfig,
         worker: WorkerConfig,
         *,
-        is_async: Callable[[str], bool],
+        tasks: Mapping[str, HasDefinition],
         definitions: WorkflowDefinitions,
         hooks: RecoveryHooks | None = None,
         child_environment: Mapping[str, str] | None = None,
@@ -128,7 +130,19 @@ class Worker:
     ) -> None:
         self._app = app
         self._worker = worker
-        self._is_async = is_async
+        served = [task.definition for task in tasks.values() if task.definition.queue_name in (worker.queues or ())]
+        has_functions = not all(definition.is_async for definition in served)
+        self._async_tasks = frozenset(name for name, task in tasks.items() if task.definition.is_async)
+        self._limits = ClaimLimits(
+            processes=worker.processes,
+            prefetch_buffer=app.prefetch_buffer,
+            max_claim_batch=worker.max_claim_batch,
+            max_claim_per_worker=worker.max_claim_per_worker,
+            max_chunk=worker.max_chunk,
+            async_concurrency=worker.async_concurrency,
+            cluster_wide_cap=app.cluster_wide_cap,
+            keeps_child_for_functions=has_functions and bool(self._async_tasks) and worker.processes > 1,
+        )
         self._definitions = definitions
         self._hooks = hooks or RecoveryHooks()
         self._environment = dict(child_environment or {})
@@ -185,13 +199,11 @@ class Worker:
     def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Parts, Dispatcher]:
         database, heartbeat_database = self._open_databases(stack, spec)
         parts = self._build_parts(database, heartbeat_database)
-        parts.capacity, parts.releases = Capacity(parts), Releases(parts)
+        parts.capacity = Capacity(parts, async_tasks=self._async_tasks, limits=self._limits)
+        parts.releases = Releases(parts)
         dispatcher = Dispatcher(parts)
-        parts.wake, parts.wake_to_claim, parts.on_task_notification = (
-            dispatcher.wake,
-            dispatcher.wake_to_claim,
-            dispatcher.on_task_notification,
-        )
+        parts.wake, parts.wake_to_claim, parts.on_poll = dispatcher.wake, dispatcher.wake_to_claim, dispatcher.on_poll
+        parts.on_task_notification = dispatcher.on_task_notification
         parts.pool = ChildPool(self._child_spec(), self._worker.processes, PoolEvents(parts))
         stack.push_async_callback(parts.pool.kill_all, "the worker is stopping")
         return parts, dispatcher
@@ -223,16 +235,9 @@ class Worker:
 
     def _build_parts(self, database: Database, heartbeat_database: Database) -> Parts:
         app, worker = self._app, self._worker
-        capped_queues = {queue.name for queue in app.custom_queues or () if queue.max_concurrency is not None}
         durations = DurationEstimates()
         in_flight = InFlight()
-        assignments = Assignments(
-            in_flight,
-            durations,
-            max_chunk=worker.max_chunk,
-            is_async=self._is_async,
-            is_capped=lambda queue: app.cluster_wide_cap is not None or queue in capped_queues,
-        )
+        assignments = Assignments(in_flight, durations, async_tasks=self._async_tasks, limits=self._limits)
         reporter = Reporter(EventStore(database), Backoff(app.resilience))
         for listener in self._listeners:
             reporter.add_listener(listener)

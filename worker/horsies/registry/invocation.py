@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic import JsonValue
 
@@ -58,13 +58,21 @@ async def call_task_async(
 
 # The current task
 
-CURRENT_TASK: ContextVar[TaskContext | None] = ContextVar("horsies_current_task", default=None)
+
+class RunningTask(Protocol):
+    """A task that is running; its context is built only if the task asks for it."""
+
+    def context(self) -> TaskContext: ...
+
+
+CURRENT_TASK: ContextVar[RunningTask | None] = ContextVar("horsies_current_task", default=None)
 """Set by whatever runs a task, for the time of the attempt."""
 
 
 def current_task() -> TaskContext | None:
     """Return the context of the task that is running this code; None outside a task."""
-    return CURRENT_TASK.get()
+    task = CURRENT_TASK.get()
+    return None if task is None else task.context()
 
 
 # Decoding of stored arguments, with the values that a workflow injects

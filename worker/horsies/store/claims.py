@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -58,41 +59,51 @@ class ClaimRequest:
     pids: Sequence[int] = ()
     lease_s: float | None = None
     cluster_cap: int | None = None
+    only_tasks: Sequence[str] | None = None
+    """Names of the tasks to claim; None: all."""
+    except_tasks: Sequence[str] | None = None
+    """Names of tasks that are not claimed."""
+    takes_expired_leases: bool = True
+    """Whether to claim tasks whose lease has expired, too."""
+
+    @property
+    def is_capped(self) -> bool:
+        return self.cluster_cap is not None or any(queue.cap is not None for queue in self.queues)
 
     @property
     def may_return_fewer(self) -> bool:
         """Whether a claim may return fewer than `limit` tasks although more are due, because of caps."""
-        return self.cluster_cap is not None or any(
-            queue.cap is not None or queue.capacity < self.limit for queue in self.queues
-        )
+        return self.is_capped or any(queue.capacity < self.limit for queue in self.queues)
+
+    @property
+    def is_for_one_child(self) -> bool:
+        """Whether the slimmer statement for tasks that all start in one child can be used."""
+        has_one_child = len(self.pids) >= self.limit and len(set(self.pids)) == 1
+        return has_one_child and not self.is_capped and not self.takes_expired_leases
 
 
 class ClaimedRow(NamedTuple):
-    """A claimed task; arguments, context, options and flags are JSON text."""
+    """A claimed task; arguments and details are JSON text.
 
-    claim_order: int
-    """From 1, by priority, time and id over all queues. First field, because `claim` sorts by it."""
+    A child receives the row as it is: `Assignment` in the protocol has the same first fields.
+    """
+
     id: UUID
     claim_token: int
-    status: str
     task_name: str
     queue_name: str
     args: str
     kwargs: str
-    context: str | None
-    task_options: str
-    flags: str
-    retry_count: int
-    max_retries: int
-    attempts: int
-    """Number of earlier attempts."""
-    crash_count: int
     sent_at: datetime
-    good_until: datetime | None
-    overlap_possible: bool
-    is_workflow_task: bool
+    details: str | None
+    """An object with the fields of `TaskDetails`; None if all have their defaults."""
     worker_pid: int | None
-    """The child that a RUNNING task is assigned to."""
+    """The child that a RUNNING task is assigned to; None if the task is CLAIMED."""
+    priority: int
+    enqueued_at: datetime
+
+
+_CLAIM_ORDER = attrgetter("priority", "enqueued_at", "id")
 
 
 class FinishedAttempt(NamedTuple):
@@ -145,12 +156,13 @@ class TaskStateRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimQueries:
     claim: Query[ClaimedRow]
+    claim_chunk: Query[ClaimedRow]
     start: Query[ClaimKeyRow]
     expire: Query[ClaimKeyRow]
     release: Query[ClaimStatusRow]
     owned: Query[ClaimStatusRow]
     finish: Query[ClaimStatusRow]
-    complete: Query[ClaimStatusRow]
+    complete: Query[int]
     attempts_by_claim: Query[AttemptOutcomeRow]
     current_states: Query[TaskStateRow]
 
@@ -183,17 +195,35 @@ class ClaimStore:
     database: Database
 
     async def claim(self, request: ClaimRequest) -> list[ClaimedRow]:
-        """Claim due tasks, in claim order. Caps hold even if many workers claim at once.
+        """Claim due tasks by priority, time and id. Caps hold even if many workers claim at once.
 
         Raises LockTimeout, with the holder in its message, if another session holds the lock of a cap.
         A task with an expired lease is returned CLAIMED even if a child is free, and so is a workflow task whose node
-        is locked by another transaction.
+        is locked by another transaction; a request for one child leaves the latter in the queue.
         """
+        queues = [queue.name for queue in request.queues], [queue.capacity for queue in request.queues]
+        names = request.only_tasks, request.except_tasks
+        if request.is_for_one_child:
+            owner = request.worker_id, request.hostname, request.pids[0]
+            rows = await self.database.fetch(CLAIMS.claim_chunk, *queues, request.limit, *owner, *names)
+        else:
+            rows = await self._claim(request, *queues, *names)
+        # UPDATE ... RETURNING gives no order, so it is restored here.
+        return sorted(rows, key=_CLAIM_ORDER)
+
+    async def _claim(
+        self,
+        request: ClaimRequest,
+        queues: Sequence[str],
+        capacities: Sequence[int],
+        only_tasks: Sequence[str] | None,
+        except_tasks: Sequence[str] | None,
+    ) -> list[ClaimedRow]:
         try:
-            rows = await self.database.fetch(
+            return await self.database.fetch(
                 CLAIMS.claim,
-                [queue.name for queue in request.queues],
-                [queue.capacity for queue in request.queues],
+                queues,
+                capacities,
                 [queue.cap for queue in request.queues],
                 request.limit,
                 request.cluster_cap,
@@ -201,14 +231,14 @@ class ClaimStore:
                 request.worker_id,
                 request.hostname,
                 request.pids,
+                only_tasks,
+                except_tasks,
             )
         except LockTimeout as error:
             capped = [f"{CLAIM_LOCK}/{queue.name}" for queue in request.queues if queue.cap is not None]
             holders = await lock_holders(self.database, [CLAIM_LOCK, *capped])
             error.message = "; ".join(map(str, holders)) or error.message
             raise
-        # UPDATE ... RETURNING gives no order, so it is restored here.
-        return sorted(rows)
 
     async def start(self, pids: Mapping[ClaimRef, int], *, hostname: str) -> list[ClaimKeyRow]:
         """Mark claimed tasks RUNNING, each in the child given, unless its lease or good_until has passed."""
@@ -234,23 +264,14 @@ class ClaimStore:
         return await self.database.fetch(CLAIMS.release, *claim_arrays(claims), status, NO_RESTART_RESULTS)
 
     async def finish(self, finishes: Sequence[FinishedAttempt], *, events: Sequence[str] = ()) -> list[ClaimStatusRow]:
-        """Store a batch of outcomes: one statement for completed tasks, one for the others; publishes `events`.
+        """Store outcomes other than COMPLETED, and publish `events`.
 
         Returns the new status of each task; PENDING means it is retried. A task that is not returned was refused:
         its claim was lost, or the same outcome was stored before (see `recorded_outcomes`).
         """
-        completed = [finish for finish in finishes if finish.outcome is TaskAttemptOutcome.COMPLETED]
-        if len(completed) == len(finishes):
-            # The usual batch: one statement, which carries the events too.
-            return await self._complete(completed, events)
-        # Completed tasks first: if their statement fails, nothing of the batch is stored.
-        stored = await self._complete(completed, ()) if completed else []
-        others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
         # The fields of FinishedAttempt are in the order of the statement's parameters.
-        claims, *columns = zip(*others, strict=True)
-        return stored + await self.database.fetch(
-            CLAIMS.finish, *claim_arrays(claims), *columns, NO_RESTART_RESULTS, events
-        )
+        claims, *columns = zip(*finishes, strict=True)
+        return await self.database.fetch(CLAIMS.finish, *claim_arrays(claims), *columns, NO_RESTART_RESULTS, events)
 
     async def complete(
         self,
@@ -261,17 +282,10 @@ class ClaimStore:
         pids: Sequence[int | None],
         *,
         events: Sequence[str] = (),
-    ) -> list[ClaimStatusRow]:
-        """Like `finish`, for completed tasks, given as columns."""
-        return await self.database.fetch(CLAIMS.complete, ids, claim_tokens, worker_ids, documents, pids, events)
-
-    async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
-        return await self.complete(
-            *claim_arrays([finish.claim for finish in finishes]),
-            [finish.document for finish in finishes],
-            [finish.pid for finish in finishes],
-            events=events,
-        )
+    ) -> int:
+        """Like `finish`, for completed tasks, given as columns; returns how many were stored."""
+        arguments = ids, claim_tokens, worker_ids, documents, pids, events
+        return await self.database.fetch_single(CLAIMS.complete, *arguments)
 
     async def recorded_outcomes(self, claims: Sequence[ClaimRef]) -> list[AttemptOutcomeRow]:
         """Recorded attempts of exactly these claims."""

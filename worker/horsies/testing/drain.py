@@ -15,15 +15,15 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from horsies.app import Horsies
-from horsies.engine.child.execution import TaskExecutor
+from horsies.engine.child.execution import Attempt, TaskExecutor
 from horsies.engine.completer import finished_attempt, is_row_error, refused_attempt
-from horsies.engine.in_flight import InFlightTask, build_assignment
-from horsies.engine.pool.protocol import EncodedOutcome
+from horsies.engine.in_flight import InFlightTask
+from horsies.engine.pool.protocol import Assignment, EncodedOutcome
 from horsies.model.capacity import QueueCapacity
 from horsies.model.settings.worker import check_queues
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskAttemptOutcome
 from horsies.recovery.decide import expiry_document
-from horsies.store.claims import ClaimRequest, ClaimStore
+from horsies.store.claims import ClaimRequest, ClaimStore, FinishedAttempt
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database
 from horsies.store.recovery import EXPIRY_BATCH, OverdueRow, RecoveryStore
@@ -81,11 +81,11 @@ class Drainer:
             return False
         finish = finished_attempt(task, await self._execute(task))
         try:
-            stored = await self._claims.finish([finish])
+            stored = await self._store(finish)
         except StatementFailed as error:
             if not is_row_error(error):
                 raise
-            stored = await self._claims.finish([refused_attempt(task.claim, error, pid=None)])
+            stored = await self._store(refused_attempt(task.claim, error, pid=None))
         if not stored:
             logger.warning(
                 "claim lost while the task was running, outcome discarded", extra={"task_id": task.key.task_id}
@@ -104,7 +104,7 @@ class Drainer:
         for row in await self._claims.claim(request):
             task = InFlightTask(row, self._worker_id)
             # Not started yet if its workflow node was locked, or if it was taken over after its lease had expired.
-            if row.status == TaskStatus.RUNNING or await self._start(task):
+            if row.worker_pid is not None or await self._start(task):
                 return task
         return None
 
@@ -115,11 +115,32 @@ class Drainer:
         return False
 
     async def _execute(self, task: InFlightTask) -> EncodedOutcome:
-        assignment = build_assignment(task.row, task.worker_id)
-        if self._executor.is_async(assignment):
-            return await self._executor.run_async(assignment)
+        row = task.row
+        assignment = Assignment(
+            str(row.id),
+            row.claim_token,
+            row.task_name,
+            row.queue_name,
+            row.args,
+            row.kwargs,
+            row.sent_at,
+            row.details,
+        )
+        attempt = Attempt(assignment, str(task.worker_id))
+        if self._executor.is_async(attempt):
+            return await self._executor.run_async(attempt)
         # In a thread, where it may block and send.
-        return await asyncio.to_thread(self._executor.run, assignment)
+        return await asyncio.to_thread(self._executor.run, attempt)
+
+    async def _store(self, finish: FinishedAttempt) -> bool:
+        if finish.outcome is not TaskAttemptOutcome.COMPLETED:
+            return bool(await self._claims.finish([finish]))
+        claim = finish.claim
+        return bool(
+            await self._claims.complete(
+                [claim.task_id], [claim.claim_token], [claim.worker_id], [finish.document], [finish.pid]
+            )
+        )
 
 
 async def expire_overdue(database: Database, queues: Collection[str]) -> bool:

@@ -17,8 +17,8 @@ from horsies.client.delivery import AnyHandle, send_error_for
 from horsies.client.results import broker_result, parse_timeout, stored_task_result, wait_timeout_result
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
-from horsies.engine.child.execution import TaskExecutor
-from horsies.engine.pool.protocol import Assignment, EncodedOutcome
+from horsies.engine.child.execution import Attempt, TaskExecutor
+from horsies.engine.pool.protocol import Assignment, EncodedOutcome, TaskDetails, encode_details
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import Err, Ok
 from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, has_expired, stored_policy
@@ -33,7 +33,6 @@ from horsies.model.send import (
 from horsies.model.task import (
     TaskAttemptInfo,
     TaskAttemptOutcome,
-    TaskContext,
     TaskInfo,
     TaskStatus,
     expired_error,
@@ -174,7 +173,7 @@ class InlineTask:
         """Decoded result; only after the task has ended."""
         return decode_result(self.document, self._task.codec.result_codec)
 
-    def next_attempt(self) -> Assignment | None:
+    def next_attempt(self) -> Attempt | None:
         """The attempt to run now; None once the task has ended."""
         good_until = self.payload.good_until
         if not self.has_ended and good_until is not None and has_expired(good_until, self._due_at):
@@ -183,7 +182,7 @@ class InlineTask:
         if self.has_ended:
             return None
         self._status = TaskStatus.RUNNING
-        return self._assignment()
+        return self._attempt()
 
     def record(self, outcome: EncodedOutcome) -> None:
         """Record the outcome of an attempt: ends the task or schedules its retry."""
@@ -194,7 +193,7 @@ class InlineTask:
             self._due_at = next_due_at
         else:
             self._status = TaskStatus.COMPLETED if is_success else TaskStatus.FAILED
-            self._document = outcome.document.decode()
+            self._document = outcome.document
 
     def info(self) -> TaskInfo:
         """Full info of the task, as the database would return it."""
@@ -237,24 +236,27 @@ class InlineTask:
         decision = decide_retry(state, Cause(code=code), now=self._due_at, jitter=0.0)
         return decision.at if isinstance(decision, Retry) else None
 
-    def _assignment(self) -> Assignment:
+    def _attempt(self) -> Attempt:
         payload = self.payload
         number = len(self._attempts) + 1
-        context = TaskContext(
+        details = TaskDetails(
+            task_options=self._options,
+            flags=json.loads(payload.flags),
+            retry_count=self._retry_count,
+            attempts=number - 1,
+            good_until=payload.good_until,
+        )
+        assignment = Assignment(
             task_id=payload.task_id,
+            claim_token=number,
             task_name=payload.task_name,
             queue_name=payload.queue_name,
-            attempt=number,
-            retry_count=self._retry_count,
-            claim_token=number,
+            args=payload.args,
+            kwargs=payload.kwargs,
             sent_at=payload.sent_at,
-            good_until=payload.good_until,
-            timeout_ms=self._task.options.timeout_ms,
-            worker_id=self._worker_id,
-            flags=json.loads(payload.flags),
-            possible_overlap=False,
+            details=encode_details(details),
         )
-        return Assignment(task=context, args=payload.args.encode(), kwargs=payload.kwargs.encode())
+        return Attempt(assignment, self._worker_id)
 
     def _attempt_info(self, outcome: EncodedOutcome, *, will_retry: bool) -> TaskAttemptInfo:
         number = len(self._attempts) + 1

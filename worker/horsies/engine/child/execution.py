@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from horsies.codec.arguments import DecodedArguments
-from horsies.codec.canonical_json import replace_unstorable
+from horsies.codec.canonical_json import replace_unstorable, utf8_length
 from horsies.codec.results import AnyResult, encode_result
 from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.engine.child import lifetime
-from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome
+from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, AttemptKey, EncodedOutcome, parse_details
 from horsies.model.settings import AppConfig
-from horsies.model.task import TaskAttemptOutcome
+from horsies.model.task import TaskAttemptOutcome, TaskContext
 from horsies.model.task_result import (
     BuiltInTaskCode,
     ExceptionRules,
@@ -22,6 +22,7 @@ from horsies.model.task_result import (
     OutcomeCode,
     TaskError,
     TaskResult,
+    error_code_for,
     safe_stringify,
     task_error_from,
 )
@@ -30,6 +31,7 @@ from horsies.registry.definition import HasDefinition
 from horsies.registry.invocation import CURRENT_TASK, call_task, call_task_async, decode_arguments
 
 MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # 64 KB for the other fields of the report
+_SMALL_DOCUMENT_CHARS = MAX_DOCUMENT_BYTES // 4  # a character has at most four bytes
 
 
 class RunnableApp(Protocol):
@@ -51,6 +53,26 @@ class RegisteredTask:
 
     definition: TaskDefinition
     is_async: bool
+
+
+class Attempt:
+    """One attempt of a task in a child: the task's place in its chunk, what was sent, and when it began."""
+
+    __slots__ = ("assignment", "began_at", "chunk", "position", "worker_id")
+
+    def __init__(self, assignment: Assignment, worker_id: str, *, chunk: int = 0, position: int = 0) -> None:
+        self.assignment = assignment
+        self.worker_id = worker_id
+        self.chunk = chunk
+        self.position = position
+        self.began_at = 0.0
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(self.assignment.task_id, self.assignment.claim_token)
+
+    def context(self) -> TaskContext:
+        return self.assignment.context(self.worker_id)
 
 
 class WorkerFailure(Exception):
@@ -77,49 +99,50 @@ class TaskExecutor:
             for name, task in app.tasks.items()
         }
 
-    def is_async(self, assignment: Assignment) -> bool:
-        task = self._tasks.get(assignment.task.task_name)
+    def is_async(self, attempt: Attempt) -> bool:
+        task = self._tasks.get(attempt.assignment.task_name)
         return task is not None and task.is_async
 
-    def run(self, assignment: Assignment) -> EncodedOutcome:
+    def run(self, attempt: Attempt) -> EncodedOutcome:
         """Run a `def` task in the calling thread; an unknown task fails here too."""
-        token = CURRENT_TASK.set(assignment.task)
+        token = CURRENT_TASK.set(attempt)
         try:
-            task = self._resolve(assignment)
-            arguments = self._decode_arguments(task, assignment)
+            task = self._resolve(attempt)
+            arguments = self._decode_arguments(task, attempt)
             return self._encode_result(task, self._call(task, arguments))
         except WorkerFailure as failure:
             return _worker_failure_outcome(failure)
         finally:
             CURRENT_TASK.reset(token)
 
-    async def run_async(self, assignment: Assignment) -> EncodedOutcome:
+    async def run_async(self, attempt: Attempt) -> EncodedOutcome:
         """Run an `async def` task on the running loop."""
-        token = CURRENT_TASK.set(assignment.task)
+        token = CURRENT_TASK.set(attempt)
         try:
-            task = self._resolve(assignment)
-            arguments = self._decode_arguments(task, assignment)
+            task = self._resolve(attempt)
+            arguments = self._decode_arguments(task, attempt)
             return self._encode_result(task, await self._call_async(task, arguments))
         except WorkerFailure as failure:
             return _worker_failure_outcome(failure)
         finally:
             CURRENT_TASK.reset(token)
 
-    def _resolve(self, assignment: Assignment) -> TaskDefinition:
-        task = self._tasks.get(assignment.task.task_name)
+    def _resolve(self, attempt: Attempt) -> TaskDefinition:
+        name = attempt.assignment.task_name
+        task = self._tasks.get(name)
         if task is None:
-            message = f"task {assignment.task.task_name!r} is not registered in this worker"
+            message = f"task {name!r} is not registered in this worker"
             raise WorkerFailure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
         return task.definition
 
-    def _decode_arguments(self, task: TaskDefinition, assignment: Assignment) -> DecodedArguments:
+    def _decode_arguments(self, task: TaskDefinition, attempt: Attempt) -> DecodedArguments:
+        stored = attempt.assignment
         try:
+            if stored.details is None:
+                return task.codec.decode(stored.args, stored.kwargs)
+            context = parse_details(stored.details).workflow_context
             return decode_arguments(
-                task.codec,
-                assignment.args,
-                assignment.kwargs,
-                assignment.workflow_context,
-                result_codec_for=self._result_codec_for,
+                task.codec, stored.args, stored.kwargs, context, result_codec_for=self._result_codec_for
             )
         except MemoryError:
             raise
@@ -151,12 +174,23 @@ class TaskExecutor:
             raise error
         return TaskResult(err=task_error_from(error, task=task.exception_rules, app=self._rules))
 
+    def _raise_if_out_of_memory(self, task: TaskDefinition, error: TaskError) -> None:
+        """Raise the MemoryError in an error unless the user's code or mappers handled it.
+
+        A default code is meant for exceptions of the task; a process that ran out of memory must exit all the same.
+        """
+        raised, rules = error.exception, (task.exception_rules, self._rules)
+        if not isinstance(raised, MemoryError) or any(type(raised) in rule.mapper for rule in rules):
+            return
+        if error.error_code == error_code_for(type(raised), task=rules[0], app=rules[1]):
+            raise raised
+
     def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
         # The task forked, and its code also returned in the new process: only the child itself may report an outcome.
         if lifetime.is_forked():
             lifetime.exit_fork(None if result.err is None else result.err.exception)
         if result.is_err():
-            _raise_if_out_of_memory(result.err_value)
+            self._raise_if_out_of_memory(task, result.err_value)
         try:
             stored = encode_result(result, task.codec.result_codec)
         except MemoryError:
@@ -164,22 +198,15 @@ class TaskExecutor:
         except BaseException as error:  # serializers are user code too
             message = f"cannot encode the result: {type(error).__qualname__}"
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
-        document = stored.document.encode()
-        if len(document) > MAX_DOCUMENT_BYTES:
-            message = f"result of {len(document)} bytes exceeds the limit of {MAX_DOCUMENT_BYTES} bytes"
+        document = stored.document
+        if len(document) > _SMALL_DOCUMENT_CHARS and (size := utf8_length(document)) > MAX_DOCUMENT_BYTES:
+            message = f"result of {size} bytes exceeds the limit of {MAX_DOCUMENT_BYTES} bytes"
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         if stored.error is None:
             return EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document=document)
         # A success that cannot be encoded counts as a failure of the worker, not of the task.
         outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
         return _encode_failure(stored.error, outcome, document)
-
-
-def _raise_if_out_of_memory(error: TaskError) -> None:
-    """Raise the MemoryError in an error unless the user mapped it to an error code."""
-    is_mapped = error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
-    if not is_mapped and isinstance(error.exception, MemoryError):
-        raise error.exception
 
 
 def cancelled_outcome() -> EncodedOutcome:
@@ -197,10 +224,10 @@ def _worker_failure_outcome(failure: WorkerFailure) -> EncodedOutcome:
 
 def _error_outcome(result: AnyResult, outcome: TaskAttemptOutcome) -> EncodedOutcome:
     stored = encode_result(result, PlainCodec())
-    return _encode_failure(result.err_value, outcome, stored.document.encode())
+    return _encode_failure(result.err_value, outcome, stored.document)
 
 
-def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: bytes) -> EncodedOutcome:
+def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: str) -> EncodedOutcome:
     return EncodedOutcome(
         outcome=outcome,
         document=document,

@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
+from horsies.engine.child.execution import Attempt
 from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
     MAX_COMMAND_BYTES,
@@ -25,12 +26,10 @@ from horsies.engine.pool.protocol import (
     Stream,
     TaskBegan,
     TaskEnded,
-    TaskRef,
     decode_command,
     encode,
-    encode_frames,
+    encode_frame,
 )
-from horsies.model.task import TaskContext
 from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
@@ -55,7 +54,7 @@ class ParentChannel:
 
     def send(self, *reports: Report) -> None:
         """Send reports in one write; exits the process if the channel is broken."""
-        data = encode_frames([encode(reports)])
+        data = encode_frame(encode(reports))
         with self._send_lock:
             if self._is_open:
                 try:
@@ -85,20 +84,22 @@ class AttemptReporter:
 
     def __init__(self, channel: ParentChannel, running: RunningTasks, output: OutputCapture) -> None:
         self._channel = channel
-        self._running = running
+        self._running = running.attempts
         self._output = output
         self._unsent: list[Report] = []
 
-    def begin(self, ref: TaskRef, task: TaskContext) -> None:
-        self._running.attempts[ref] = RunningAttempt(task, time.monotonic())
-        self._unsent.append(TaskBegan(ref))
+    def begin(self, attempt: Attempt) -> None:
+        self._running.add(attempt)
+        self._unsent.append(TaskBegan(attempt.chunk, attempt.position))
         self.flush()
+        attempt.began_at = time.monotonic()
 
-    def end(self, ref: TaskRef, outcome: EncodedOutcome) -> None:
-        attempt = self._running.attempts.pop(ref)
-        if self._output.has_partial_lines:
-            self._output.flush_task(attempt_key(attempt.task))
-        self._unsent.append(TaskEnded(ref, outcome, 1000 * (time.monotonic() - attempt.began_at)))
+    def end(self, attempt: Attempt, outcome: EncodedOutcome) -> None:
+        run_ms = 1000 * (time.monotonic() - attempt.began_at)
+        self._running.discard(attempt)
+        if self._output.partial_lines:
+            self._output.flush_task(attempt.key)
+        self._unsent.append(TaskEnded(attempt.chunk, attempt.position, outcome, run_ms))
 
     def flush(self) -> None:
         if self._unsent:
@@ -106,45 +107,32 @@ class AttemptReporter:
             self._unsent.clear()
 
 
-class RunningAttempt(NamedTuple):
-    """An attempt that has begun and not ended."""
-
-    task: TaskContext
-    began_at: float
-
-
 class RunningTasks:
     """The attempts that have begun and not ended; may be read from any thread."""
 
     def __init__(self) -> None:
-        self.attempts: dict[TaskRef, RunningAttempt] = {}
+        self.attempts: set[Attempt] = set()
 
     def current_key(self) -> AttemptKey | None:
         """The task of the calling code; in a thread started by a task, the only running task, if there is just one."""
-        if (task := CURRENT_TASK.get()) is not None:
-            return attempt_key(task)
-        attempts = tuple(self.attempts.values())
-        return attempt_key(attempts[0].task) if len(attempts) == 1 else None
-
-
-def attempt_key(task: TaskContext) -> AttemptKey:
-    return AttemptKey(task.task_id, task.claim_token)
+        if isinstance(attempt := CURRENT_TASK.get(), Attempt):
+            return attempt.key
+        attempts = tuple(self.attempts)
+        return attempts[0].key if len(attempts) == 1 else None
 
 
 class OutputCapture:
     """Replaces sys.stdout and sys.stderr with streams that send each line to the worker."""
 
     def __init__(self, channel: ParentChannel, current_key: Callable[[], AttemptKey | None]) -> None:
+        self.partial_lines: dict[tuple[Stream, AttemptKey | None], str] = {}
+        """The unfinished last lines of each task."""
         self._streams = (
-            TaskOutputStream(channel, "stdout", current_key),
-            TaskOutputStream(channel, "stderr", current_key),
+            TaskOutputStream(channel, "stdout", current_key, self.partial_lines),
+            TaskOutputStream(channel, "stderr", current_key, self.partial_lines),
         )
         sys.stdout, sys.stderr = self._streams
         os.register_at_fork(after_in_child=self._use_pipes)
-
-    @property
-    def has_partial_lines(self) -> bool:
-        return any(stream.partial_lines for stream in self._streams)
 
     def flush_task(self, key: AttemptKey) -> None:
         for stream in self._streams:
@@ -161,12 +149,17 @@ class TaskOutputStream(io.TextIOBase):
     A process forked by a task has no channel: its output goes to the inherited pipe instead.
     """
 
-    def __init__(self, channel: ParentChannel, stream: Stream, current_key: Callable[[], AttemptKey | None]) -> None:
+    def __init__(
+        self,
+        channel: ParentChannel,
+        stream: Stream,
+        current_key: Callable[[], AttemptKey | None],
+        partial_lines: dict[tuple[Stream, AttemptKey | None], str],
+    ) -> None:
         self._channel = channel
         self._stream: Stream = stream
         self._current_key = current_key
-        self.partial_lines: dict[AttemptKey | None, str] = {}
-        """The unfinished last line of each task."""
+        self._partial_lines = partial_lines
         self._write_lock = threading.RLock()
         self._pipe: TextIO | None = None
         self.buffer = _OutputBuffer(self)
@@ -187,18 +180,18 @@ class TaskOutputStream(io.TextIOBase):
             return self._pipe.write(text)
         key = self._current_key()
         with self._write_lock:
-            *lines, rest = (self.partial_lines.pop(key, "") + text).split("\n")
+            *lines, rest = (self._partial_lines.pop((self._stream, key), "") + text).split("\n")
             while len(rest) > MAX_LINE_CHARS:
                 lines.append(rest[:MAX_LINE_CHARS])
                 rest = rest[MAX_LINE_CHARS:]
             if rest:
-                self.partial_lines[key] = rest
+                self._partial_lines[self._stream, key] = rest
         self._send_lines(key, *lines)
         return len(text)
 
     def flush_task(self, key: AttemptKey) -> None:
         """Send the task's last line if it does not end with a newline."""
-        if rest := self.partial_lines.pop(key, ""):
+        if rest := self._partial_lines.pop((self._stream, key), ""):
             self._send_lines(key, rest)
 
     def flush(self) -> None:

@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, NoReturn, assert_never
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import TaskExecutor, cancelled_outcome
+from horsies.engine.child.execution import Attempt, TaskExecutor, cancelled_outcome
 from horsies.engine.child.lifetime import ParentWatchdog, exit_with
 from horsies.engine.child.reports import AttemptReporter, ParentChannel
 from horsies.engine.pool.protocol import (
-    Assignment,
     CancelTask,
     Command,
     EncodedOutcome,
@@ -50,10 +49,7 @@ class Runner:
         has_seen_coroutines = False
         with asyncio.Runner(loop_factory=lambda: self._loop):
             while not self._inbox.is_exhausted:
-                while received := self._inbox.take(matches=self._is_function):
-                    self._call(*received)
-                self._reporter.flush()
-                has_seen_coroutines = has_seen_coroutines or self._inbox.head_matches(self._executor.is_async)
+                has_seen_coroutines = self._run_functions() or has_seen_coroutines
                 if has_seen_coroutines:
                     _run_to_completion(self._coroutines.serve(), self._loop)
                 else:
@@ -64,16 +60,20 @@ class Runner:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is running
             self._loop.call_soon_threadsafe(self._coroutines.cancel, ref)
 
-    def _is_function(self, assignment: Assignment) -> bool:
-        return not self._executor.is_async(assignment)
-
-    def _call(self, ref: TaskRef, assignment: Assignment) -> None:
-        self._reporter.begin(ref, assignment.task)
-        try:
-            outcome = self._executor.run(assignment)
-        except MemoryError:
-            exit_with(ExitStatus.OUT_OF_MEMORY)
-        self._reporter.end(ref, outcome)
+    def _run_functions(self) -> bool:
+        """Run functions up to the first coroutine; returns whether there is one."""
+        inbox, executor, reporter = self._inbox, self._executor, self._reporter
+        while (attempt := inbox.head()) is not None and not executor.is_async(attempt):
+            if not inbox.take(attempt):
+                continue
+            reporter.begin(attempt)
+            try:
+                outcome = executor.run(attempt)
+            except MemoryError:
+                exit_with(ExitStatus.OUT_OF_MEMORY)
+            reporter.end(attempt, outcome)
+        reporter.flush()
+        return attempt is not None
 
 
 def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
@@ -104,14 +104,13 @@ class CoroutineRunner:
         loop = asyncio.get_running_loop()
         self._inbox.on_change(lambda: loop.call_soon_threadsafe(self._woken.set))
         try:
-            while not self._is_done():
+            while True:
                 self._woken.clear()
-                while len(self._tasks) < self._limit and (
-                    received := self._inbox.take(matches=self._executor.is_async)
-                ):
-                    self._begin(*received)
-                if not self._is_done():
-                    await self._woken.wait()
+                is_blocked = self._begin_waiting()
+                self._reporter.flush()
+                if not self._tasks and (is_blocked or self._inbox.is_exhausted):
+                    return
+                await self._woken.wait()
         finally:
             self._inbox.on_change(None)
 
@@ -120,24 +119,27 @@ class CoroutineRunner:
         if task := self._tasks.get(ref):
             task.cancel()
 
-    def _is_done(self) -> bool:
-        return not self._tasks and (self._inbox.is_exhausted or self._inbox.head_matches(self._is_function))
+    def _begin_waiting(self) -> bool:
+        """Begin waiting coroutines up to the limit; returns whether a function is next."""
+        while len(self._tasks) < self._limit and (attempt := self._inbox.head()) is not None:
+            if not self._executor.is_async(attempt):
+                return True
+            if self._inbox.take(attempt):
+                self._begin(attempt)
+        return False
 
-    def _is_function(self, assignment: Assignment) -> bool:
-        return not self._executor.is_async(assignment)
+    def _begin(self, attempt: Attempt) -> None:
+        self._reporter.begin(attempt)
+        ref = TaskRef(attempt.chunk, attempt.position)
+        task = self._tasks[ref] = asyncio.get_running_loop().create_task(self._executor.run_async(attempt))
+        task.add_done_callback(partial(self._end, ref, attempt))
 
-    def _begin(self, ref: TaskRef, assignment: Assignment) -> None:
-        self._reporter.begin(ref, assignment.task)
-        attempt = self._executor.run_async(assignment)
-        self._tasks[ref] = asyncio.get_running_loop().create_task(attempt)
-        self._tasks[ref].add_done_callback(partial(self._end, ref))
-
-    def _end(self, ref: TaskRef, task: asyncio.Task[EncodedOutcome]) -> None:
+    def _end(self, ref: TaskRef, attempt: Attempt, task: asyncio.Task[EncodedOutcome]) -> None:
         del self._tasks[ref]
         if not task.cancelled() and (error := task.exception()) is not None:
             _exit_on_error(error)
-        self._reporter.end(ref, cancelled_outcome() if task.cancelled() else task.result())
-        self._reporter.flush()
+        self._reporter.end(attempt, cancelled_outcome() if task.cancelled() else task.result())
+        # Sent by `serve`, together with what ends and begins in the same iteration of the loop.
         self._woken.set()
 
 
@@ -149,48 +151,52 @@ def _exit_on_error(error: BaseException) -> NoReturn:
 
 
 class Inbox:
-    """Assignments that have not begun, in order. Each is either taken, and then runs, or recalled, never both.
+    """Attempts that have not begun, in order. Each is either taken, and then runs, or recalled, never both.
 
-    One thread takes and waits, another puts and recalls. Plain locks because every task passes through here and a
-    Condition costs several times as much.
+    One thread takes and waits, another puts and recalls. Every task passes through here, so there is no lock: each
+    attempt leaves the deque by one operation, which is atomic.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[TaskRef, Assignment]] = deque()
-        self._lock = threading.Lock()
+        self._waiting: deque[Attempt] = deque()
         self._wake_lock = threading.Lock()
         """Used as an event: `wait` blocks by acquiring it twice, `_notify` releases it."""
         self._is_closed = False
         self._listener: Callable[[], object] | None = None
 
     def put(self, command: RunTasks) -> None:
-        with self._lock:
-            for position, assignment in enumerate(command.assignments, command.first):
-                self._waiting.append((TaskRef(command.chunk, position), assignment))
-            self._notify()
+        self._waiting.extend(
+            [
+                Attempt(assignment, command.worker_id, chunk=command.chunk, position=position)
+                for position, assignment in enumerate(command.assignments, command.first)
+            ]
+        )
+        self._notify()
 
     def close(self) -> None:
-        """No more assignments will come."""
-        with self._lock:
-            self._is_closed = True
-            self._notify()
+        """No more attempts will come."""
+        self._is_closed = True
+        self._notify()
 
     def recall(self, task: TaskRef | None = None) -> tuple[TaskRef, ...]:
-        """Remove all waiting assignments, or only that of `task`; return the tasks removed."""
-        with self._lock:
-            recalled = tuple(ref for ref, _ in self._waiting if task is None or ref == task)
-            self._waiting = deque(received for received in self._waiting if received[0] not in recalled)
-            return recalled
+        """Remove all waiting attempts, or only that of `task`; return the tasks removed."""
+        wanted = (attempt for attempt in list(self._waiting) if task in (None, (attempt.chunk, attempt.position)))
+        return tuple(TaskRef(attempt.chunk, attempt.position) for attempt in wanted if self.take(attempt))
 
-    def take(self, *, matches: Callable[[Assignment], bool]) -> tuple[TaskRef, Assignment] | None:
-        """Remove and return the first assignment if it matches; never waits."""
-        with self._lock:
-            return self._waiting.popleft() if self._waiting and matches(self._waiting[0][1]) else None
+    def head(self) -> Attempt | None:
+        """The first attempt; None if there is none."""
+        try:
+            return self._waiting[0]
+        except IndexError:
+            return None
 
-    def head_matches(self, matches: Callable[[Assignment], bool]) -> bool:
-        """Whether there is a first assignment and it matches."""
-        with self._lock:
-            return bool(self._waiting) and matches(self._waiting[0][1])
+    def take(self, attempt: Attempt) -> bool:
+        """Remove an attempt; False if it was recalled meanwhile."""
+        try:
+            self._waiting.remove(attempt)
+        except ValueError:
+            return False
+        return True
 
     @property
     def is_exhausted(self) -> bool:
@@ -198,20 +204,19 @@ class Inbox:
         return self._is_closed and not self._waiting
 
     def wait(self) -> None:
-        """Block until an assignment is waiting or the inbox is closed."""
+        """Block until an attempt is waiting or the inbox is closed."""
         while not self._waiting and not self._is_closed:
             self._wake_lock.acquire()
 
     def on_change(self, listener: Callable[[], object] | None) -> None:
         """Call `listener` after each `put` and after `close`, in the calling thread; None removes it."""
-        with self._lock:
-            self._listener = listener
+        self._listener = listener
 
     def _notify(self) -> None:
         if self._wake_lock.locked():
             self._wake_lock.release()
-        if self._listener is not None:
-            self._listener()
+        if (listener := self._listener) is not None:
+            listener()
 
 
 def handle_commands(channel: ParentChannel, inbox: Inbox, watchdog: ParentWatchdog, runner: Runner) -> None:

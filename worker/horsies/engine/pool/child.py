@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never, cast
 
 from msgspec import MsgspecError
 
@@ -98,7 +98,9 @@ class PoolListener(Protocol):
 class ChildOwner(Protocol):
     """The pool as its children see it; called before the listener."""
 
-    def on_task_ended(self, child: Child) -> None: ...
+    def on_recycle_due(self, child: Child) -> None:
+        """A task ended, and the child has reached its task count or memory limit."""
+        ...
 
     def on_child_exit(self, child: Child) -> None:
         """The child and its process group are gone."""
@@ -137,6 +139,7 @@ class Child:
             self._loop,
             self._process.channel,
             on_report=self._on_report,
+            on_data=self.liveness.mark_heard,
             on_protocol_error=self._on_protocol_error,
             on_closed=lambda: self._loop.call_later(CLOSE_GRACE_S, self._on_protocol_error, "channel closed"),
             expects_more=lambda: self.tasks_in_child > 1,
@@ -187,17 +190,20 @@ class Child:
         max_tasks = self._spec.max_tasks_per_child
         return self.is_over_memory or (max_tasks > 0 and self.tasks_ended >= max_tasks)
 
-    def run(self, chunk: Chunk, assignments: Sequence[Assignment]) -> None:
+    def run(self, chunk: Chunk) -> None:
         """Append the tasks of a new chunk to the child's queue; only while it accepts work."""
         assert self.accepts_work  # noqa: S101
-        chunk.begins_at_once = self.is_idle and len(assignments) == 1
+        rows = cast("Sequence[Assignment]", chunk.rows)  # encoded, a row is an assignment
+        chunk.begins_at_once = self.is_idle and len(rows) == 1
         self._chunks[chunk.number] = chunk
-        self.tasks_in_child += len(assignments)
-        if sum(assignment.size_bytes for assignment in assignments) <= SPLIT_ABOVE_BYTES:
-            self._channel.send(RunTasks(chunk.number, 0, tuple(assignments)))
+        self.tasks_in_child += len(rows)
+        worker_id = str(chunk.worker_id)
+        message = encode(RunTasks(chunk.number, 0, worker_id, rows))
+        if len(message) <= SPLIT_ABOVE_BYTES:
+            self._channel.send_encoded([message])
         else:  # keep single messages small
-            singles = enumerate(assignments)
-            self._channel.send(*(RunTasks(chunk.number, position, (assignment,)) for position, assignment in singles))
+            singles = (RunTasks(chunk.number, position, worker_id, (row,)) for position, row in enumerate(rows))
+            self._channel.send_encoded(map(encode, singles))
 
     def recall(self) -> None:
         """Ask for all tasks that have not begun; the listener gets `on_recalled`."""
@@ -232,27 +238,22 @@ class Child:
             self.is_over_memory = self._is_too_large(self._process.rss_bytes())
 
     def _on_report(self, report: Report) -> None:
-        self.liveness.mark_heard()
         # The two frequent reports are compared by type first: a class pattern costs an isinstance check per case.
         if type(report) is TaskEnded:
-            self._on_ended(report)
+            chunk, position = self._chunk(report.chunk), report.position
+            chunk.end(position)
+            self._count_out(chunk)
+            self.tasks_ended += 1
+            self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
+            if self.should_recycle:
+                self._owner.on_recycle_due(self)
+            self._quit_when_idle()
         elif type(report) is TaskBegan:
-            number, position = report.task
-            chunk = self._chunk(number)
-            chunk.begin(position)
-            self._listener.on_began(chunk, position)
+            chunk = self._chunk(report.chunk)
+            chunk.begin(report.position)
+            self._listener.on_began(chunk, report.position)
         else:
             self._on_rare_report(report)
-
-    def _on_ended(self, report: TaskEnded) -> None:
-        number, position = report.task
-        chunk = self._chunk(number)
-        chunk.end(position)
-        self._count_out(chunk)
-        self.tasks_ended += 1
-        self._owner.on_task_ended(self)
-        self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
-        self._quit_when_idle()
 
     def _on_recalled(self, refs: Sequence[TaskRef]) -> None:
         tasks = [ChunkTask(self._chunk(ref.chunk), ref.position) for ref in refs]
@@ -484,6 +485,7 @@ class ChildChannel:
         sock: socket.socket,
         *,
         on_report: Callable[[Report], None],
+        on_data: Callable[[], None],
         on_protocol_error: Callable[[str], None],
         on_closed: Callable[[], object],
         expects_more: Callable[[], bool],
@@ -491,6 +493,7 @@ class ChildChannel:
         self._loop = loop
         self._sock = sock
         self._on_report = on_report
+        self._on_data = on_data
         self._on_protocol_error = on_protocol_error
         self._on_closed = on_closed
         self._expects_more = expects_more
@@ -500,12 +503,15 @@ class ChildChannel:
         self._writer = FrameWriter(loop, sock)
         loop.add_reader(sock, self._on_readable)
 
-    def send(self, *commands: Command) -> None:
-        self._writer.write([encode(command) for command in commands])
+    def send(self, command: Command) -> None:
+        self.send_encoded([encode(command)])
+
+    def send_encoded(self, messages: Iterable[bytes]) -> None:
+        self._writer.write(messages)
 
     def drain(self) -> None:
-        """Read everything that has arrived."""
-        while self._read():
+        """Read everything that has arrived, unless reading has stopped."""
+        while not self._is_closed and self._read():
             pass
 
     def close(self) -> None:
@@ -538,7 +544,7 @@ class ChildChannel:
             self._next_read.cancel()
 
     def _read(self) -> bool:
-        """Read once and deliver the reports; False if there was no data or reading has stopped."""
+        """Read once and deliver the reports; False if there was no data or reading stops."""
         try:
             data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
@@ -549,6 +555,7 @@ class ChildChannel:
             self._stop_reading()
             self._on_closed()
             return False
+        self._on_data()
         return self._deliver(data)
 
     def _deliver(self, data: bytes) -> bool:

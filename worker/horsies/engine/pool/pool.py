@@ -87,7 +87,7 @@ class ChildPool:
             await asyncio.wait([asyncio.create_task(child.exited.wait()) for child in self._children])
         self._orphan_killer.close()
 
-    def on_task_ended(self, child: Child) -> None:
+    def on_recycle_due(self, child: Child) -> None:
         self._recycle_if_due(child)
 
     def on_child_exit(self, child: Child) -> None:

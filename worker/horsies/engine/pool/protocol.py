@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from msgspec import Struct, msgpack
+from msgspec import Raw, Struct, json, msgpack
 
 from horsies.model.task import TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
 
@@ -45,24 +47,91 @@ class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all messages; tagged with the class name."""
 
 
-class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A task sent to a child, with its arguments in stored form."""
+class TaskDetails(Struct, frozen=True, kw_only=True):
+    """What a claim returns about a task beside its name and arguments; the defaults are those of most tasks."""
 
-    task: TaskContext
-    args: bytes
-    kwargs: bytes
-    workflow_context: bytes | None = None
+    context: Raw = Raw(b"null")
+    """Results and metadata that a workflow passes to the task."""
+    task_options: dict[str, Any] = {}
+    flags: Any = {}
+    retry_count: int = 0
+    attempts: int = 0
+    """Number of earlier attempts."""
+    crash_count: int = 0
+    good_until: datetime | None = None
+    overlap_possible: bool = False
+    is_workflow_task: bool = False
 
     @property
-    def size_bytes(self) -> int:
-        return len(self.args) + len(self.kwargs) + len(self.workflow_context or b"")
+    def timeout_ms(self) -> int | None:
+        return self.task_options.get("timeout_ms")
+
+    @property
+    def workflow_context(self) -> bytes | None:
+        return None if bytes(self.context) == b"null" else bytes(self.context)
+
+
+NO_DETAILS: Final = TaskDetails()
+MAX_CACHED_DETAILS: Final = 1_000
+"""Longer details, for example with the context of a workflow node, are not kept in memory."""
+_decode_details = json.Decoder(TaskDetails).decode
+_cached_details = lru_cache(maxsize=256)(_decode_details)  # most sends of a task have the same
+
+
+def parse_details(text: str | None) -> TaskDetails:
+    """Parse the details of a claimed row."""
+    if text is None:
+        return NO_DETAILS
+    return _cached_details(text) if len(text) <= MAX_CACHED_DETAILS else _decode_details(text)
+
+
+def encode_details(details: TaskDetails) -> str:
+    """The text that `parse_details` reads, for tasks that were not claimed from a database."""
+    return json.encode(details).decode()
+
+
+class Assignment(Struct, frozen=True, array_like=True, gc=False):
+    """A task sent to a child, with its arguments in stored form.
+
+    The worker sends claimed rows as they are: these are the first fields of `ClaimedRow`, in its order.
+    """
+
+    task_id: str
+    claim_token: int
+    task_name: str
+    queue_name: str
+    args: str
+    kwargs: str
+    sent_at: datetime
+    details: str | None = None
+
+    def context(self, worker_id: str) -> TaskContext:
+        """What `current_task()` returns while the task runs."""
+        details = parse_details(self.details)
+        # Other programs may have stored flags with other values.
+        stored: object = details.flags
+        flags = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
+        return TaskContext(
+            task_id=self.task_id,
+            task_name=self.task_name,
+            queue_name=self.queue_name,
+            attempt=details.attempts + 1,
+            retry_count=details.retry_count,
+            claim_token=self.claim_token,
+            sent_at=self.sent_at,
+            good_until=details.good_until,
+            timeout_ms=details.timeout_ms,
+            worker_id=worker_id,
+            flags={name: bool(value) for name, value in flags.items()},
+            possible_overlap=details.overlap_possible,
+        )
 
 
 class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """How an attempt ended, with the result document ready to store."""
 
     outcome: TaskAttemptOutcome
-    document: bytes
+    document: str
     error_code: str | None = None
     error_message: str | None = None
 
@@ -72,7 +141,8 @@ class RunTasks(Message, frozen=True):
 
     chunk: int
     first: int
-    assignments: tuple[Assignment, ...]
+    worker_id: str
+    assignments: Sequence[Assignment]
 
 
 class Recall(Message, frozen=True):
@@ -114,13 +184,15 @@ class StartFailed(Message, frozen=True):
 class TaskBegan(Message, frozen=True):
     """The child starts this task now; sent before its arguments are decoded."""
 
-    task: TaskRef
+    chunk: int
+    position: int
 
 
 class TaskEnded(Message, frozen=True):
     """The attempt is over; no more output follows from it."""
 
-    task: TaskRef
+    chunk: int
+    position: int
     outcome: EncodedOutcome
     run_ms: float
     """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
@@ -177,12 +249,9 @@ class ProtocolError(Exception):
     """The peer sent something the protocol does not allow."""
 
 
-def encode_frames(messages: Iterable[bytes]) -> bytes:
-    """Concatenate messages, each with its length prefix."""
-    parts: list[bytes] = []
-    for message in messages:
-        parts += (_LENGTH.pack(len(message)), message)
-    return b"".join(parts)
+def encode_frame(message: bytes) -> bytes:
+    """Prefix a message with its length."""
+    return _LENGTH.pack(len(message)) + message
 
 
 class FrameReader:
@@ -238,7 +307,7 @@ class FrameWriter:
     def write(self, messages: Iterable[bytes]) -> None:
         if self._is_closed:
             return
-        data = encode_frames(messages)
+        data = b"".join(map(encode_frame, messages))
         if self._unsent:
             self._unsent += data
         elif (sent := self._send(data)) < len(data) and not self._is_closed:

@@ -1,8 +1,6 @@
 -- name: claim
 -- Claim the best due tasks: the first become RUNNING, one for each pid in $9, the rest CLAIMED.
 --
--- For each queue a loose index scan goes from one priority to the next along the claim index. It reads only due rows:
--- it neither sorts the backlog nor reads delayed tasks.
 -- Two kinds of tasks are claimed but not started: those with an expired lease, and those whose workflow node is locked.
 -- All other statements lock the node before the task, so waiting for the node here could deadlock.
 -- `n.status || ''` keeps the planner from using an index on status: with outdated statistics it would scan all nodes of
@@ -29,40 +27,12 @@ WITH input AS (
                          FROM horsies_queues AS q
                         WHERE q.queue_name = input.queue_name AND q.paused_at IS NOT NULL)
 ), eligible AS (
-    SELECT open_queues.queue_name, open_queues.capacity, due_task.*
+    SELECT open_queues.queue_name, open_queues.capacity, due.id, due.priority, due.enqueued_at, true AS may_start,
+           due.is_workflow_task
       FROM open_queues
      CROSS JOIN LATERAL (
-           WITH RECURSIVE level(priority) AS (
-               (SELECT t.priority
-                  FROM horsies_tasks AS t
-                 WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name
-                 ORDER BY t.priority
-                 LIMIT 1)
-               UNION ALL
-               SELECT (SELECT t.priority
-                         FROM horsies_tasks AS t
-                        WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name
-                          AND t.priority > level.priority
-                        ORDER BY t.priority
-                        LIMIT 1)
-                 FROM level
-                WHERE level.priority IS NOT NULL
-           )
-           SELECT due.*
-             FROM level
-            CROSS JOIN LATERAL (
-                  SELECT t.id, t.priority, t.enqueued_at, true AS may_start, t.is_workflow_task
-                    FROM horsies_tasks AS t
-                   WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name AND t.priority = level.priority
-                     AND t.enqueued_at <= now()
-                     AND (t.next_retry_at IS NULL OR t.next_retry_at <= now())
-                     AND (t.good_until IS NULL OR t.good_until > now())
-                   ORDER BY t.enqueued_at, t.id
-                   LIMIT open_queues.capacity
-                     -- Concurrent claims take different rows instead of waiting for each other.
-                     FOR UPDATE SKIP LOCKED) AS due
-            -- Stops the scan, and the locking of rows, once the queue's capacity is reached.
-            LIMIT open_queues.capacity) AS due_task
+           {{ due_tasks(open_queues, $10, $11) }}
+           ) AS due
      UNION ALL
     SELECT open_queues.queue_name, open_queues.capacity, lease_expired.*
       FROM open_queues
@@ -115,10 +85,41 @@ UPDATE horsies_tasks AS t
   FROM unnest(ARRAY(SELECT id FROM assigned ORDER BY claim_order), ARRAY(SELECT pid FROM assigned ORDER BY claim_order))
        WITH ORDINALITY AS assigned_task(id, pid, claim_order)
  WHERE t.id = assigned_task.id
-RETURNING assigned_task.claim_order, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.args::text AS args,
-          t.kwargs::text AS kwargs, t.context::text AS context, t.task_options::text AS task_options,
-          t.flags::text AS flags, t.retry_count, t.max_retries, t.attempts, t.crash_count, t.sent_at, t.good_until,
-          t.overlap_possible, t.is_workflow_task, t.worker_pid;
+RETURNING {{ claimed_columns(t) }};
+
+-- name: claim_chunk
+-- Claim the best due tasks for one child; all become RUNNING. Like `claim`, for requests without caps and leases.
+--
+-- A workflow task whose node is locked by another transaction stays PENDING: all other statements lock the node before
+-- the task, so waiting for it here could deadlock.
+WITH due AS MATERIALIZED (
+    SELECT task.id, task.is_workflow_task
+      FROM unnest($1::text[], $2::integer[]) AS queue(queue_name, capacity)
+     CROSS JOIN LATERAL (
+           {{ due_tasks(queue, $7, $8) }}
+           ) AS task
+     WHERE NOT EXISTS (SELECT
+                         FROM horsies_queues AS q
+                        WHERE q.queue_name = queue.queue_name AND q.paused_at IS NOT NULL)
+     ORDER BY task.priority, task.enqueued_at, task.id
+     LIMIT $3
+), locked_nodes AS MATERIALIZED (
+    SELECT n.task_id
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM due WHERE is_workflow_task)) AS workflow_task(id)
+      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
+       FOR NO KEY UPDATE OF n SKIP LOCKED
+), started_nodes AS (
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM pg_catalog.unnest(ARRAY(SELECT task_id FROM locked_nodes)) AS started(id)
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
+)
+UPDATE horsies_tasks AS t
+   SET status = 'RUNNING', started_at = now(), claimed_at = now(), updated_at = now(), claimed_by_worker_id = $4,
+       worker_hostname = $5, worker_pid = $6, worker_process_name = 'worker-' || $6::integer::text,
+       claim_token = t.claim_token + 1, next_retry_at = NULL, recovery_hold_until = NULL
+ WHERE t.id = ANY(ARRAY(SELECT id FROM due WHERE NOT is_workflow_task UNION ALL SELECT task_id FROM locked_nodes))
+RETURNING {{ claimed_columns(t) }};
 
 -- name: start
 -- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
@@ -275,7 +276,8 @@ SELECT id, claim_token, status
  WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: complete
--- Like `finish`, for tasks that completed: no decision is needed, so each row is read only once.
+-- Like `finish`, for tasks that completed: no decision is needed, so each row is read only once. Returns how many were
+-- stored; `attempts_by_claim` tells which.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
@@ -291,11 +293,14 @@ WITH input AS (
       FROM input
      WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
        AND t.status || '' = 'RUNNING'
-    RETURNING t.id, t.claim_token, t.status, t.attempts AS attempt, t.status AS outcome, t.started_at, t.error_code,
-              NULL AS error_message, t.failed_reason, t.claimed_by_worker_id AS worker_id, t.worker_hostname,
-              t.worker_pid, t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
+    RETURNING t.id, t.claim_token, t.attempts, t.started_at, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
+              t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
 ), attempt AS (
-    {{ insert_attempts(ended) }}
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at, worker_id,
+                                       worker_hostname, worker_pid, worker_process_name)
+    SELECT id, attempts, claim_token, 'COMPLETED', started_at, now(), claimed_by_worker_id, worker_hostname, worker_pid,
+           worker_process_name
+      FROM ended
 ), outbox AS (
     {{ insert_outbox(ended WHERE is_workflow_task) }}
 ), notified AS MATERIALIZED (
@@ -305,7 +310,7 @@ WITH input AS (
             SELECT 'horsies_events', event FROM pg_catalog.unnest($6::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
-SELECT id, claim_token, status FROM ended WHERE (SELECT messages FROM notified) >= 0;
+SELECT count(*)::integer AS stored FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: attempts_by_claim
 -- Recorded attempts of these claims.

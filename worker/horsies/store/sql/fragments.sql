@@ -1,5 +1,57 @@
 -- Parts that several statements share; `source` is a table or CTE, with a condition where not all of its rows count.
 
+-- fragment: due_tasks(queue, only, except)
+-- Lock the best due tasks of one queue, at most its capacity; `only` and `except` are arrays of task names, or NULL.
+--
+-- A loose index scan goes from one priority to the next along the claim index. It reads only due rows: it neither sorts
+-- the backlog nor reads delayed tasks.
+WITH RECURSIVE level(priority) AS (
+    (SELECT t.priority
+       FROM horsies_tasks AS t
+      WHERE t.status = 'PENDING' AND t.queue_name = {{ queue }}.queue_name
+      ORDER BY t.priority
+      LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.priority
+              FROM horsies_tasks AS t
+             WHERE t.status = 'PENDING' AND t.queue_name = {{ queue }}.queue_name AND t.priority > level.priority
+             ORDER BY t.priority
+             LIMIT 1)
+      FROM level
+     WHERE level.priority IS NOT NULL
+)
+SELECT due.*
+  FROM level
+ CROSS JOIN LATERAL (
+       SELECT t.id, t.priority, t.enqueued_at, t.is_workflow_task
+         FROM horsies_tasks AS t
+        WHERE t.status = 'PENDING' AND t.queue_name = {{ queue }}.queue_name AND t.priority = level.priority
+          AND t.enqueued_at <= now()
+          AND (t.next_retry_at IS NULL OR t.next_retry_at <= now())
+          AND (t.good_until IS NULL OR t.good_until > now())
+          AND ({{ only }}::text[] IS NULL OR t.task_name = ANY({{ only }}))
+          AND ({{ except }}::text[] IS NULL OR t.task_name <> ALL({{ except }}))
+        ORDER BY t.enqueued_at, t.id
+        LIMIT {{ queue }}.capacity
+          -- Concurrent claims take different rows instead of waiting for each other.
+          FOR UPDATE SKIP LOCKED) AS due
+ -- Stops the scan, and the locking of rows, once the queue's capacity is reached.
+ LIMIT {{ queue }}.capacity
+
+-- fragment: claimed_columns(task)
+-- What a worker needs to run a task. `details` is NULL for the first attempt of a task without options.
+{{ task }}.id, {{ task }}.claim_token, {{ task }}.task_name, {{ task }}.queue_name, {{ task }}.args::text AS args,
+{{ task }}.kwargs::text AS kwargs, {{ task }}.sent_at,
+CASE WHEN {{ task }}.retry_count + {{ task }}.attempts + {{ task }}.crash_count > 0 OR {{ task }}.is_workflow_task
+       OR {{ task }}.context IS NOT NULL OR {{ task }}.good_until IS NOT NULL OR {{ task }}.overlap_possible
+       OR {{ task }}.task_options <> '{}' OR {{ task }}.flags <> '{}'
+     THEN pg_catalog.jsonb_build_object(
+              'context', {{ task }}.context, 'task_options', {{ task }}.task_options, 'flags', {{ task }}.flags,
+              'retry_count', {{ task }}.retry_count, 'attempts', {{ task }}.attempts,
+              'crash_count', {{ task }}.crash_count, 'good_until', nullif({{ task }}.good_until, 'infinity'),
+              'overlap_possible', {{ task }}.overlap_possible, 'is_workflow_task', {{ task }}.is_workflow_task)::text
+END AS details, {{ task }}.worker_pid, {{ task }}.priority, {{ task }}.enqueued_at
+
 -- fragment: insert_attempts(source)
 -- Record the attempt of each task; `status` is the new status of the task.
 INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
