@@ -36,11 +36,11 @@ CREATE FUNCTION public.horsies_announce_new_tasks() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    -- A worker finds delayed tasks at their due time or at its next poll.
     PERFORM pg_catalog.pg_notify('horsies_task_new', due.queue_name)
        FROM (SELECT DISTINCT pg_catalog.left(added.queue_name, 255) AS queue_name
                FROM added
-              WHERE added.status = 'PENDING' AND added.enqueued_at <= pg_catalog.clock_timestamp()) AS due;
+              WHERE added.status = 'PENDING'
+                AND added.enqueued_at <= pg_catalog.clock_timestamp() + interval '1 minute') AS due;
     RETURN NULL;
 END
 $$;

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -210,3 +211,33 @@ async def test_claim_without_lease_does_not_expire(database_url: str, ledger: Le
     async with worker_in_process(database_url, processes=1):
         await ledger.until_terminal(*await insert_pending_tasks(ledger, "work", count=3))
         assert await statuses(ledger, orphan) == ["CLAIMED"]
+
+
+async def test_delayed_task_starts_when_it_is_due(database_url: str, ledger: Ledger) -> None:
+    async with worker_in_process(database_url, processes=1) as worker:
+        sent = [await worker.app.tasks["work"].schedule_async(delay_s) for delay_s in (3, 2)]
+        for row in (await ledger.until_terminal(*(handle.unwrap().task_id for handle in sent))).values():
+            # At the next poll, it would start up to five seconds later.
+            assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
+
+
+async def test_delayed_task_is_found_by_the_poll_without_its_notification(database_url: str, ledger: Ledger) -> None:
+    config: dict[str, Any] = {"resilience": {"notify_poll_interval_ms": 1000}}
+    async with worker_in_process(database_url, config=config, processes=1) as worker:
+        await ledger.fetch("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
+        task_id = (await worker.app.tasks["work"].schedule_async(2)).unwrap().task_id
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=2)
+
+
+async def test_coroutines_do_not_delay_functions(database_url: str, ledger: Ledger) -> None:
+    async with worker_in_process(database_url, processes=2) as worker:
+        naps = [await worker.send("nap", 4.0) for _ in range(12)]
+        await ledger.until_started(*naps[:10])
+        first = (await worker.app.tasks["work"].with_options(priority=1).send_async()).unwrap().task_id
+        second = await worker.send("work")
+        rows = await ledger.until_terminal(first, second)
+        for row in rows.values():
+            assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
+        assert (await ledger.row(naps[-1]))["status"] == "PENDING"
+        assert len({start.pid for start in await ledger.starts(*naps[:10])}) == 1

@@ -1,4 +1,4 @@
-"""The insert trigger: one notification per statement and queue, for due tasks only."""
+"""The insert trigger: one notification per statement and queue, for tasks due within a minute."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SELECT gen_random_uuid(), 'name', queue, now(), '', clock_timestamp() + delay * 
         (["mail"], [0], ["mail"]),
         (["mail"] * 500, [0] * 500, ["mail"]),
         (["mail", "sms", "mail"], [0, 0, 0], ["mail", "sms"]),
-        (["mail", "sms"], [0, 60], ["mail"]),
-        (["mail"], [60], []),
+        (["mail", "sms"], [5, 90], ["mail"]),
+        (["mail"], [90], []),
     ],
 )
 async def test_trigger_notifies_once_per_queue_with_due_tasks(

@@ -105,9 +105,10 @@ async def test_contended_send_is_flushed(tasks: FakeTasks, coalescer: NotifyCoal
     assert tasks.notified == [["mail"]]
 
 
-async def test_delayed_task_is_never_notified(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+async def test_only_tasks_due_within_a_minute_are_notified(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    await coalescer.enqueue(payload(delay=90))
     await coalescer.enqueue(payload(delay=5))
-    assert tasks.modes == [Notify.NEVER]
+    assert tasks.modes == [Notify.NEVER, Notify.UNLESS_CONTENDED]
     assert not coalescer.has_deferred
 
 

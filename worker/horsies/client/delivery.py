@@ -196,6 +196,8 @@ class BulkProgress:
 BURST_GAP_S = 0.003
 BURST_LENGTH = 8
 FLUSH_AFTER_S = 0.02
+MAX_ANNOUNCED_DELAY_S = 60.0
+"""Like the limit of the insert trigger."""
 EXIT_FLUSH_TIMEOUT_S = 1.0
 """How long the exit of the program may wait for the last notifications."""
 
@@ -242,7 +244,8 @@ class NotifyCoalescer:
 
     async def enqueue(self, payload: TaskSendPayload, *, timeout_s: float | None = None) -> EnqueueResult:
         """Store the task in its own transaction; see `TaskStore.enqueue`."""
-        if payload.enqueue_delay_seconds:  # workers poll for tasks that become due
+        # Workers poll for tasks that become due; they need to know only of those due before the next poll.
+        if (payload.enqueue_delay_seconds or 0) > MAX_ANNOUNCED_DELAY_S:
             return await self._tasks.enqueue(payload, notify=Notify.NEVER, timeout_s=timeout_s)
         burst = self._bursts[payload.queue_name]
         burst.add(self._clock())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
+from math import inf
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -146,6 +147,7 @@ class Dispatcher:
         # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
         if self._was_notified and self._parts.capacity.has_room():
             self._wake_to_claim_in(RECHECK_DELAY_S)
+            self._parts.look_for_due_in(RECHECK_DELAY_S)  # delayed sends notify, too
         self._was_notified = False
 
     def _wake_to_claim_in(self, delay_s: float) -> None:
@@ -464,30 +466,39 @@ class DuePoller:
         # Not parts.worker_store, which uses the connection of the heartbeats.
         self._worker_store = WorkerStore(parts.claims.database)
         self._wake_at = 0.0
-        self._wake_at_changed = asyncio.Event()
+        """When to wake the dispatcher."""
+        self._look_at = inf
+        """When to ask the database for the next due time, if that is earlier."""
+        self._changed = asyncio.Event()
 
     def expect_due_in(self, delay_s: float) -> None:
-        """Wake up in `delay_s` seconds at the latest: a task becomes due then."""
-        due_at = time.monotonic() + delay_s
-        if due_at < self._wake_at:
-            self._wake_at = due_at
-            self._wake_at_changed.set()
+        """Wake the dispatcher in `delay_s` seconds at the latest: a task becomes due then."""
+        self._wake_at = min(self._wake_at, time.monotonic() + delay_s)
+        self._changed.set()
+
+    def look_in(self, delay_s: float) -> None:
+        """Ask for the next due time in `delay_s` seconds at the latest: a delayed task may have been sent."""
+        self._look_at = min(self._look_at, time.monotonic() + delay_s)
+        self._changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._poll())
 
     async def _poll(self) -> None:
         poll_s = self._parts.app_config.resilience.notify_poll_interval_ms / 1000
+        poll_at = time.monotonic() + poll_s
         while True:
-            self._wake_at = time.monotonic() + poll_s
+            self._wake_at, self._look_at = poll_at, inf
             due_s = await self._next_due_s()
             if due_s is not None:
                 self.expect_due_in(due_s)
-            while (left_s := self._wake_at - time.monotonic()) > 0:
-                self._wake_at_changed.clear()
+            while (left_s := min(self._wake_at, self._look_at) - time.monotonic()) > 0:
+                self._changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake_at_changed.wait(), left_s)
-            self._parts.on_poll()
+                    await asyncio.wait_for(self._changed.wait(), left_s)
+            if self._wake_at <= time.monotonic():
+                self._parts.on_poll()
+                poll_at = time.monotonic() + poll_s
 
     async def _next_due_s(self) -> float | None:
         """Seconds until the next task becomes due; None if there is none or the database is unavailable."""

@@ -99,6 +99,8 @@ class Parts:
     on_task_notification: Callable[[], None] = field(init=False)
     expect_due_in: Callable[[float], None] = field(init=False)
     """Announce a task that becomes due after so many seconds."""
+    look_for_due_in: Callable[[float], None] = field(init=False)
+    """Ask the database for the next due time after so many seconds."""
 
     def backoff(self, service: str, *, hurry: asyncio.Event | None = None) -> Backoff:
         """A backoff that emits an event when the service loses the database and when it is back."""
@@ -371,7 +373,7 @@ class Worker:
     async def _serve(self, parts: Parts, dispatcher: Dispatcher, spec: ConnectionSpec, started_at: datetime) -> None:
         due_poller = DuePoller(parts)
         notifications = Notifications(parts, spec.direct, probe_after_s=self._probe_after_s)
-        parts.expect_due_in = due_poller.expect_due_in
+        parts.expect_due_in, parts.look_for_due_in = due_poller.expect_due_in, due_poller.look_in
         dispatcher.wake()
         # In the order in which they are stopped: each may still need those after it.
         services = [
