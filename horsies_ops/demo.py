@@ -67,35 +67,36 @@ async def run_demo(
     on_status: Callable[[DemoStatus], None],
 ) -> DemoStatus:
     """Run the demo for `seconds`, reporting its status regularly; returns the last status."""
-    async with open_for_migration(settings.app.broker) as database:
-        await migrate(database)
     loop = asyncio.get_running_loop()
-    async with open_ops(settings.app) as ops:
-        with setup.worker(processes=processes), setup.worker(processes=2) as victim:
-            await _wait_for_workers(ops, count=2)
-            async with _background_traffic():
-                started = loop.time()
-                kill = asyncio.create_task(_kill(victim, after_s=KILL_AFTER_S, on_message=on_message))
-                while (elapsed_s := loop.time() - started) < seconds:
-                    on_status(await _read_status(ops, elapsed_s))
-                    await asyncio.sleep(min(STATUS_INTERVAL_S, max(0.0, seconds - elapsed_s)))
-                await kill
-                return await _read_status(ops, loop.time() - started)
+    async with _running_system(setup, settings, processes, on_message) as ops:
+        started = loop.time()
+        while (elapsed_s := loop.time() - started) < seconds:
+            on_status(await _read_status(ops, elapsed_s))
+            await asyncio.sleep(min(STATUS_INTERVAL_S, max(0.0, seconds - elapsed_s)))
+        return await _read_status(ops, loop.time() - started)
 
 
 async def run_demo_with_tui(setup: DemoSetup, settings: LoadedSettings, *, processes: int) -> int:
     """Run the demo inside the TUI until the user quits; returns the exit code of the TUI."""
+    async with _running_system(setup, settings, processes, lambda _: None):
+        tui = subprocess.Popen(setup.command("tui"), env=setup.environment)  # noqa: ASYNC220  # forks once
+        return await asyncio.to_thread(tui.wait)
+
+
+@asynccontextmanager
+async def _running_system(
+    setup: DemoSetup, settings: LoadedSettings, processes: int, on_message: Callable[[str], None]
+) -> AsyncGenerator[Ops]:
+    """Run two workers with traffic; the second worker is killed after KILL_AFTER_S."""
     async with open_for_migration(settings.app.broker) as database:
         await migrate(database)
     async with open_ops(settings.app) as ops:
         with setup.worker(processes=processes), setup.worker(processes=2) as victim:
             await _wait_for_workers(ops, count=2)
-            kill = asyncio.create_task(_kill(victim, after_s=KILL_AFTER_S, on_message=lambda _: None))
             async with _background_traffic():
-                tui = subprocess.Popen(setup.command("tui"), env=setup.environment)  # noqa: ASYNC220  # forks once
-                exit_code = await asyncio.to_thread(tui.wait)
-            kill.cancel()
-            return exit_code
+                kill = asyncio.create_task(_kill(victim, after_s=KILL_AFTER_S, on_message=on_message))
+                yield ops
+                kill.cancel()
 
 
 async def _wait_for_workers(ops: Ops, *, count: int) -> None:

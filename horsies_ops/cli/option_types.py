@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from uuid import UUID
 import typer
 
 from horsies.errors import ErrorCode, NotFound, UsageError
-from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
+from horsies.model.task import SHORT_FORM_DIGITS, parse_id
 from horsies.model.text import sanitize_text
 from horsies_ops.reads.filters import is_short_id, parse_duration
 
@@ -37,6 +38,14 @@ KillOption = Annotated[
     bool, typer.Option("--kill", help="Also kill the processes of running tasks; asks for confirmation.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+def require_terminal(subject: str, *, hint: str = "use --yes to confirm") -> None:
+    """Raise UsageError if nobody can be asked to confirm."""
+    if not sys.stdin.isatty():
+        message = f"{subject} needs confirmation, but stdin is not a terminal"
+        raise UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
+
 
 _WITHOUT_DASHES = re.compile("[0-9a-fA-F]{32}")
 
@@ -83,17 +92,20 @@ def split_values(text: str) -> list[str]:
     return [value.strip() for value in text.split(",") if value.strip()]
 
 
-def parse_task_statuses(text: str) -> list[TaskStatus]:
-    """Parse a comma-separated list of statuses, in upper or lower case."""
-    try:
-        return [TaskStatus(name.upper()) for name in split_values(text)]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not among {', '.join(TaskStatus).lower()}") from None
+def list_option(help_text: str, *, choices: Iterable[str] | None = None) -> Any:
+    """Declare a repeatable option whose values are comma-separated lists; `flatten` joins them.
 
+    With `choices`, values are compared with them in upper or lower case, and returned as they are there.
+    """
 
-def list_option(help_text: str, *, parser: Callable[[str], list[Any]] = split_values) -> Any:
-    """Declare a repeatable option whose values are comma-separated lists; `flatten` joins them."""
-    return typer.Option(parser=parser, metavar="A,B", help=help_text)
+    def parse(text: str) -> list[str]:
+        values = split_values(text)
+        if unknown := [value for value in values if by_lower_case and value.lower() not in by_lower_case]:
+            raise typer.BadParameter(f"{unknown[0]!r} is not among {', '.join(by_lower_case)}")
+        return [by_lower_case.get(value.lower(), value) for value in values]
+
+    by_lower_case = {choice.lower(): choice for choice in choices or ()}
+    return typer.Option(parser=parse, metavar="A,B", help=help_text)
 
 
 def flatten(lists: Iterable[Iterable[Any]] | None) -> tuple[Any, ...]:

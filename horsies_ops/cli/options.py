@@ -7,9 +7,9 @@ import inspect
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import typer
 
@@ -175,15 +175,15 @@ def complete_hint(error: HorsiesError, options: GlobalOptions) -> None:
         error.help_text = options.add_connection_options(error.help_text)
 
 
-def option_parameters(options: type[Any], *, without: Collection[str] = ()) -> dict[str, inspect.Parameter]:
-    """Return the fields of a dataclass of options as parameters of a command."""
+def _option_parameters(options: type[Any]) -> dict[str, inspect.Parameter]:
+    """Return the options among the fields of a dataclass as parameters of a command."""
     hints = get_type_hints(options, include_extras=True)
     return {
         field.name: inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
         for field in fields(options)
-        if field.name not in without
+        if get_origin(hints[field.name]) is Annotated
     }
 
 
@@ -196,10 +196,15 @@ def hide_options(command: Callable[..., Any], names: Collection[str]) -> Callabl
 
 
 def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the global options to a command, which receives them as a `GlobalOptions` in its first parameter."""
+    """Add the global options to a command, which receives them as a `GlobalOptions` in its first parameter.
+
+    Another parameter whose type is a dataclass becomes an option for each of its fields.
+    """
     signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    shared = option_parameters(GlobalOptions, without={"command"})
+    _, *own = signature.parameters.values()
+    shared = _option_parameters(GlobalOptions)
+    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    expanded = {name: _option_parameters(options) for name, options in groups.items()}
     context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(command)
@@ -208,6 +213,8 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
         # Given before the command's name, the options are in the context; given after it, in `values`.
         inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.merged_over(_context.obj)
+        for group_name, group_options in groups.items():
+            values[group_name] = group_options(**{name: values.pop(name) for name in expanded[group_name]})
         try:
             return command(options, **values)
         except HorsiesError as error:
@@ -215,7 +222,10 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     # Typer reads the parameters and their types from these two attributes.
-    every = [*own, *shared.values(), context]
+    every: list[inspect.Parameter] = []
+    for parameter in own:
+        every += expanded[parameter.name].values() if parameter.name in groups else (parameter,)
+    every += [*shared.values(), context]
     wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return wrapped

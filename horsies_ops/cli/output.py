@@ -234,11 +234,6 @@ def error_document(error: HorsiesError) -> dict[str, object]:
     }
 
 
-def error_documents(error: HorsiesError) -> list[dict[str, object]]:
-    """Return the JSON fields of each fault of an error."""
-    return [error_document(fault) for fault in error.faults]
-
-
 def _safe_lines(text: str) -> str:
     return "\n".join(sanitize_text(line) for line in text.splitlines())
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +13,7 @@ import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
+from horsies.model.task import TaskStatus
 from horsies.model.text import sanitize_text
 from horsies_ops.cli.option_types import (
     ActorOption,
@@ -29,10 +27,10 @@ from horsies_ops.cli.option_types import (
     full_id_option,
     list_option,
     parse_full_or_short_id,
-    parse_task_statuses,
+    require_terminal,
     resolve_task_id,
 )
-from horsies_ops.cli.options import GlobalOptions, JsonOption, hide_options, option_parameters, with_global_options
+from horsies_ops.cli.options import GlobalOptions, JsonOption, hide_options, with_global_options
 from horsies_ops.cli.output import (
     TableColumn,
     print_error,
@@ -93,12 +91,10 @@ async def plan_and_apply(
 
 def _confirm(plan: Plan) -> None:
     """Show the plan and ask; raises Abort unless the answer is yes."""
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"this would {plan.action} {len(plan.targets):,} tasks and needs confirmation, but stdin is not a terminal",
-            code=ErrorCode.CLI_INVALID_ARGS,
-            hint="use --yes to confirm, or --dry-run to preview",
-        )
+    require_terminal(
+        f"this would {plan.action} {len(plan.targets):,} tasks and",
+        hint="use --yes to confirm, or --dry-run to preview",
+    )
     if plan.selector.filter is not None:
         print_message(f"filter: {format_filter(plan.selector.filter)}")
     for group in plan.groups:
@@ -179,7 +175,7 @@ class FilterOptions:
     filter_: Annotated[
         str | None, typer.Option("--filter", metavar="FILTER", help="Filter as in the TUI: 'status:failed age<1h'.")
     ] = None
-    status: Annotated[list[Any] | None, list_option("Only these statuses.", parser=parse_task_statuses)] = None
+    status: Annotated[list[Any] | None, list_option("Only these statuses.", choices=TaskStatus)] = None
     queue: Annotated[list[Any] | None, list_option("Only these queues.")] = None
     name: Annotated[list[Any] | None, list_option("Only these task names; * and ? are wildcards.")] = None
     error: Annotated[list[Any] | None, list_option("Only these error codes; * and ? are wildcards.")] = None
@@ -204,24 +200,6 @@ class FilterOptions:
             newer_than=self.newer_than,
         )
         return options if self.filter_ is None else _parse_filter_option(self.filter_, options)
-
-
-def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the filter options to a command, which receives them as a `FilterOptions` in its parameter `selection`."""
-    signature = inspect.signature(command, eval_str=True)
-    options = option_parameters(FilterOptions)
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, **values: Any) -> Any:
-        selection = FilterOptions(**{name: values.pop(name) for name in options})
-        return command(*arguments, selection=selection, **values)
-
-    # Typer reads the options from the signature, so the one parameter is replaced by its fields.
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in signature.parameters.items():
-        parameters += options.values() if name == "selection" else (parameter,)
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    return wrapped
 
 
 def _parse_filter_option(text: str, options: TaskFilter) -> TaskFilter:
@@ -267,7 +245,6 @@ def add_actions(app: typer.Typer) -> None:
 
 
 def _command(action: Action) -> Callable[..., int]:
-    @with_filter_options
     def command(
         options: GlobalOptions,
         ids: Annotated[

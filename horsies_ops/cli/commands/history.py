@@ -14,7 +14,7 @@ import typer
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.report import AUDITED_ACTIONS
-from horsies_ops.cli.option_types import FullOption, duration_option, flatten, list_option, split_values
+from horsies_ops.cli.option_types import FullOption, duration_option, flatten, list_option
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import TableColumn, format_value, json_line, print_line, row_document, show_rows
 
@@ -79,21 +79,13 @@ MAX_IDS_SHOWN = 3
 """How many ids the text output lists; --json lists more."""
 
 
-def parse_actions(text: str) -> list[str]:
-    """Parse a comma-separated list of actions; unknown names are an error."""
-    actions = split_values(text)
-    if unknown := [action for action in actions if action not in AUDITED_ACTIONS]:
-        raise typer.BadParameter(f"{unknown[0]!r} is not among {', '.join(AUDITED_ACTIONS)}")
-    return actions
-
-
 @audit_app.command()
 @with_global_options
 def audit(
     options: GlobalOptions,
     *,
     action: Annotated[
-        list[Any] | None, list_option("Only these actions, such as retry or sweep.", parser=parse_actions)
+        list[Any] | None, list_option("Only these actions, such as retry or sweep.", choices=AUDITED_ACTIONS)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N entries, newest last.")] = 50,
     json: JsonOption = False,

@@ -24,7 +24,6 @@ from horsies_ops.cli.options import (
 )
 from horsies_ops.cli.output import (
     error_document,
-    error_documents,
     print_error,
     print_json,
     print_line,
@@ -81,7 +80,7 @@ def validate(options: GlobalOptions, *, json: JsonOption = False) -> int:
         loaded.worker_config()
     except ConfigurationError as error:
         if json:
-            print_json({"ok": False, "file": None, "errors": error_documents(error)})
+            print_json({"ok": False, "file": None, "errors": [error_document(fault) for fault in error.faults]})
         print_error(error)
         return error.exit_code
     if json:

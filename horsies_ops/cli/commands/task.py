@@ -35,7 +35,7 @@ from horsies_ops.cli.output import (
     progress_line,
     row_document,
 )
-from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
+from horsies_ops.cli.task_actions import FilterOptions, add_actions
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -50,7 +50,6 @@ DEFAULT_WAIT: Any = "30s"  # a string: typer parses defaults like arguments, and
 
 @task_app.command("list")
 @with_global_options
-@with_filter_options
 def list_(
     options: GlobalOptions,
     *,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
+from horsies.errors import ExitCode, HorsiesError, NotFound, Refused
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
@@ -24,8 +23,8 @@ from horsies_ops.cli.option_types import (
     flatten,
     full_id_option,
     list_option,
+    require_terminal,
     resolve_run_id,
-    split_values,
 )
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, hide_options, with_global_options
 from horsies_ops.cli.output import (
@@ -63,20 +62,12 @@ COLUMNS: tuple[TableColumn[WorkflowRow], ...] = (
 )
 
 
-def parse_run_statuses(text: str) -> list[WorkflowStatus]:
-    """Parse a comma-separated list of run statuses, in upper or lower case."""
-    try:
-        return [WorkflowStatus(name.upper()) for name in split_values(text)]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not among {', '.join(WorkflowStatus).lower()}") from None
-
-
 @workflow_app.command("list")
 @with_global_options
 def list_(
     options: GlobalOptions,
     *,
-    status: Annotated[list[Any] | None, list_option("Only these statuses.", parser=parse_run_statuses)] = None,
+    status: Annotated[list[Any] | None, list_option("Only these statuses.", choices=WorkflowStatus)] = None,
     name: Annotated[list[Any] | None, list_option("Only these workflow names; * and ? are wildcards.")] = None,
     root_only: Annotated[bool, typer.Option("--root-only", help="Leave out sub-workflows.")] = False,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most N runs.")] = 50,
@@ -188,12 +179,7 @@ for _verb, _action in ACTIONS.items():
 
 
 def _confirm_kill(run: str) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "--kill needs confirmation, but stdin is not a terminal",
-            code=ErrorCode.CLI_INVALID_ARGS,
-            hint="use --yes to confirm",
-        )
+    require_terminal("--kill")
     typer.confirm(f"cancel run {run} and kill its running tasks?", abort=True, err=True)
 
 
