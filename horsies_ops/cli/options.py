@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "check": CommandInfo("setup", "Validate an app; lists every error of the first failing phase."),
     "config": CommandInfo("setup", "Show settings and their origins, or validate them."),
     "db": CommandInfo("db", "Migrate and inspect the database; start and stop the embedded server."),
-    "task": CommandInfo("task", "List, show, send, requeue, fail, cancel, expire or retry tasks."),
+    "task": CommandInfo("task", "List, show, explain, follow, send, requeue, fail, cancel, expire or retry tasks."),
     "queue": CommandInfo("queues", "List, pause and resume queues."),
     "workflow": CommandInfo("workflow", "List, show, pause, resume, cancel or retry workflow runs."),
     "workers": CommandInfo("workers", "List or ping workers."),

@@ -27,12 +27,6 @@ R = TypeVar("R")
 # C1 controls, and characters that hide text or change its direction.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BOLD, _RED, _YELLOW, _CYAN, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
-_AGE_UNITS = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-)
 
 
 class Colour:
@@ -240,20 +234,6 @@ def _safe_lines(text: str) -> str:
 
 def _colour(text: str, colour: str) -> str:
     return f"{colour}{text}{_RESET}" if Colour.is_enabled_on(sys.stderr) else text
-
-
-def format_age(duration: timedelta | None) -> str:
-    """Format a duration in at most two units, such as `3m12s` or `1d02h`, or `4.2s` below ten seconds; None is `-`."""
-    if duration is None:
-        return "-"
-    if duration < timedelta(0):
-        return f"-{format_age(-duration)}"
-    if duration < timedelta(seconds=10):
-        return f"{duration.total_seconds():.1f}s"
-    largest = next(index for index, (_, unit) in enumerate(_AGE_UNITS) if duration >= unit)
-    (suffix, unit), *smaller = _AGE_UNITS[largest : largest + 2]
-    whole, rest = divmod(duration, unit)
-    return f"{whole}{suffix}" + "".join(f"{rest // unit:02}{suffix}" for suffix, unit in smaller)
 
 
 def format_size(number: int) -> str:

@@ -227,6 +227,13 @@ HELP: Final = {
     Action.EXPIRE: "Expire tasks that have not started.",
     Action.RETRY: "Send finished tasks again as new tasks.",
 }
+EXAMPLE_SELECTIONS: Final = {
+    Action.REQUEUE: "9f3ac06b",
+    Action.FAIL: "--worker 019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2 --include-running",
+    Action.CANCEL: "--status pending --name 'mail.*'",
+    Action.EXPIRE: "--status pending --older-than 1d",
+    Action.RETRY: "--error SMTP_DOWN --newer-than 1h",
+}
 UNSUPPORTED_OPTIONS: Final = {
     Action.REQUEUE: {"kill"},
     Action.FAIL: {"kill"},
@@ -239,9 +246,9 @@ UNSUPPORTED_OPTIONS: Final = {
 def add_actions(app: typer.Typer) -> None:
     """Add one command per action to the group `task`."""
     for action in Action:
-        app.command(action.value, help=f"{HELP[action]}\n\nExit 5: no such task; 6: no task could be changed.")(
-            with_global_options(_command(action))
-        )
+        example = f"Example: horsies task {action} {EXAMPLE_SELECTIONS[action]} --dry-run"
+        help_text = f"{HELP[action]}\n\nExit 5: no such task; 6: no task could be changed.\n\n{example}"
+        app.command(action.value, help=help_text)(with_global_options(_command(action)))
 
 
 def _command(action: Action) -> Callable[..., int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
@@ -95,18 +95,40 @@ def wait_for_document(
     return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))
 
 
-_OPTION_FOR_TYPE: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
+_JSON_TYPES: Mapping[str, tuple[type[Any], str, str]] = {
+    "--args": (list, "an array", """'[1, "two"]'"""),
+    "--kwargs": (dict, "an object", """'{"name": "value"}'"""),
+}
 
 
-def json_array(text: str) -> list[Any]:
-    return _parse_json_option(list, "--args", "an array", text)
+def parse_arguments(
+    values: Sequence[str], args: str, kwarg: Sequence[str], kwargs: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and keyword arguments, given one by one or as JSON; raises UsageError."""
+    positional, keywords = _parse_json_option("--args", args), _parse_json_option("--kwargs", kwargs)
+    if values and positional:
+        raise UsageError("positional arguments given twice: use values or --args", code=ErrorCode.CLI_INVALID_ARGS)
+    for text in kwarg:
+        name, separator, value = text.partition("=")
+        if not (separator and name.isidentifier()):
+            raise UsageError(
+                f"invalid --kwarg {text!r}", code=ErrorCode.CLI_INVALID_ARGS, hint="for example --kwarg lang=de"
+            )
+        if name in keywords:
+            raise UsageError(f"argument {name} given twice", code=ErrorCode.CLI_INVALID_ARGS)
+        keywords[name] = _json_or_text(value)
+    return positional or [_json_or_text(value) for value in values], keywords
 
 
-def json_object(text: str) -> dict[str, Any]:
-    return _parse_json_option(dict, "--kwargs", "an object", text)
+def _json_or_text(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text
 
 
-def _parse_json_option(kind: type[Any], option: str, kind_text: str, text: str) -> Any:
+def _parse_json_option(option: str, text: str) -> Any:
+    kind, kind_text, _ = _JSON_TYPES[option]
     try:
         value = parse_json(text)
     except json.JSONDecodeError as error:
@@ -116,14 +138,14 @@ def _parse_json_option(kind: type[Any], option: str, kind_text: str, text: str) 
         raise _json_error(f"{option} is not valid JSON: {error}", option) from None
     if not isinstance(value, kind):
         # An object given to --args belongs to --kwargs, and the other way round.
-        other_option = _OPTION_FOR_TYPE.get(type(value))
-        error = _json_error(f"{option} must be {kind_text} in JSON", other_option or option)
-        if other_option:
-            error.help_text = f"did you mean {other_option}? {error.help_text}"
+        other = next((name for name, (type_, *_) in _JSON_TYPES.items() if isinstance(value, type_)), None)
+        error = _json_error(f"{option} must be {kind_text} in JSON", other or option)
+        if other:
+            error.help_text = f"did you mean {other}? {error.help_text}"
         raise error
     return value
 
 
 def _json_error(message: str, option: str) -> UsageError:
-    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
-    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")
+    hint = f"for example {option} {_JSON_TYPES[option][2]}"
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)

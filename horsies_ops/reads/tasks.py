@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
+from horsies.model.waiting import MAX_AHEAD_COUNTED, WaitFacts, WaitReason, wait_reasons
 from horsies.recovery.report import SweptTask
 from horsies.store.queries import Query, load_queries
+from horsies.store.recovery import RecoveryStore
 from horsies.store.tasks import TASKS
 from horsies_ops.reads.events import EventRow
 from horsies_ops.reads.filters import TaskFilter
@@ -139,6 +141,8 @@ class TaskDetail:
     heartbeats: tuple[HeartbeatRow, ...]
     events: tuple[EventRow, ...]
     recovery_decision: SweptTask | None = None
+    wait_reasons: tuple[WaitReason, ...] = ()
+    """Why a PENDING task has not started, the most important first; empty for any other."""
 
     @property
     def last_heartbeat(self) -> HeartbeatRow | None:
@@ -183,6 +187,7 @@ class TaskReadQueries:
     heartbeats: Query[HeartbeatRow]
     events: Query[EventRow]
     payload_previews: Query[PayloadPreview]
+    wait_facts: Query[WaitFacts]
 
 
 TASK_READS = load_queries(TaskReadQueries, "horsies_ops.reads", "tasks")
@@ -251,7 +256,17 @@ async def task(ops: Ops, task_id: str | UUID) -> TaskDetail | None:
         heartbeats=tuple(await database.fetch(TASK_READS.heartbeats, task_uuid, MAX_DETAIL_ROWS)),
         events=tuple(await database.fetch(TASK_READS.events, task_uuid, MAX_DETAIL_ROWS)),
         recovery_decision=await recovery_decision(ops, task_uuid),
+        wait_reasons=await _wait_reasons(ops, record),
     )
+
+
+async def _wait_reasons(ops: Ops, record: TaskRecord) -> tuple[WaitReason, ...]:
+    if record.status != TaskStatus.PENDING:
+        return ()
+    fleet = await RecoveryStore(ops.reader).fleet()
+    facts = await ops.reader.fetch_one(TASK_READS.wait_facts, record.id, fleet.responsive_ids, MAX_AHEAD_COUNTED)
+    # None: it was claimed meanwhile.
+    return () if facts is None else wait_reasons(facts)
 
 
 async def payload_previews(

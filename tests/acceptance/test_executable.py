@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from horsies.errors import ExitCode
 from horsies.version import __version__
@@ -82,6 +83,7 @@ SUMMARIES = {
     "db start": "Start the embedded server and keep it running.",
     "db stop": "Stop the embedded server.",
     "task list": "List tasks that match the filters.",
+    "task why": "Explain why a task has not started.",
     "task show": "Show one task with its attempts, heartbeats and events.",
     "task requeue": "Return claimed or running tasks to their queue.",
     "task retry": "Send finished tasks again as new tasks.",
@@ -108,6 +110,23 @@ SUMMARIES = {
 def test_subcommand_has_its_documented_summary(name: str) -> None:
     group, command = name.split()
     assert load_command(group).commands[command].help.splitlines()[0] == SUMMARIES[name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_and_only_its_own_options(name: str) -> None:
+    command = load_command(name)
+    for each in getattr(command, "commands", {name: command}).values():
+        shown = each.get_help(typer.Context(each, info_name=name, terminal_width=300))
+        assert "Example: " in shown
+        assert "--database-url URL" not in shown
+        assert "horsies --help" in shown
+
+
+def test_summaries_are_not_cut_on_a_narrow_terminal(horsies: Executable) -> None:
+    for arguments in ((), ("task",), ("workflow",)):
+        listed = horsies(*arguments, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+        assert listed
+        assert "..." not in listed
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,23 @@ def test_send_without_app_stores_the_task_as_given(tasks: Executable) -> None:
     assert (row["args"], row["kwargs"]) == ([1, "é"], {"to": None})
 
 
+def test_values_and_kwarg_options_are_json_or_text(tasks: Executable) -> None:
+    sent = tasks(
+        "task", "send", "greet", "Ada", "5", "[1, 2]", "--kwarg", "lang=de", "--kwarg", "n=2", "--kwarg", "x=a=b"
+    )
+    row = _row(tasks, sent.stdout.strip())
+    assert (row["args"], row["kwargs"]) == (["Ada", 5, [1, 2]], {"lang": "de", "n": 2, "x": "a=b"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("Ada", "--args", "[1]"), ("--kwarg", "lang"), ("--kwarg", "1x=2"), ("--kwarg", "a=1", "--kwargs", '{"a": 2}')],
+)
+def test_contradicting_arguments_exit_2(tasks: Executable, arguments: tuple[str, ...]) -> None:
+    answer = tasks("task", "send", "greet", *arguments)
+    assert (answer.code, answer.stdout) == (2, "")
+
+
 def test_delay_option_sets_due_time(tasks: Executable) -> None:
     sent = tasks("task", "send", "x", "--delay", "1h", "--json").document
     assert set(sent) == {"id", "result"}

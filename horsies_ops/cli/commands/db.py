@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import humanize
 import typer
 
 from horsies.embedded import EmbeddedServer, other_clusters
 from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.model.text import format_age
 from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import Migration, known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
@@ -55,7 +56,10 @@ def migrate(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Apply pending migrations."""
+    """Apply pending migrations.
+
+    Example: horsies db migrate --dry-run
+    """
     broker = options.load_settings().app.broker
     migrations = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
     if json:
@@ -73,6 +77,8 @@ def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
     """Show connection, schema version and table sizes.
 
     Exit 1 if migrations are pending, 7 if the database is unreachable.
+
+    Example: horsies db status --json
     """
     found, unreachable = _read_status(options.load_settings().app)
     if json:
@@ -95,7 +101,10 @@ def url(
     reveal: Annotated[bool, typer.Option("--reveal", help="Include the password.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print the database URL with the password masked."""
+    """Print the database URL with the password masked.
+
+    Example: psql $(horsies db url --reveal)
+    """
     broker = options.load_settings().app.broker
     server = _embedded_server(broker)
     configured = broker.database_url
@@ -109,7 +118,10 @@ def url(
 @db_app.command()
 @with_global_options
 def start(options: GlobalOptions) -> None:
-    """Start the embedded server and keep it running."""
+    """Start the embedded server and keep it running.
+
+    Example: horsies db start
+    """
     broker = options.load_settings().app.broker
     server = _require_embedded(broker)
     options.print_message(f"embedded PostgreSQL in {server.folder} …")
@@ -132,7 +144,10 @@ def stop(
     *,
     force: Annotated[bool, typer.Option("--force", help="Stop it even if other processes use it.")] = False,
 ) -> None:
-    """Stop the embedded server."""
+    """Stop the embedded server.
+
+    Example: horsies db stop --force
+    """
     settings = options.load_settings().app
     server = _require_embedded(settings.broker)
     if not force and server.status().running:
@@ -195,15 +210,13 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
     if is_stopped:
         facts["server"] = "stopped; starts on first use"
     if status.migrations and status.connections:
-        transaction_age = status.oldest_transaction_s
+        age_s = status.oldest_transaction_s
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
             "schema": status.schema or "(none)",
             "migrations": options.add_connection_options(_migrations_text(status.migrations)),
             "connections": f"{status.connections.used} of {status.connections.max}",
-            "oldest transaction": "none"
-            if transaction_age is None
-            else humanize.precisedelta(transaction_age, minimum_unit="seconds", format="%0.1f"),
+            "oldest transaction": "none" if age_s is None else format_age(timedelta(seconds=age_s)),
         }
     print_facts(facts)
     if status.tables:

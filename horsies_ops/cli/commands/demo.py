@@ -27,7 +27,10 @@ def demo(
     ] = 4,
     tui: Annotated[bool, typer.Option("--tui", help="Run inside the TUI until you quit.")] = False,
 ) -> int:
-    """Run a sample app with a worker that is killed and recovered."""
+    """Run a sample app with a worker that is killed and recovered.
+
+    Example: horsies demo --seconds 30
+    """
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("--tui needs a terminal", hint="without --tui the demo prints a summary")
     options.print_message("starting a database and two workers …")

@@ -41,7 +41,10 @@ def events(
     full: FullOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Show recorded events."""
+    """Show recorded events.
+
+    Example: horsies events --follow --kind worker_lost,task_recovered
+    """
     kinds = flatten(kind)
     print_event = _print_json_line if json else partial(_print_line, limit=None if full else MAX_EVIDENCE_LENGTH)
     if follow:
@@ -90,7 +93,10 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N entries, newest last.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """Show operator actions: who, why, which tasks, how many changed."""
+    """Show operator actions: who, why, which tasks, how many changed.
+
+    Example: horsies audit --action retry,sweep
+    """
     rows = options.read(lambda ops: ops.audit(actions=flatten(action), limit=limit))
     show_rows(options, "actions", rows, AUDIT_COLUMNS, json=json)
 

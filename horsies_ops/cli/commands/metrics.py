@@ -30,6 +30,8 @@ def metrics(
     """Serve Prometheus metrics.
 
     Runs until SIGTERM or SIGINT.
+
+    Example: horsies metrics --port 9464
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise ConfigurationError(

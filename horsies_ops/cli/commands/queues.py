@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.text import sanitize_text
+from horsies.model.text import format_age, sanitize_text
 from horsies_ops.cli.option_types import ActorOption, ReasonOption
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import (
     TableColumn,
-    format_age,
     format_value,
     print_json,
     print_line,
@@ -31,7 +30,10 @@ queue_app, schedule_app = group("queue"), group("schedule")
 @queue_app.command("list")
 @with_global_options
 def list_queues(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List queues with their counts and limits."""
+    """List queues with their counts and limits.
+
+    Example: horsies queue list --json
+    """
     show_rows(
         options,
         "queues",
@@ -58,7 +60,7 @@ QueueArgument = Annotated[str, typer.Argument(parser=_parse_queue_name, metavar=
 def _add_command(verb: str, summary: str, *, changed: str, unchanged: str) -> None:
     """Add the command that pauses or resumes a queue."""
 
-    @queue_app.command(verb, help=summary)
+    @queue_app.command(verb, help=f"{summary}\n\nExample: horsies queue {verb} mail --reason 'provider is down'")
     @with_global_options
     def command(
         options: GlobalOptions,
@@ -146,7 +148,10 @@ def schedule() -> None:
 @schedule_app.command("list")
 @with_global_options
 def list_schedules(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List schedules and their next runs."""
+    """List schedules and their next runs.
+
+    Example: horsies schedule list
+    """
     schedules = options.read(lambda ops: ops.list_schedules())
     show_rows(options, "schedules", schedules, SCHEDULE_COLUMNS, json=json)
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-import humanize
 import typer
 
 from horsies.errors import ExitCode, HorsiesError, UsageError
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.task import short_form
-from horsies.model.text import sanitize_text
+from horsies.model.text import format_age, sanitize_text
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.cli.option_types import (
     ActorOption,
@@ -37,7 +36,6 @@ from horsies_ops.cli.options import (
 )
 from horsies_ops.cli.output import (
     TableColumn,
-    format_age,
     format_instant,
     format_size,
     print_json,
@@ -88,7 +86,10 @@ def sweep(
     actor: ActorOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Recover stale tasks now: requeue, retry or fail them."""
+    """Recover stale tasks now: requeue, retry or fail them.
+
+    Example: horsies sweep --dry-run --threshold 5m
+    """
     sweep_options = _sweep_options(
         sweep_threshold=threshold,
         recovery_delay=recovery_delay,
@@ -263,7 +264,10 @@ def cleanup(
     actor: ActorOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Delete rows older than the retention settings."""
+    """Delete rows older than the retention settings.
+
+    Example: horsies cleanup --dry-run
+    """
     with progress_bar("deleting", enabled=not (json or dry_run or options.quiet)) as progress:
         report = options.act(lambda ops: ops.cleanup(dry_run=dry_run, reason=reason, progress=progress), actor=actor)
     if json:
@@ -288,25 +292,25 @@ def _print_cleanup(options: GlobalOptions, report: CleanupReport) -> None:
     cleaned = report.cleaned
     print_rows(cleaned.categories, CLEANUP_COLUMNS)
     verb = "would delete" if report.is_dry_run else "deleted"
-    print_line(f"{verb} {humanize.intcomma(cleaned.rows)} rows, about {format_size(cleaned.bytes)}")
+    print_line(f"{verb} {cleaned.rows:,} rows, about {format_size(cleaned.bytes)}")
     if not cleaned.is_complete:
         options.print_message("incomplete: another process is also cleaning up and will delete the rest")
 
 
 def _window(part: CategoryCleanup) -> str:
-    return "forever" if part.window is None else humanize.precisedelta(part.window, minimum_unit="hours", format="%d")
+    return "forever" if part.window is None else format_age(part.window)
 
 
 def _dependent(part: CategoryCleanup) -> str:
     """Return the number of rows of other tables that are deleted with them."""
     dependent = sum(part.tables.values()) - part.rows
-    return humanize.intcomma(dependent) if dependent else ""
+    return f"{dependent:,}" if dependent else ""
 
 
 CLEANUP_COLUMNS: tuple[TableColumn[CategoryCleanup], ...] = (
     TableColumn("category", lambda part: part.category.replace("_", " ")),
     TableColumn("retention", _window),
-    TableColumn("rows", lambda part: humanize.intcomma(part.rows), right=True),
+    TableColumn("rows", lambda part: f"{part.rows:,}", right=True),
     TableColumn("dependent", _dependent, right=True),
     TableColumn("size", lambda part: format_size(part.bytes) if part.rows else "", right=True),
     TableColumn("oldest", lambda part: "" if part.oldest_at is None else f"{part.oldest_at:%Y-%m-%d %H:%M}Z"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -34,6 +36,7 @@ from horsies_ops.cli.output import (
 
 if TYPE_CHECKING:
     from horsies.config import Origin
+    from horsies_ops.doctor import Finding
 
 # The bodies import what loads settings, the app or the toolkit: `--help` needs none of it.
 init_app, config_app, check_app, doctor_app = map(group, ("init", "config", "check", "doctor"))
@@ -47,7 +50,10 @@ def init(
     path: Annotated[str, typer.Option("--path", help="File to write, or its folder.")] = "horsies.toml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented horsies.toml."""
+    """Write a commented horsies.toml.
+
+    Example: horsies init --path config/horsies.toml
+    """
     from horsies.config import write_config_file
 
     written = write_config_file(path, force=force)
@@ -58,7 +64,10 @@ def init(
 @config_app.command()
 @with_global_options
 def show(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """Show every setting and where it comes from."""
+    """Show every setting and where it comes from.
+
+    Example: horsies config show --json
+    """
     from horsies.config import describe_settings
 
     loaded = options.load_settings()
@@ -74,7 +83,10 @@ def show(options: GlobalOptions, *, json: JsonOption = False) -> None:
 @config_app.command()
 @with_global_options
 def validate(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Check the configuration and list all errors."""
+    """Check the configuration and list all errors.
+
+    Example: horsies config validate --config horsies.toml
+    """
     try:
         loaded = options.load_settings()
         loaded.worker_config()
@@ -110,7 +122,10 @@ def check(
     live: Annotated[bool, typer.Option("--live", help="Also check the database: schema and notifications.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Validate an app; lists every error of the first failing phase."""
+    """Validate an app; lists every error of the first failing phase.
+
+    Example: horsies check shop.tasks:app --live
+    """
     with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
         failed, task_count = _check_app(options, locator, live=live)
     warnings = [] if failed or task_count else ["the app has no tasks"]
@@ -127,6 +142,15 @@ def check(
         for warning in warnings:
             print_warning(warning, hint="list the task modules in app.modules, or call discover_tasks")
     return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _check_rows(checks: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each check, and one for all that were skipped for the same reason."""
+    skipped = Counter(check.detail for check in checks if check.status == "skip")
+    yield from ((check.name, check.status, check.detail) for check in checks if skipped[check.detail] < 2)
+    for detail, number in skipped.items():
+        if number > 1:
+            yield f"{number} others", "skip", detail
 
 
 def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> tuple[ValidationReport | None, int]:
@@ -153,7 +177,10 @@ def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> tu
 @doctor_app.command()
 @with_global_options
 def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Check configuration, database and workers, with a hint for each problem."""
+    """Check configuration, database and workers, with a hint for each problem.
+
+    Example: horsies doctor --json
+    """
     from horsies_ops.doctor import diagnose
     from horsies_ops.ops import open_ops
 
@@ -164,7 +191,7 @@ def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
     if json:
         print_json({"ok": diagnosis.is_ok, "checks": checks})
     else:
-        print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in checks])
+        print_table(("check", "status", "detail"), _check_rows(checks))
         for check in checks:
             if check.hint:
                 print_message(f"hint: {check.name}: {check.hint}")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
-import humanize
 import typer
 
 from horsies.errors import ExitCode, NotFound
-from horsies.model.task import short_form
-from horsies.model.text import sanitize_text
+from horsies.model.task import TaskStatus, short_form
+from horsies.model.text import format_age, sanitize_text
+from horsies.model.waiting import WaitCause
 from horsies_ops.cli.option_types import (
     FullOption,
     duration_option,
@@ -28,6 +30,7 @@ from horsies_ops.cli.output import (
     TableColumn,
     format_instant,
     format_value,
+    json_line,
     print_facts,
     print_json,
     print_line,
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
 
 task_app = group("task")
 
+FOLLOW_INTERVAL_S = 0.5
+
+TaskIdArgument = Annotated[
+    str,
+    typer.Argument(parser=parse_full_or_short_id, metavar="ID", help="Full id of the task, or its last eight digits."),
+]
 DEFAULT_WAIT: Any = "30s"  # a string: typer parses defaults like arguments, and shows them in the help
 
 
@@ -67,7 +76,10 @@ def list_(
         bool, typer.Option("--json", help="Print one JSON document; `total` is null without --count.")
     ] = False,
 ) -> None:
-    """List tasks that match the filters."""
+    """List tasks that match the filters.
+
+    Example: horsies task list --status failed --newer-than 1h
+    """
     with progress_line(enabled=search_all and not (json or options.quiet)) as show_progress:
         page, total = options.read(
             lambda ops: _read_page(
@@ -86,17 +98,15 @@ def list_(
 @with_global_options
 def show(
     options: GlobalOptions,
-    task_id: Annotated[
-        str,
-        typer.Argument(
-            parser=parse_full_or_short_id, metavar="ID", help="Full id of the task, or its last eight digits."
-        ),
-    ],
+    task_id: TaskIdArgument,
     *,
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show one task with its attempts, heartbeats and events."""
+    """Show one task with its attempts, heartbeats and events.
+
+    Example: horsies task show 9f3ac06b
+    """
     detail = options.read(lambda ops: _read_detail(ops, task_id))
     if json:
         print_json(detail_document(detail))
@@ -106,11 +116,36 @@ def show(
 
 @task_app.command()
 @with_global_options
+def why(options: GlobalOptions, task_id: TaskIdArgument, *, json: JsonOption = False) -> None:
+    """Explain why a task has not started.
+
+    Example: horsies task why 9f3ac06b
+    """
+    detail = options.read(lambda ops: _read_detail(ops, task_id))
+    task, reasons = detail.task, detail.wait_reasons
+    if json:
+        print_json({"id": task.id, "status": task.status, "reasons": [reason._asdict() for reason in reasons]})
+        return
+    for reason in reasons:
+        print_line(sanitize_text(reason.text))
+    if not reasons:
+        print_line(f"it is not waiting: {task.status}")
+
+
+@task_app.command()
+@with_global_options
 def send(
     options: GlobalOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, as in @task_app.task(NAME).")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, as in @app.task(NAME).")],
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="VALUE", help="Positional arguments: JSON, anything else is text.")
+    ] = None,
     *,
     args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments as a JSON array.")] = "[]",
+    kwarg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Keyword argument: JSON, anything else is text; may be repeated."),
+    ] = None,
     kwargs: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments as a JSON object.")] = "{}",
     queue: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="Send to this queue [default: the task's queue]")
@@ -134,12 +169,13 @@ def send(
     """Send a task by name.
 
     If an app is given or configured, it validates the arguments.
+
+    Example: horsies task send greet Ada --kwarg lang=de --wait
     """
     # Imported here: it loads the client library, which no other subcommand needs.
-    from horsies.codec.canonical_json import canonical_json
     from horsies_ops.cli import task_send
 
-    positional, keywords = task_send.json_array(args), task_send.json_object(kwargs)
+    positional, keywords = task_send.parse_arguments(values or [], args, kwarg or [], kwargs)
     with task_send.task_to_send(options, name, locator=locator, queue=queue) as task:
         handle = task_send.send_or_raise(
             task, positional, keywords, priority=priority, delay=delay, idempotency_key=key
@@ -147,9 +183,31 @@ def send(
         result = task_send.wait_for_document(options, task, handle, timeout) if wait else None
     if json:
         print_json({"id": handle.task_id, "result": result})
+    elif result is None:
+        print_line(handle.task_id)
     else:
-        print_line(handle.task_id if result is None else sanitize_text(canonical_json(result)))
+        print_result(result)
     return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
+
+
+@task_app.command()
+@with_global_options
+def follow(
+    options: GlobalOptions,
+    task_id: TaskIdArgument,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> int:
+    """Show each change of a task until it has finished, then its result.
+
+    Exit 1 if it does not complete.
+
+    Example: horsies task follow 9f3ac06b
+    """
+    last = options.read(lambda ops: _follow(ops, task_id, json=json))
+    if not json and last.task.result is not None:
+        print_result(last.task.result)
+    return ExitCode.DONE if last.task.status == TaskStatus.COMPLETED else ExitCode.FAILED
 
 
 add_actions(task_app)
@@ -190,6 +248,65 @@ async def search_pages(
         after = page.next
 
 
+async def _follow(ops: Ops, id_text: str, *, json: bool) -> TaskDetail:
+    """Print the task whenever it has changed; return it once it has finished."""
+    full_id, shown = str(await resolve_task_id(ops, id_text)), ""
+    while True:
+        detail = await _read_detail(ops, full_id)
+        line = _change_line(detail)
+        if line != shown:
+            print_line(
+                json_line(detail_document(detail)) if json else f"{format_instant(await ops.database_time())}  {line}"
+            )
+            sys.stdout.flush()  # a reader of a pipe must not wait for the next change
+        if TaskStatus(detail.task.status).is_terminal:
+            return detail
+        shown = line
+        await asyncio.sleep(FOLLOW_INTERVAL_S)
+
+
+def _change_line(detail: TaskDetail) -> str:
+    """Return the state of a task in one line without ages, so that it differs only if the task has changed."""
+    task = detail.task
+    parts = [task.status, task.error_code or "", f"attempt {task.attempt_count + (task.status == TaskStatus.RUNNING)}"]
+    if task.status in {TaskStatus.CLAIMED, TaskStatus.RUNNING} and task.worker_id:
+        parts.append(f"worker {short_form(task.worker_id)} {task.worker_hostname or ''}")
+    if task.next_retry_at is not None:
+        parts.append(f"retry at {format_instant(task.next_retry_at)}")
+    elif detail.wait_reasons and detail.wait_reasons[0].cause not in {WaitCause.POSITION, WaitCause.DELAYED}:
+        parts.append(detail.wait_reasons[0].text)
+    if detail.events:
+        parts.append(f"event {detail.events[0].kind}")
+    return sanitize_text("  ".join(part for part in parts if part), limit=MAX_VALUE_LENGTH)
+
+
+def print_result(document: dict[str, Any]) -> None:
+    """Print a result: on a terminal the value or the error for people, elsewhere as JSON."""
+    # Imported here: it loads the codec, which --help does not need.
+    from horsies.codec.canonical_json import canonical_json
+
+    for line in result_lines(document) if sys.stdout.isatty() else [canonical_json(document)]:
+        print_line(sanitize_text(line))
+
+
+def result_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the value of a result, or its error with data and traceback."""
+    error: dict[str, Any] | None = document.get("err")
+    if error is None:
+        yield format_value(document.get("ok"))
+        return
+    yield ": ".join(["failed", *(str(error[part]) for part in ("error_code", "message") if error.get(part))])
+    if error.get("data") is not None:
+        yield f"data: {format_value(error['data'])}"
+    match error.get("exception"):
+        case {"traceback": str(traceback)}:
+            yield from traceback.splitlines()
+        case str(exception):
+            yield exception
+        case _:
+            pass
+
+
 def _print_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if page.tasks:
         print_tasks(page, full=full)
@@ -215,6 +332,13 @@ async def _read_detail(ops: Ops, id_text: str) -> TaskDetail:
 
 FULL_ID_COLUMNS = 120
 """Terminal width from which lists show full ids."""
+
+_SHOWN_ELSEWHERE = (
+    *("id", "name", "status", "error_code", "queue", "priority", "attempt_count", "retry_count", "max_retries"),
+    *("crash_count", "worker_id", "worker_hostname", "worker_pid", "claim_token", "flags_json", "age", "silence"),
+    *("args_json", "kwargs_json", "result_json", "failed_reason", "options_json"),
+)
+"""Columns of a task that `task show` prints in another form."""
 
 MAX_VALUE_LENGTH = 400
 """Longest value that `task show` prints without --full."""
@@ -242,6 +366,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
         "timeout_ms": task.options.get("timeout_ms"),
         "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
         "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
+        "wait_reasons": [reason._asdict() for reason in detail.wait_reasons],
         "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
         "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],
     }
@@ -262,7 +387,7 @@ class Widths:
         has_full_ids = columns >= FULL_ID_COLUMNS
         # Name, queue and note share what the fixed-width columns leave.
         spare = max(36, columns - (72 if has_full_ids else 44))
-        # At least 16, so that "due in 5 minutes" is never cut.
+        # At least 16, so that "due in 59m59s" is never cut.
         note = min(max(longest_note, len("note")), max(16, spare // 3))
         name = (spare - note) * 2 // 3
         return cls(has_full_ids=has_full_ids, name=name, queue=spare - note - name, note=note)
@@ -278,7 +403,7 @@ def print_tasks(page: TaskPage, *, full: bool) -> None:
         TableColumn("status", lambda task: task.status),
         TableColumn("name", lambda task: sanitize_text(task.name, limit=widths.name)),
         TableColumn("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
-        TableColumn("age", lambda task: sanitize_text(humanize.naturaldelta(task.age), limit=10)),
+        TableColumn("age", lambda task: format_age(task.age)),
         TableColumn("tries", lambda task: str(task.attempt_count), right=True),
         TableColumn("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
     )
@@ -286,31 +411,55 @@ def print_tasks(page: TaskPage, *, full: bool) -> None:
 
 
 def print_detail(detail: TaskDetail, *, full: bool) -> None:
-    """Print one line per value that is set; long values are cut unless `full`."""
-    limit = None if full else MAX_VALUE_LENGTH
-    document = detail_document(detail)
-    attempts, events = document.pop("attempts"), document.pop("events")
-    if detail.recovery_decision is not None:
-        document["verdict"] = detail.recovery_decision.description
-    if due := _due_text(detail.task):
-        document["status"] += f", {due}"
-    _print_values(document, limit)
-    for attempt in attempts:
-        print_line(f"\nattempt {attempt.pop('attempt')}")
-        _print_values(attempt, limit, indent="  ")
-    for event in events:
-        print_line(f"\nevent {sanitize_text(event.pop('kind'), limit=limit)}")
-        _print_values(event, limit, indent="  ")
+    """Print a task in the sections of the detail screen; long values are cut unless `full`."""
+    limit, task = None if full else MAX_VALUE_LENGTH, detail.task
+    print_line(f"{task.id}  {sanitize_text(task.name, limit=limit)}")
+    _print_section("State", _state_facts(detail), limit)
+    for attempt in detail.attempts:
+        facts = row_document(attempt, task_id=None, worker_process_name=None, attempt=None)
+        _print_section(f"Attempt {attempt.attempt}", facts, limit)
+    for event in detail.events:
+        _print_section(f"Event {event.kind}", {"at": event.at, "evidence": event.evidence}, limit)
+    _print_section("Arguments", {"args": task.args or None, "kwargs": task.kwargs or None}, limit)
+    _print_section("Result", {"result": task.result, "failed_reason": task.failed_reason}, limit)
 
 
-def _print_values(values: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
-    print_facts(
-        {
-            indent + name: sanitize_text(format_value(value), limit=limit)
-            for name, value in values.items()
-            if value is not None
-        }
-    )
+def _state_facts(detail: TaskDetail) -> dict[str, object]:
+    task, decision = detail.task, detail.recovery_decision
+    host = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
+    of_row = row_document(task, **dict.fromkeys(_SHOWN_ELSEWHERE))
+    return {
+        "status": ", ".join(filter(None, (task.status, task.error_code, _age_text(detail)))),
+        "queue": f"{task.queue}, priority {task.priority}",
+        "attempts": f"{task.attempt_count} of {task.max_retries + 1}, {task.crash_count} crashes",
+        "waits because": "; ".join(reason.text for reason in detail.wait_reasons) or None,
+        "recovery": decision.description if decision else None,
+        "worker": f"{task.worker_id}{host}, claim token {task.claim_token}" if task.worker_id else None,
+        "flags": ", ".join(name for name, is_set in task.flags.items() if is_set) or None,
+        **{name: value for name, value in of_row.items() if value is not False},
+        "retry_policy": task.options.get("retry_policy"),
+        "timeout_ms": task.options.get("timeout_ms"),
+    }
+
+
+def _age_text(detail: TaskDetail) -> str | None:
+    """Return the age that matters in the status of the task."""
+    task = detail.task
+    now = task.sent_at + task.age
+    if task.silence is not None:
+        limit = detail.recovery_decision.effective_threshold if detail.recovery_decision else None
+        return f"silent {format_age(task.silence)}" + (f" (limit {format_age(limit)})" if limit else "")
+    if task.finished_at is not None:
+        return f"finished {format_age(now - task.finished_at)} ago"
+    return _due_text(task) or f"waiting {format_age(now - task.enqueued_at)}"
+
+
+def _print_section(title: str, values: Mapping[str, Any], limit: int | None) -> None:
+    shown = {f"  {name.replace('_', ' ')}": value for name, value in values.items() if value is not None}
+    print_line(f"\n{sanitize_text(title, limit=limit)}")
+    print_facts({name: sanitize_text(format_value(value), limit=limit) for name, value in shown.items()})
+    if not shown:
+        print_line("  none")
 
 
 def _note(task: TaskSummary) -> str:
@@ -320,6 +469,5 @@ def _note(task: TaskSummary) -> str:
 def _due_text(task: TaskSummary) -> str | None:
     if task.due_in is None:
         return None
-    # Round up: a task just sent with a delay of five minutes is due in five minutes, not in four.
-    unit = timedelta(minutes=1) if task.due_in > timedelta(minutes=1) else timedelta(seconds=1)
-    return f"due in {humanize.naturaldelta(-(-task.due_in // unit) * unit)}"
+    # Rounded up to seconds: a task just sent with a delay of five minutes is due in 5m00s.
+    return f"due in {format_age(-(-task.due_in // timedelta(seconds=1)) * timedelta(seconds=1))}"

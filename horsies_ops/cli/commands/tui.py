@@ -43,7 +43,10 @@ def tui(
         bool, typer.Option("--read-write", help="With --serve: everyone who can open the page may act.")
     ] = False,
 ) -> int:
-    """Open the terminal UI."""
+    """Open the terminal UI.
+
+    Example: horsies tui --read-only
+    """
     # Imported here: Textual takes long to import, and no other command needs it.
     from horsies_tui.launch import LaunchOptions, is_web_child, launch, serve_in_browser
 

@@ -70,6 +70,8 @@ def worker(
     """Run a worker: claim tasks, run them and store their results.
 
     Runs until SIGTERM or SIGINT; a second signal stops immediately.
+
+    Example: horsies worker shop.tasks:app --processes 4 --queues mail,default
     """
     given = {
         "worker.processes": processes,

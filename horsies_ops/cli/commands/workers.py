@@ -12,9 +12,10 @@ import typer
 
 from horsies.errors import ExitCode
 from horsies.model.task import short_form
+from horsies.model.text import format_age
 from horsies_ops.cli.option_types import FullOption, duration_option, id_option, resolve_worker_id
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
-from horsies_ops.cli.output import TableColumn, format_age, print_warnings, row_document, show_rows
+from horsies_ops.cli.output import TableColumn, print_warnings, row_document, show_rows
 
 if TYPE_CHECKING:
     from horsies.model.result import WorkerPong
@@ -40,7 +41,10 @@ def list_(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """List workers and their last heartbeat."""
+    """List workers and their last heartbeat.
+
+    Example: horsies workers list --stale
+    """
     workers = [
         worker
         for worker in options.read(lambda ops: ops.list_active_workers(_stale_threshold(ops, threshold)))
@@ -72,6 +76,8 @@ def ping(
     """Ask every live worker for an answer.
 
     Exit 1 if one does not answer.
+
+    Example: horsies workers ping --timeout 5s
     """
     results = options.read(lambda ops: _ping(ops, worker, timeout))
     empty = f"no live worker {short_form(worker)}" if worker else "no live workers"

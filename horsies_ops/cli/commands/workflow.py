@@ -11,7 +11,7 @@ import typer
 
 from horsies.errors import ExitCode, HorsiesError, NotFound, Refused
 from horsies.model.task import short_form
-from horsies.model.text import sanitize_text
+from horsies.model.text import format_age, sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
 from horsies_ops.cli.option_types import (
     ActorOption,
@@ -29,7 +29,6 @@ from horsies_ops.cli.option_types import (
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, hide_options, with_global_options
 from horsies_ops.cli.output import (
     TableColumn,
-    format_age,
     format_value,
     print_error,
     print_facts,
@@ -74,7 +73,10 @@ def list_(
     after: Annotated[UUID | None, full_id_option("Continue after this run: `next` of the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List workflow runs."""
+    """List workflow runs.
+
+    Example: horsies workflow list --status failed,paused
+    """
     from horsies_ops.reads.workflows import WorkflowFilter
 
     run_filter = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
@@ -93,7 +95,10 @@ def show(
     full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show one run as a tree of its nodes."""
+    """Show one run as a tree of its nodes.
+
+    Example: horsies workflow show 9f3ac06b
+    """
     detail = options.read(lambda ops: _read_detail(ops, run))
     if json:
         print_json(_detail_document(detail))
@@ -173,9 +178,8 @@ def _command(verb: str, action: RunCommand) -> Callable[..., int]:
 
 
 for _verb, _action in ACTIONS.items():
-    workflow_app.command(_verb, help=f"{_action.summary}\n\nExit 5: no such run; 6: {_action.refusal}.")(
-        with_global_options(_command(_verb, _action))
-    )
+    _notes = f"Exit 5: no such run; 6: {_action.refusal}.\n\nExample: horsies workflow {_verb} 9f3ac06b"
+    workflow_app.command(_verb, help=f"{_action.summary}\n\n{_notes}")(with_global_options(_command(_verb, _action)))
 
 
 def _confirm_kill(run: str) -> None:

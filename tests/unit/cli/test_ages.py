@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from horsies_ops.cli.output import format_age
+from horsies.model.text import format_age
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Make untrusted text (names, arguments, errors, results) safe to show, and describe validation errors."""
+"""Make untrusted text (names, arguments, errors, results) safe to show, and describe ages and validation errors."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:  # `horsies --help` does not load pydantic
@@ -14,6 +15,12 @@ if TYPE_CHECKING:  # `horsies --help` does not load pydantic
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Characters that reorder or hide the text around them.
 _INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_AGE_UNITS = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+)
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -36,6 +43,20 @@ def _escape(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def format_age(duration: timedelta | None) -> str:
+    """Format a duration in at most two units, such as `3m12s` or `1d02h`, or `4.2s` below ten seconds; None is `-`."""
+    if duration is None:
+        return "-"
+    if duration < timedelta(0):
+        return f"-{format_age(-duration)}"
+    if duration < timedelta(seconds=10):
+        return f"{duration.total_seconds():.1f}s"
+    largest = next(index for index, (_, unit) in enumerate(_AGE_UNITS) if duration >= unit)
+    (suffix, unit), *smaller = _AGE_UNITS[largest : largest + 2]
+    whole, rest = divmod(duration, unit)
+    return f"{whole}{suffix}" + "".join(f"{rest // unit:02}{suffix}" for suffix, unit in smaller)
 
 
 def mask_values(value: Any, mask_keys: Iterable[str], *, mask: str = "***") -> Any:
