@@ -119,6 +119,7 @@ CREATE TABLE public.horsies_tasks (
     no_restart text,
     idempotency_key text,
     command_sha text,
+    lost_starts smallint DEFAULT 0 NOT NULL,
     CONSTRAINT horsies_tasks_state CHECK ((((ROW(status, terminal_at, priority, claimed, no_restart))::public.horsies_sound_task_state).status IS NOT NULL))
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');

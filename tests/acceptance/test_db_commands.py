@@ -93,10 +93,12 @@ NEWER = "INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 
 
 def test_newer_schema_is_refused(horsies: Executable, database_url: str) -> None:
     execute(database_url, NEWER)
-    answer = horsies("db", "migrate", "--database-url", database_url)
-    assert answer.code == 1
-    assert "error[SCHEMA_INIT_FAILED]" in answer.stderr
-    assert "hint: upgrade horsies" in answer.stderr
+    worker = ("worker", "horsies.sample:app", "--processes", "1")
+    for command in (("db", "migrate"), worker):
+        answer = horsies(*command, HORSIES_BROKER__DATABASE_URL=database_url)
+        assert answer.code == 1
+        assert "error[HRS-219]" in answer.stderr
+        assert "hint: upgrade horsies" in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -14,7 +16,7 @@ import pytest
 from horsies import TaskError
 from horsies.engine import events
 from horsies.errors import HorsiesError
-from tests.support.ledger import Ledger
+from tests.support.ledger import Ledger, insert_pending_tasks
 from tests.support.recovery_times import record_times
 from tests.support.workers import InProcessWorker, worker_in_process
 
@@ -87,6 +89,43 @@ async def test_worker_without_any_child_gives_up(database_url: str) -> None:
         with pytest.raises(HorsiesError, match="3 children in a row failed to start: killed by SIGKILL"):
             async with asyncio.timeout(20):
                 await worker.run
+
+
+@asynccontextmanager
+async def child_lost_before_the_task_begins(database_url: str, ledger: Ledger, task_id: str) -> AsyncGenerator[None]:
+    """Run a worker whose child gets the task while it is stopped, and is killed then; the queue stays paused."""
+    config = {"recovery": {"running_stale_threshold_ms": 20_000}}
+    async with worker_in_process(database_url, config=config, processes=1) as worker:
+        (child,) = worker.children
+        os.kill(child.pid, signal.SIGSTOP)
+        await ledger.fetch("DELETE FROM horsies_queues")
+
+        async def is_assigned() -> bool:
+            return not child.is_idle
+
+        await ledger.until(is_assigned)
+        await ledger.fetch("INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now())")
+        os.kill(child.pid, signal.SIGKILL)
+
+        async def has_left_the_child() -> bool:
+            return (await ledger.row(task_id))["status"] != "RUNNING"
+
+        await ledger.until(has_left_the_child)
+        yield
+
+
+async def test_task_that_never_began_returns_twice_without_a_retry(database_url: str) -> None:
+    async with Ledger.open(database_url) as ledger:
+        await ledger.fetch("INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now())")
+        (task_id,) = await insert_pending_tasks(ledger, "work")
+        for _ in range(2):
+            async with child_lost_before_the_task_begins(database_url, ledger, task_id):
+                row = await ledger.row(task_id)
+                assert (row["status"], row["attempts"], row["crash_count"]) == ("PENDING", 0, 0)
+        async with child_lost_before_the_task_begins(database_url, ledger, task_id):
+            row = await ledger.row(task_id)
+            assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "WORKER_CRASHED", 1)
+            assert await ledger.violations([task_id], unbegun=1) == []
 
 
 async def test_each_kind_of_crash_has_its_code_and_cause(database_url: str) -> None:

@@ -108,12 +108,12 @@ async def test_only_the_begun_task_of_a_chunk_is_lost(pool: PoolHarness) -> None
     assert list(pool.events.outcomes) == [key_of(assigned[0])]
 
 
-async def test_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
+async def test_task_begins_only_with_the_report_of_its_child(pool: PoolHarness) -> None:
     child = pool.child
     os.kill(child.pid, signal.SIGSTOP)
     key = pool.give("noop")
     child.kill("stopped")
-    assert keys_of((await pool.wait_for_exit(child.pid)).begun) == (key,)
+    assert keys_of((await pool.wait_for_exit(child.pid)).unbegun) == (key,)
 
 
 async def test_killed_child_keeps_the_first_reason(pool: PoolHarness, tmp_path: Path) -> None:

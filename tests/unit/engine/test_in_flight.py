@@ -158,13 +158,6 @@ def test_report_about_a_task_outside_the_chunk_is_rejected(position: int) -> Non
         Chunk(0, [claimed_row()], uuid4(), CHILD).begin(position)
 
 
-def test_only_task_of_an_idle_child_counts_as_begun() -> None:
-    chunk = Chunk(0, [claimed_row()], uuid4(), CHILD)
-    assert not chunk.has_begun(0)
-    chunk.begins_at_once = True
-    assert chunk.has_begun(0)
-
-
 def test_running_longer_than_expected_adds_to_the_remaining_time() -> None:
     chunk = Chunk(0, [claimed_row(), claimed_row()], uuid4(), CHILD, expected_ms=5.0)
     assert chunk.remaining_ms(now=10.0) == 10.0

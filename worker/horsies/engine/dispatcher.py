@@ -375,11 +375,14 @@ class Releases:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._unbegun: list[InFlightTask] = []
+        self._lost_starts: list[InFlightTask] = []
+        """Unbegun tasks of children that died."""
         self._reconciled_at = time.monotonic()
 
-    def add(self, tasks: Iterable[InFlightTask]) -> None:
-        """Queue tasks for release that are RUNNING in the database and have not begun in a child."""
-        self._unbegun += tasks
+    def add(self, tasks: Iterable[InFlightTask], *, lost_start: bool = False) -> None:
+        """Queue tasks for release that are RUNNING in the database and have not begun; `lost_start` counts it."""
+        queue = self._lost_starts if lost_start else self._unbegun
+        queue += tasks
 
     def add_rows(self, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
         """Like `add`, for tasks that no child could take."""
@@ -388,14 +391,14 @@ class Releases:
 
     async def release_unbegun(self) -> None:
         """Release the queued tasks; they stay queued if the database does not answer."""
-        tasks = list(self._unbegun)
-        if not tasks:
-            return
-        rows = await self._parts.claims.release_running([task.claim for task in tasks])
-        del self._unbegun[: len(tasks)]  # others may have been added during the statement
-        self._record_changes(TaskStatus.RUNNING, tasks, rows)
-        for task in tasks:
-            self._parts.in_flight.settle(task)
+        for queue in (self._unbegun, self._lost_starts):
+            if tasks := list(queue):
+                claims, is_lost = [task.claim for task in tasks], queue is self._lost_starts
+                rows = await self._parts.claims.release_running(claims, lost_start=is_lost)
+                del queue[: len(tasks)]  # others may have been added during the statement
+                self._record_changes(TaskStatus.RUNNING, tasks, rows)
+                for task in tasks:
+                    self._parts.in_flight.settle(task)
 
     async def release_claimed(self) -> None:
         """Release all prefetched tasks."""

@@ -59,7 +59,6 @@ class Chunk:
 
     __slots__ = (
         "began_at",
-        "begins_at_once",
         "child",
         "coroutines",
         "expected_ms",
@@ -97,12 +96,6 @@ class Chunk:
         self.in_child = self.unsettled = len(rows)
         self.began_at: float | None = None
         """When its latest task began."""
-        self.begins_at_once = False
-        """Whether its only task counts as begun before the child reports the start.
-
-        Otherwise a task that kills the child while its command is decoded would never count as crashed: it would be
-        released and sent again forever.
-        """
         self.recall_timer: asyncio.TimerHandle | None = None
         """Recalls the waiting tasks if the chunk takes much longer than expected."""
         self.timers: dict[int, asyncio.TimerHandle] = {}
@@ -139,8 +132,8 @@ class Chunk:
         return self.coroutines == len(self.rows)
 
     def has_begun(self, position: int) -> bool:
-        """Whether code of a task in the child may have run."""
-        return self.states[position] == _RUNNING or self.begins_at_once
+        """Whether the child has reported the start, which it does before it decodes the arguments."""
+        return self.states[position] == _RUNNING
 
     def is_in_child(self, position: int) -> bool:
         return self.states[position] < _OUT

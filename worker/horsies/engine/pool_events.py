@@ -15,7 +15,7 @@ from horsies.engine.in_flight import Chunk, ChunkTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
-from horsies.model.crash import Crash, Death, Kill, KillReason, interruption, poison_error
+from horsies.model.crash import MAX_FREE_LOST_STARTS, Crash, Death, Kill, KillReason, interruption, poison_error
 from horsies.model.retry import Cause, Fail
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode
@@ -79,12 +79,16 @@ class PoolEvents:
         output_logger.log(level, "%s", line, extra={"task_id": key.task_id if key else None, "pid": child.pid})
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
-        """Release the tasks that had not begun and resolve those that had."""
-        kill = self._parts.assignments.remove_child(child)
-        self._parts.releases.add(_task(chunk, position) for chunk, position in child_exit.unbegun)
-        death = classify_death(child_exit, kill)
-        for chunk, position in child_exit.begun:
-            self._resolve_soon(_task(chunk, position), death, child_exit)
+        """Release the tasks that had not begun, unless that happened too often; resolve those that had."""
+        death = classify_death(child_exit, self._parts.assignments.remove_child(child))
+        is_crash, begun = isinstance(death, Crash), [_task(*task) for task in child_exit.begun]
+        for task in (_task(*task) for task in child_exit.unbegun):
+            if is_crash and task.details.lost_starts >= MAX_FREE_LOST_STARTS:
+                begun.append(task)
+            else:
+                self._parts.releases.add([task], lost_start=is_crash)
+        for task in begun:
+            self._resolve_soon(task, death, child_exit)
         self._parts.wake()
 
     def _resolve_soon(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from horsies.model.retry import CRASH, SHUTDOWN, TIMEOUT, Cause
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
@@ -26,6 +26,13 @@ class ExitCause(StrEnum):
     @property
     def is_crash(self) -> bool:
         return self not in (ExitCause.KILLED, ExitCause.RETIRED)
+
+
+MAX_FREE_LOST_STARTS: Final = 2
+"""How often a task whose child died before the task began is released without using a retry.
+
+After that it counts as crashed: the task may be what kills the child, for example while its arguments are read.
+"""
 
 
 class KillReason(StrEnum):

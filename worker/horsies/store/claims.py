@@ -252,16 +252,19 @@ class ClaimStore:
         """Return claimed tasks to the queue; no retry is spent and they keep their place."""
         return await self._release(claims, TaskStatus.CLAIMED)
 
-    async def release_running(self, claims: Collection[ClaimRef]) -> list[ClaimStatusRow]:
-        """Like `release`, for RUNNING tasks whose code never started."""
-        return await self._release(claims, TaskStatus.RUNNING)
+    async def release_running(self, claims: Collection[ClaimRef], *, lost_start: bool = False) -> list[ClaimStatusRow]:
+        """Like `release`, for RUNNING tasks whose code never started; `lost_start` if their child died."""
+        return await self._release(claims, TaskStatus.RUNNING, lost_start=lost_start)
 
     async def owned(self, worker_id: UUID) -> list[ClaimStatusRow]:
         """All tasks that this worker has claimed or is running."""
         return await self.database.fetch(CLAIMS.owned, worker_id)
 
-    async def _release(self, claims: Collection[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
-        return await self.database.fetch(CLAIMS.release, *claim_arrays(claims), status, NO_RESTART_RESULTS)
+    async def _release(
+        self, claims: Collection[ClaimRef], status: TaskStatus, *, lost_start: bool = False
+    ) -> list[ClaimStatusRow]:
+        arguments = *claim_arrays(claims), status, NO_RESTART_RESULTS, lost_start
+        return await self.database.fetch(CLAIMS.release, *arguments)
 
     async def finish(self, finishes: Sequence[FinishedAttempt], *, events: Sequence[str] = ()) -> list[ClaimStatusRow]:
         """Store outcomes other than COMPLETED, and publish `events`.

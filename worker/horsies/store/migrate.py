@@ -88,9 +88,9 @@ class SchemaState:
     def check_compatible(self) -> None:
         """Raise if the database is newer than this code, or an applied migration was edited."""
         if self.current > self.latest:
-            raise BrokerError(
+            raise ConfigurationError(
                 f"the database is at migration {self.current}, but this version of horsies only knows {self.latest}",
-                code=BrokerErrorCode.SCHEMA_INIT_FAILED,
+                code=ErrorCode.SCHEMA_NOT_MIGRATED,
                 hint="upgrade horsies on this machine; an older version must not use a newer schema",
             )
         if self.changed:

@@ -194,7 +194,6 @@ class Child:
         """Append the tasks of a new chunk to the child's queue; only while it accepts work."""
         assert self.accepts_work  # noqa: S101
         rows = cast("Sequence[Assignment]", chunk.rows)  # encoded, a row is an assignment
-        chunk.begins_at_once = self.is_idle and len(rows) == 1
         self._chunks[chunk.number] = chunk
         self.tasks_in_child += len(rows)
         worker_id = str(chunk.worker_id)

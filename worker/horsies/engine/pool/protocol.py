@@ -58,6 +58,8 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     """Number of earlier attempts."""
     crash_count: int = 0
+    lost_starts: int = 0
+    """How often a child died with the task before the task began."""
     good_until: datetime | None = None
     overlap_possible: bool = False
     is_workflow_task: bool = False

@@ -191,8 +191,8 @@ WITH locked AS (
 SELECT id, claim_token FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: release
--- Release tasks whose code never started: no attempt, no counters changed, same place in the queue. A task whose
--- workflow was paused or cancelled in the meantime is cancelled instead.
+-- Release tasks whose code never started: no attempt, no retry, same place in the queue; $6 counts a lost start. A task
+-- whose workflow was paused or cancelled in the meantime is cancelled instead.
 WITH locked AS (
     SELECT t.id
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[])) AS input(id, claim_token, worker_id)
@@ -208,7 +208,7 @@ WITH locked AS (
            terminal_at = CASE WHEN t.no_restart IS NOT NULL THEN now() END,
            claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL,
            worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL, kill_requested = false,
-           updated_at = now()
+           lost_starts = t.lost_starts + $6::boolean::integer, updated_at = now()
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token, t.status, t.queue_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index

@@ -42,13 +42,13 @@ SELECT due.*
 -- What a worker needs to run a task. `details` is NULL for the first attempt of a task without options.
 {{ task }}.id, {{ task }}.claim_token, {{ task }}.task_name, {{ task }}.queue_name, {{ task }}.args::text AS args,
 {{ task }}.kwargs::text AS kwargs, {{ task }}.sent_at,
-CASE WHEN {{ task }}.retry_count + {{ task }}.attempts + {{ task }}.crash_count > 0 OR {{ task }}.is_workflow_task
-       OR {{ task }}.context IS NOT NULL OR {{ task }}.good_until IS NOT NULL OR {{ task }}.overlap_possible
+CASE WHEN {{ task }}.retry_count + {{ task }}.attempts + {{ task }}.crash_count + {{ task }}.lost_starts > 0
+       OR {{ task }}.is_workflow_task OR {{ task }}.context IS NOT NULL OR {{ task }}.good_until IS NOT NULL OR {{ task }}.overlap_possible
        OR {{ task }}.task_options <> '{}' OR {{ task }}.flags <> '{}'
      THEN pg_catalog.jsonb_build_object(
               'context', {{ task }}.context, 'task_options', {{ task }}.task_options, 'flags', {{ task }}.flags,
               'retry_count', {{ task }}.retry_count, 'attempts', {{ task }}.attempts,
-              'crash_count', {{ task }}.crash_count, 'good_until', nullif({{ task }}.good_until, 'infinity'),
+              'crash_count', {{ task }}.crash_count, 'lost_starts', {{ task }}.lost_starts, 'good_until', nullif({{ task }}.good_until, 'infinity'),
               'overlap_possible', {{ task }}.overlap_possible, 'is_workflow_task', {{ task }}.is_workflow_task)::text
 END AS details, {{ task }}.worker_pid, {{ task }}.priority, {{ task }}.enqueued_at
 
