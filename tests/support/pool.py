@@ -15,8 +15,15 @@ from uuid import uuid4
 from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
-from horsies.engine.pool.process import ChildSpec
-from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream, TaskDetails, encode_details
+from horsies.engine.pool.protocol import (
+    Assignment,
+    AttemptKey,
+    ChildSpec,
+    EncodedOutcome,
+    Stream,
+    TaskDetails,
+    encode_details,
+)
 
 # ruff: noqa: ARG002  # listeners ignore some arguments
 

@@ -6,15 +6,13 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
-from horsies.client.broker import PostgresBroker, RecoveryDependencies, Role
-from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.results import BrokerTaskReader, TaskReader, blocking
 from horsies.client.task import AsyncTaskFunction, SendSuppression, TaskFunction
-from horsies.client.workers import WorkerMonitor
 from horsies.client.workflow.definition import AppDefinitions
 from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
 from horsies.client.workflow.spec import WorkflowSpec
@@ -37,6 +35,11 @@ from horsies.task_modules import (
     record_or_raise,
     require_list,
 )
+
+if TYPE_CHECKING:
+    from horsies.client.broker import PostgresBroker, Role
+    from horsies.client.delivery import Delivery
+    from horsies.client.workers import WorkerMonitor
 
 P = ParamSpec("P")
 S = TypeVar("S", bound=WorkflowSpec[Any])
@@ -74,22 +77,36 @@ class Horsies:
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self.send_suppression = SendSuppression()
-        self._broker = PostgresBroker(
-            self.config.broker,
-            result_codec_for=self._result_codec_for,
-            recovery_dependencies=RecoveryDependencies(
-                local_config=self.config.recovery,
-                hooks=lambda: HookCaller(self.recovery_hooks),
-                definitions=self.definitions,
-            ),
-        )
-        self._results = BrokerTaskReader(self._broker)
-        # `task_reader` and `delivery` are public, because `horsies.testing` replaces them to run tasks inline.
-        self.task_reader: TaskReader = self._results
-        self._monitoring = WorkerMonitor(self._broker)
-        self.delivery: Delivery = BrokerDelivery(
-            self._broker, self._results, resends=self.config.resend_on_transient_err
-        )
+        self._broker: PostgresBroker  # set by `get_broker`
+        self._delivery: Delivery | None = None
+
+    # The broker, its readers and the delivery are created on first use: they import the store and the driver, which
+    # take 5 MB, and most child processes neither send nor read. `task_reader` and `delivery` are public, because
+    # `horsies.testing` replaces them to run tasks inline.
+
+    @cached_property
+    def task_reader(self) -> TaskReader:
+        return BrokerTaskReader(self.get_broker())
+
+    @property
+    def delivery(self) -> Delivery:
+        if self._delivery is None:
+            from horsies.client.delivery import BrokerDelivery
+
+            broker = self.get_broker()
+            resends = self.config.resend_on_transient_err
+            self._delivery = BrokerDelivery(broker, BrokerTaskReader(broker), resends=resends)
+        return self._delivery
+
+    @delivery.setter
+    def delivery(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    @property
+    def _monitoring(self) -> WorkerMonitor:
+        from horsies.client.workers import WorkerMonitor
+
+        return WorkerMonitor(self.get_broker())
 
     @property
     def config(self) -> AppConfig:
@@ -249,11 +266,11 @@ class Horsies:
 
     @property
     def role(self) -> Role:
-        return self._broker.role
+        return self.get_broker().role
 
     def set_role(self, role: Role) -> None:
         """Set the role of this process, which decides its pool size; call before the first use of the broker."""
-        self._broker.role = role
+        self.get_broker().role = role
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         """Call `hook` once in each child process, after its imports."""
@@ -282,6 +299,19 @@ class Horsies:
 
     def get_broker(self) -> PostgresBroker:
         """Return the broker of this process; it connects on first use."""
+        if "_broker" not in vars(self):
+            from horsies.client.broker import PostgresBroker, RecoveryDependencies
+
+            dependencies = RecoveryDependencies(
+                local_config=self.config.recovery,
+                hooks=lambda: HookCaller(self.recovery_hooks),
+                definitions=self.definitions,
+            )
+            broker = PostgresBroker(
+                self.config.broker, result_codec_for=self._result_codec_for, recovery_dependencies=dependencies
+            )
+            # Atomic, so that threads that call this at the same time get the same broker.
+            vars(self).setdefault("_broker", broker)
         return self._broker
 
     def get_result(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
@@ -313,7 +343,7 @@ class Horsies:
     get_task_info = blocking(get_task_info_async)
 
     async def ping_database_async(self) -> BrokerResult[DatabasePing]:
-        return await self._results.ping()
+        return await self._monitoring.ping_database()
 
     ping_database = blocking(ping_database_async)
 
@@ -349,10 +379,12 @@ class Horsies:
 
     def close(self) -> None:
         """Close this process's connections; may be called twice. A later call reconnects."""
-        self._broker.close_blocking()
+        if "_broker" in vars(self):
+            self._broker.close_blocking()
 
     async def close_async(self) -> None:
-        await self._broker.close()
+        if "_broker" in vars(self):
+            await self._broker.close()
 
     def _custom_queues(self) -> dict[str, int] | None:
         queues = self.config.custom_queues

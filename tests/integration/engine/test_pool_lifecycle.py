@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from horsies.engine.pool.pool import ChildPool
-from horsies.engine.pool.process import ChildSpec
+from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.model.crash import ExitCause
 from tests.support.cli import Project

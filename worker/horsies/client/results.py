@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.waiter import WaitTimeout
 from horsies.codec.results import AnyResult, decode_result
 from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
-from horsies.model.result import BrokerOperationError, BrokerResult, DatabasePing, Err, Ok
+from horsies.model.result import BrokerOperationError, BrokerResult, Err, Ok
 from horsies.model.task import TaskInfo, TaskStatus, parse_id
 from horsies.model.task_result import (
     BuiltInTaskCode,
@@ -25,12 +23,11 @@ from horsies.model.task_result import (
     TaskError,
     TaskResult,
 )
-from horsies.store.migrate import SCHEMA
-from horsies.store.tasks import TaskResultRow
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 
 if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
+    from horsies.store.tasks import TaskResultRow
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -56,6 +53,15 @@ def broker_result(
         return to_result
 
     return decorate
+
+
+class WaitTimeout(TimeoutError):
+    """A wait timed out; has the status at the last read."""
+
+    def __init__(self, status: str, *, seen_s_ago: float) -> None:
+        super().__init__(status)
+        self.status = status
+        self.seen_s_ago = seen_s_ago
 
 
 class TaskReader(Protocol):
@@ -110,14 +116,6 @@ class BrokerTaskReader:
             include_failed_reason=include_failed_reason,
             include_attempts=include_attempts,
         )
-
-    @broker_result(BrokerErrorCode.DB_PING_FAILED)
-    async def ping(self) -> DatabasePing:
-        """Measure one round trip to the database."""
-        session = await self._broker.session()
-        started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
-        await session.database.execute(SCHEMA.server_version)
-        return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
     async def _document(self, task_id: str | UUID) -> str | None:

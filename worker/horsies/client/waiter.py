@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from horsies.client.results import WaitTimeout
 from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
@@ -39,15 +40,6 @@ FIRST_READ_TIMEOUT_S = 1.0
 MAX_READ_IDS = 1000
 MAX_EXPECTED = 1000
 """Rows stored by this process that are remembered until their end is notified."""
-
-
-class WaitTimeout(TimeoutError):
-    """The wait timed out; has the status at the last read."""
-
-    def __init__(self, status: str, *, seen_s_ago: float) -> None:
-        super().__init__(status)
-        self.status = status
-        self.seen_s_ago = seen_s_ago
 
 
 class ResultWaiters(Generic[R]):

@@ -1,4 +1,4 @@
-"""Worker monitoring: pings workers and reads their snapshots."""
+"""Monitoring: pings the database and workers, and reads the snapshots of workers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from uuid import UUID, uuid4
 from horsies.client.broker import PostgresBroker
 from horsies.client.results import broker_result
 from horsies.errors import BrokerErrorCode
-from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
+from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
 from horsies.model.task import parse_id
 from horsies.store.listen import Subscription, open_ping
+from horsies.store.migrate import SCHEMA
 from horsies.store.workers import WorkerStore
 
 
 class WorkerMonitor:
-    """Pings the workers of a broker and reads their snapshots."""
+    """Pings the database and the workers of a broker, and reads their snapshots."""
 
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
+
+    @broker_result(BrokerErrorCode.DB_PING_FAILED)
+    async def ping_database(self) -> DatabasePing:
+        """Measure one round trip to the database."""
+        session = await self._broker.session()
+        started_at = time.perf_counter()  # after opening the session, which may resolve and migrate the database
+        await session.database.execute(SCHEMA.server_version)
+        return DatabasePing(latency_ms=(time.perf_counter() - started_at) * 1000)
 
     @broker_result(BrokerErrorCode.WORKER_PING_FAILED)
     async def ping(

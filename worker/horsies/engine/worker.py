@@ -20,7 +20,7 @@ from horsies.engine.hooks import InterruptionNotifier
 from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
 from horsies.engine.pool.pool import ChildPool
-from horsies.engine.pool.process import ChildSpec
+from horsies.engine.pool.protocol import ChildSpec
 from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
 from horsies.engine.reaper import build_reaper
 from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, SnapshotWriter

@@ -13,15 +13,12 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-import psutil
-
 from horsies.config import load_settings
 from horsies.engine.child.execution import RunnableApp, TaskExecutor
 from horsies.engine.child.lifetime import ParentWatchdog, announce_exit_on, die_with_parent, ignore_signals
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks
 from horsies.engine.child.runner import Inbox, Runner, handle_commands
-from horsies.engine.pool.process import ChildArgs, ChildSpec
-from horsies.engine.pool.protocol import AppLoaded, ChildHeartbeat, ExitStatus, Ready, StartFailed
+from horsies.engine.pool.protocol import AppLoaded, ChildArgs, ChildHeartbeat, ChildSpec, ExitStatus, Ready, StartFailed
 from horsies.errors import HorsiesError
 
 
@@ -42,7 +39,7 @@ def main(args: ChildArgs) -> None:
     runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=args.spec.async_concurrency)
     watchdog.record_ack()
     _start_thread(handle_commands, channel, inbox, watchdog, runner)
-    channel.send(Ready(psutil.Process().memory_info().rss))
+    channel.send(Ready())
     _start_thread(_send_heartbeats, channel, args.spec.heartbeat_interval_s)
     runner.run()
     app.close()

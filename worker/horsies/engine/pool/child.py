@@ -15,7 +15,7 @@ from typing import Final, Protocol, assert_never, cast
 from msgspec import MsgspecError
 
 from horsies.engine.in_flight import Chunk, ChunkTask
-from horsies.engine.pool.process import ChildProcess, ChildSpec, PipeReader, call_on_exit
+from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
     READ_BYTES,
@@ -24,6 +24,7 @@ from horsies.engine.pool.protocol import (
     AttemptKey,
     CancelTask,
     ChildHeartbeat,
+    ChildSpec,
     Command,
     EncodedOutcome,
     ExitStatus,
@@ -289,8 +290,8 @@ class Child:
                 self._deadline.cancel()
                 timeout_s = self._spec.start_timeout_s + hooks * self._spec.hook_timeout_s
                 self._deadline = self._loop.call_later(timeout_s, self._on_start_timeout, timeout_s)
-            case Ready(rss_bytes):
-                self._on_ready(rss_bytes)
+            case Ready():
+                self._on_ready(self._process.rss_bytes())
             case StartFailed(message):
                 self.start_error = message
             case TaskBegan() | TaskEnded():

@@ -10,7 +10,7 @@ from typing import Final
 
 from horsies.engine.pool.child import Child, PoolListener
 from horsies.engine.pool.orphan_killer import OrphanKiller
-from horsies.engine.pool.process import ChildSpec
+from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.model.settings.worker import usable_cpus
 

@@ -14,57 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import psutil
-from msgspec import Struct, json
-from msgspec.structs import replace
+
+from horsies.engine.pool.protocol import ChildArgs, ChildSpec
 
 if TYPE_CHECKING:
     import asyncio
 
-
-HEARTBEAT_INTERVAL_S: Final = 1.0
-
 _CHILD_MODULE = "horsies.engine.child"
-
-
-class ChildSpec(Struct, frozen=True, kw_only=True):
-    """Configuration shared by all children of a pool."""
-
-    app_locator: str | None = None
-    """Where to find the app; None = use the settings."""
-    modules: tuple[str, ...] | None = None
-    """Task modules to import instead of those the app names."""
-    environment: dict[str, str] = {}
-    """Variables added to the worker's own environment."""
-    async_concurrency: int = 10
-    start_timeout_s: float = 20.0
-    hook_timeout_s: float = 10.0
-    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
-    silence_timeout_s: float = 285.0
-    """The worker kills a child that sends nothing and uses no CPU for this long."""
-    ack_timeout_s: float = 300.0
-    """A child exits when its heartbeats are not acknowledged for this long."""
-    max_tasks_per_child: int = 0
-    """Replace a child after this many tasks; 0 = never."""
-    max_memory_per_child_mb: int | None = None
-    quit_timeout_s: float = 5.0
-    """The worker kills a child that has not exited this long after `Quit`."""
-
-
-class ChildArgs(Struct, frozen=True, kw_only=True):
-    """The command line argument of one child process."""
-
-    spec: ChildSpec
-    channel_fd: int
-    watchdog_fd: int
-    parent_pid: int
-
-    def to_argument(self) -> str:
-        """Encode as JSON, without the environment: command lines are visible to other users."""
-        return json.encode(replace(self, spec=replace(self.spec, environment={}))).decode()
-
-    @classmethod
-    def from_argument(cls, argument: str) -> ChildArgs:
-        return json.decode(argument, type=cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Messages between the worker (parent) and its children: commands one way, reports the other.
+"""What the worker (parent) and its children exchange: the argument of a child, then commands one way and reports back.
 
 Each command, and each list of reports, is a msgpack value in a length-prefixed frame. Arguments and results travel as
 the JSON bytes stored in the database; only the child decodes them.
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Raw, Struct, json, msgpack
+from msgspec.structs import replace
 
 from horsies.model.task import TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
 
@@ -27,6 +28,50 @@ MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 
 MAX_COMMAND_BYTES: Final = 2**31
 """Larger than any database row, so commands are effectively unlimited: a child trusts its worker."""
+
+
+HEARTBEAT_INTERVAL_S: Final = 1.0
+
+
+class ChildSpec(Struct, frozen=True, kw_only=True):
+    """Configuration shared by all children of a pool."""
+
+    app_locator: str | None = None
+    """Where to find the app; None = use the settings."""
+    modules: tuple[str, ...] | None = None
+    """Task modules to import instead of those the app names."""
+    environment: dict[str, str] = {}
+    """Variables added to the worker's own environment."""
+    async_concurrency: int = 10
+    start_timeout_s: float = 20.0
+    hook_timeout_s: float = 10.0
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+    silence_timeout_s: float = 285.0
+    """The worker kills a child that sends nothing and uses no CPU for this long."""
+    ack_timeout_s: float = 300.0
+    """A child exits when its heartbeats are not acknowledged for this long."""
+    max_tasks_per_child: int = 0
+    """Replace a child after this many tasks; 0 = never."""
+    max_memory_per_child_mb: int | None = None
+    quit_timeout_s: float = 5.0
+    """The worker kills a child that has not exited this long after `Quit`."""
+
+
+class ChildArgs(Struct, frozen=True, kw_only=True):
+    """The command line argument of one child process."""
+
+    spec: ChildSpec
+    channel_fd: int
+    watchdog_fd: int
+    parent_pid: int
+
+    def to_argument(self) -> str:
+        """Encode as JSON, without the environment: command lines are visible to other users."""
+        return json.encode(replace(self, spec=replace(self.spec, environment={}))).decode()
+
+    @classmethod
+    def from_argument(cls, argument: str) -> ChildArgs:
+        return json.decode(argument, type=cls)
 
 
 class AttemptKey(NamedTuple):
@@ -173,8 +218,6 @@ class AppLoaded(Message, frozen=True):
 
 class Ready(Message, frozen=True):
     """The app is imported, its hooks have run, and the child accepts tasks."""
-
-    rss_bytes: int
 
 
 class StartFailed(Message, frozen=True):
