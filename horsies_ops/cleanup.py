@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.errors import Busy
 from horsies.model.retention import CleanupSummary, RetentionCategory, RetentionWindows
-from horsies.recovery.retention import clean, preview_cleanup
+from horsies.recovery.retention import Cleanup, preview_cleanup
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
 from horsies_ops.actions.report import CLEANUP, ActionProgress
 
@@ -77,7 +77,7 @@ def retention_windows(ops: Ops) -> RetentionWindows:
 async def _clean(
     session: OperatorSession, windows: RetentionWindows, audit: _CleanupAudit, stop: asyncio.Event | None
 ) -> CleanupSummary:
-    cleaned = await clean(
+    cleaned = await Cleanup(
         session.database,
         windows,
         budget_s=None,
@@ -85,7 +85,7 @@ async def _clean(
         progress=audit.report_progress,
         stop=stop,
         lock_wait_s=LOCK_WAIT_S,
-    )
+    ).run()
     # Busy after the first batch is not an error: the rows deleted until then are reported.
     if cleaned.is_busy and not cleaned.rows:
         raise Busy("another process is cleaning up", hint="it deletes the same rows; try again in a minute")

@@ -18,7 +18,7 @@ from uuid import uuid4
 import asyncpg
 
 from horsies.embedded import EmbeddedServer
-from horsies.recovery.retention import RetentionWindows, clean
+from horsies.recovery.retention import Cleanup, RetentionWindows
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query
@@ -345,7 +345,7 @@ async def main(url: str) -> None:
         sys.stdout.write("cleaning\n")
         sys.stdout.flush()
         while True:
-            await clean(database, WINDOWS, budget_s=None)
+            await Cleanup(database, WINDOWS, budget_s=None).run()
             await asyncio.sleep(0.01)
 
 

@@ -18,7 +18,7 @@ from horsies.model.retention import RetentionWindows
 from horsies.model.send import SendOutcome
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
-from horsies.recovery.retention import clean
+from horsies.recovery.retention import Cleanup
 from horsies.recovery.sweep import Sweep
 from horsies.store import operators
 from horsies.store.claims import ClaimRef
@@ -148,7 +148,7 @@ class QueueStateMachine(RuleBasedStateMachine):
         if sweeper is not None:
             self._sweep(sweeper)
         if cleans:
-            self._aging.run(clean(self._aging.database, WINDOWS, budget_s=None))
+            self._aging.run(Cleanup(self._aging.database, WINDOWS, budget_s=None).run())
             self._model.delete_old()
 
     @rule(worker=one_of(lambda self: self.alive), fault=st.sampled_from(WorkerFault))

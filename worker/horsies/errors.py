@@ -328,22 +328,9 @@ class MultipleValidationErrors(HorsiesError, ValueError):
 
 
 # So that `except ConfigurationError` and the like also catch several errors raised together.
-class _MultipleConfigurationErrors(ConfigurationError, MultipleValidationErrors):
-    pass
-
-
-class _MultipleTaskDefinitionErrors(TaskDefinitionError, MultipleValidationErrors):
-    pass
-
-
-class _MultipleWorkflowErrors(WorkflowValidationError, MultipleValidationErrors):
-    pass
-
-
 _MULTIPLE: dict[type[HorsiesError], type[MultipleValidationErrors]] = {
-    ConfigurationError: _MultipleConfigurationErrors,
-    TaskDefinitionError: _MultipleTaskDefinitionErrors,
-    WorkflowValidationError: _MultipleWorkflowErrors,
+    family: type(f"Multiple{family.__name__}s", (family, MultipleValidationErrors), {})
+    for family in (ConfigurationError, TaskDefinitionError, WorkflowValidationError)
 }
 
 

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError
-from horsies.recovery.retention import RetentionCategory, RetentionWindows, clean, clean_heartbeats, preview_cleanup
+from horsies.recovery.retention import Cleanup, RetentionCategory, RetentionWindows, clean_heartbeats, preview_cleanup
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, Transaction
 from tests.support.rows import (
@@ -42,7 +42,7 @@ async def test_old_finished_task_is_deleted_with_its_attempts(
 ) -> None:
     await insert_finished_task(database_url, age=2 * HOUR, status=status, attempts=3)
     young = await insert_finished_task(database_url, age=HOUR / 2, status=status, attempts=1)
-    summary = await clean(database, TASKS_ONLY, budget_s=10)
+    summary = await Cleanup(database, TASKS_ONLY, budget_s=10).run()
     assert await table_ids(database_url, "horsies_tasks") == {young}
     assert await count_rows(database_url, "horsies_task_attempts") == 1
     assert summary.counts == {"tasks": 1}
@@ -51,14 +51,14 @@ async def test_old_finished_task_is_deleted_with_its_attempts(
 async def test_unfinished_task_is_kept(database: Database, database_url: str) -> None:
     for status in ("PENDING", "CLAIMED", "RUNNING"):
         await insert_task(database_url, status=status, sent_at=time_ago(1000 * HOUR), enqueued_at=time_ago(1000 * HOUR))
-    await clean(database, EVERYTHING, budget_s=10)
+    await Cleanup(database, EVERYTHING, budget_s=10).run()
     assert await count_rows(database_url, "horsies_tasks") == 3
 
 
 async def test_categories_without_a_window_are_kept(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=10_000 * HOUR)
     await insert_finished_run(database_url, age=10_000 * HOUR)
-    summary = await clean(database, RetentionWindows(heartbeats=HOUR), budget_s=10)
+    summary = await Cleanup(database, RetentionWindows(heartbeats=HOUR), budget_s=10).run()
     assert (summary.rows, await count_rows(database_url, "horsies_tasks")) == (0, 2)
 
 
@@ -84,7 +84,7 @@ async def test_worker_row_is_kept_while_running_or_owning_tasks(database: Databa
         await insert_old_worker(database_url, state=state, age=2 * HOUR) for state in ("running", "draining")
     }
     kept.add(await insert_old_worker(database_url, state="stopped", age=HOUR / 2))
-    summary = await clean(database, RetentionWindows(worker_states=HOUR), budget_s=10)
+    summary = await Cleanup(database, RetentionWindows(worker_states=HOUR), budget_s=10).run()
     assert await table_ids(database_url, "horsies_workers") == kept
     assert summary.counts == {"workers": len(gone)}
 
@@ -105,7 +105,9 @@ async def test_snapshots_events_and_audit_have_their_own_windows(database: Datab
         await insert(database_url, "horsies_worker_states", **snapshot, **about, **load)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age))
         await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
-    summary = await clean(database, RetentionWindows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
+    summary = await Cleanup(
+        database, RetentionWindows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10
+    ).run()
     assert summary.counts == {"worker_states": 1, "events": 1}
     assert await count_rows(database_url, "horsies_audit") == 2
 
@@ -117,7 +119,7 @@ async def test_run_tree_is_deleted_as_a_whole(database: Database, database_url: 
     outbox = {"task_id": root, "workflow_id": child, "task_index": 0}
     await insert(database_url, "horsies_workflow_outbox", **outbox)
     await insert(database_url, "horsies_workflow_outbox", **outbox | {"task_id": child, "workflow_id": root})
-    summary = await clean(database, TASKS_ONLY, budget_s=10)
+    summary = await Cleanup(database, TASKS_ONLY, budget_s=10).run()
     (trees,) = [cleanup for cleanup in summary.categories if cleanup.rows]
     assert trees.category is RetentionCategory.WORKFLOWS
     assert trees.tables == {
@@ -140,7 +142,7 @@ async def test_one_unfinished_run_keeps_its_whole_tree(
     root = await insert_finished_run(database_url, age=2 * HOUR, status=states[0])
     child = await insert_finished_run(database_url, age=2 * HOUR, status=states[1], parent=root)
     await insert_finished_run(database_url, age=2 * HOUR, status=states[2], parent=child, root=root)
-    assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 0
+    assert (await Cleanup(database, TASKS_ONLY, budget_s=10).run()).rows == 0
     assert await count_rows(database_url, "horsies_tasks") == 3
 
 
@@ -148,7 +150,7 @@ async def test_one_unfinished_run_keeps_its_whole_tree(
 async def test_one_unfinished_task_keeps_its_whole_tree(database: Database, database_url: str, status: str) -> None:
     root = await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED")
     await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED", parent=root, tasks=("COMPLETED", status))
-    assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 0
+    assert (await Cleanup(database, TASKS_ONLY, budget_s=10).run()).rows == 0
     assert await count_rows(database_url, "horsies_workflow_tasks") == 3
 
 
@@ -156,14 +158,14 @@ async def test_kept_trees_do_not_block_later_ones(database: Database, database_u
     for _ in range(3):
         await insert_finished_run(database_url, age=3 * HOUR, status="FAILED", tasks=("RUNNING",))
     await insert_finished_run(database_url, age=2 * HOUR)
-    summary = await clean(database, RetentionWindows(terminal_records=HOUR, batch_size=2), budget_s=10)
+    summary = await Cleanup(database, RetentionWindows(terminal_records=HOUR, batch_size=2), budget_s=10).run()
     assert summary.counts == {"workflows": 1}
 
 
 async def test_task_of_a_deleted_workflow_is_deleted(database: Database, database_url: str) -> None:
     lost = "0198c0de-0000-7000-8000-000000000000"
     await insert_finished_task(database_url, age=2 * HOUR, is_workflow_task=True, workflow_id=lost)
-    assert (await clean(database, TASKS_ONLY, budget_s=10)).counts == {"tasks": 1}
+    assert (await Cleanup(database, TASKS_ONLY, budget_s=10).run()).counts == {"tasks": 1}
 
 
 async def test_preview_counts_what_the_pass_deletes(database: Database, database_url: str) -> None:
@@ -175,7 +177,7 @@ async def test_preview_counts_what_the_pass_deletes(database: Database, database
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
     preview = await preview_cleanup(database, EVERYTHING)
     assert await preview_cleanup(database, EVERYTHING) == preview
-    summary = await clean(database, EVERYTHING, budget_s=10)
+    summary = await Cleanup(database, EVERYTHING, budget_s=10).run()
     assert [(cleanup.category, cleanup.tables) for cleanup in summary.categories] == [
         (cleanup.category, cleanup.tables) for cleanup in preview.categories
     ]
@@ -195,7 +197,9 @@ async def test_every_category_gets_one_batch_without_time_left(database: Databas
     for age in (2, 3, 4):
         await insert_finished_task(database_url, age=age * HOUR)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
-    summary = await clean(database, RetentionWindows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
+    summary = await Cleanup(
+        database, RetentionWindows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0
+    ).run()
     assert (summary.counts, summary.is_complete) == ({"tasks": 1, "events": 1}, False)
 
 
@@ -204,9 +208,9 @@ async def test_progress_is_reported_per_batch(database: Database, database_url: 
         await insert_finished_task(database_url, age=2 * HOUR)
     batches: list[tuple[RetentionCategory, int]] = []
     windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
-    summary = await clean(
+    summary = await Cleanup(
         database, windows, budget_s=None, progress=lambda category, rows: batches.append((category, rows))
-    )
+    ).run()
     assert batches == [(RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 1)]
     assert summary.is_complete
 
@@ -216,7 +220,9 @@ async def test_stopped_pass_ends_after_the_current_batch(database: Database, dat
         await insert_finished_task(database_url, age=2 * HOUR)
     stop = asyncio.Event()
     windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
-    summary = await clean(database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop)
+    summary = await Cleanup(
+        database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop
+    ).run()
     assert (summary.counts, summary.is_complete) == ({"tasks": 2}, False)
 
 
@@ -225,9 +231,9 @@ async def test_only_one_pass_runs_at_a_time(database: Database, database_url: st
     other = await asyncpg.connect(database_url)
     async with other.transaction():
         await other.fetch("SELECT pg_advisory_xact_lock(horsies_lock_key('retention'))")
-        summary = await clean(database, TASKS_ONLY, budget_s=10)
+        summary = await Cleanup(database, TASKS_ONLY, budget_s=10).run()
         assert (summary.rows, summary.is_busy, summary.is_complete) == (0, True, False)
-    assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 1
+    assert (await Cleanup(database, TASKS_ONLY, budget_s=10).run()).rows == 1
     await other.close()
 
 
@@ -249,7 +255,7 @@ async def test_lock_held_by_another_skips_only_that_category(database: Database,
         await other.enter_async_context(_lock_held_by_another(database_url, "retention"))
         found = LockMissDatabase(database.connection_spec, on_miss=other.aclose)
         async with found:
-            summary = await clean(found, RetentionWindows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
+            summary = await Cleanup(found, RetentionWindows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10).run()
     assert (summary.counts, summary.is_busy, summary.is_complete) == ({"tasks": 1}, True, False)
 
 
@@ -273,14 +279,14 @@ async def test_heartbeat_cleanup_and_full_pass_use_separate_locks(database: Data
     async with _lock_held_by_another(database_url, "retention"):
         assert await clean_heartbeats(database, replace(EVERYTHING, batch_size=1), budget_s=0) == 1
     async with _lock_held_by_another(database_url, "retention of heartbeats"):
-        summary = await clean(database, EVERYTHING, budget_s=10)
+        summary = await Cleanup(database, EVERYTHING, budget_s=10).run()
         assert (summary.counts, summary.is_busy) == ({"heartbeats": 1}, False)
 
 
 async def test_pass_waits_for_the_lock_if_allowed(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     async with _lock_held_by_another(database_url, "retention"):
-        cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=None, lock_wait_s=60))
+        cleaning = asyncio.create_task(Cleanup(database, TASKS_ONLY, budget_s=None, lock_wait_s=60).run())
         done, _ = await asyncio.wait([cleaning], timeout=0.3)
         assert not done
     assert (await cleaning).rows == 1
@@ -289,8 +295,8 @@ async def test_pass_waits_for_the_lock_if_allowed(database: Database, database_u
 async def test_event_is_recorded_only_if_rows_were_deleted(database: Database, database_url: str) -> None:
     await insert_finished_task(database_url, age=2 * HOUR)
     owner = await insert_old_worker(database_url, state="running", age=HOUR)
-    await clean(database, TASKS_ONLY, budget_s=10, worker_id=owner)
-    await clean(database, TASKS_ONLY, budget_s=10)
+    await Cleanup(database, TASKS_ONLY, budget_s=10).run(worker_id=owner)
+    await Cleanup(database, TASKS_ONLY, budget_s=10).run()
     connection = await asyncpg.connect(database_url)
     rows = await connection.fetch("SELECT kind, worker_id, evidence::text FROM horsies_events")
     await connection.close()
@@ -303,7 +309,7 @@ async def test_failed_category_does_not_stop_the_others(database: Database, data
     connection = await asyncpg.connect(database_url)
     await connection.execute("ALTER TABLE horsies_task_attempts RENAME finished_at TO elsewhere")
     with pytest.raises(BrokerError):
-        await clean(database, EVERYTHING, budget_s=10)
+        await Cleanup(database, EVERYTHING, budget_s=10).run()
     kinds = [row["kind"] for row in await connection.fetch("SELECT kind FROM horsies_events")]
     await connection.close()
     assert kinds == ["retention_finished"]
@@ -314,7 +320,7 @@ async def test_run_restarted_while_retention_waits_keeps_its_tree(database: Data
     operator = await asyncpg.connect(database_url)
     async with operator.transaction():
         await operator.execute("UPDATE horsies_workflows SET status = 'RUNNING' WHERE id = $1", root)
-        cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=10))
+        cleaning = asyncio.create_task(Cleanup(database, TASKS_ONLY, budget_s=10).run())
         await until_lock_waiters(operator)
     assert (await cleaning).rows == 0
     assert await count_rows(database_url, "horsies_tasks") == 2

@@ -7,14 +7,14 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
 
 from horsies.codec.results import AnyResult, decode_result
 from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.result import BrokerOperationError, BrokerResult, Err, Ok
-from horsies.model.task import TaskInfo, TaskStatus, parse_id
+from horsies.model.task import InfoParts, TaskInfo, TaskStatus, parse_id
 from horsies.model.task_result import (
     BuiltInTaskCode,
     OperationalErrorCode,
@@ -71,9 +71,7 @@ class TaskReader(Protocol):
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]: ...
 
-    async def info(
-        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> BrokerResult[TaskInfo | None]: ...
+    async def info(self, task_id: str | UUID, **parts: Unpack[InfoParts]) -> BrokerResult[TaskInfo | None]: ...
 
 
 class BrokerTaskReader:
@@ -106,16 +104,9 @@ class BrokerTaskReader:
         return (await self._document(task_id)).and_then(_as_object)
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
-    async def info(
-        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> TaskInfo | None:
+    async def info(self, task_id: str | UUID, **parts: Unpack[InfoParts]) -> TaskInfo | None:
         parsed_id = _parse_task_id(task_id)
-        return await (await self._broker.session()).tasks.info(
-            parsed_id,
-            include_result=include_result,
-            include_failed_reason=include_failed_reason,
-            include_attempts=include_attempts,
-        )
+        return await (await self._broker.session()).tasks.info(parsed_id, **parts)
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
     async def _document(self, task_id: str | UUID) -> str | None:

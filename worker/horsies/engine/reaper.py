@@ -16,7 +16,7 @@ from horsies.errors import format_one_line, is_transient
 from horsies.model.recovery.fleet import HeartbeatSeries, SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
-from horsies.recovery.retention import clean, clean_heartbeats
+from horsies.recovery.retention import Cleanup, clean_heartbeats
 from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.control import expire_paused
@@ -37,7 +37,8 @@ def build_reaper(parts: Parts) -> Reaper:
     interval_s = app.recovery.check_interval_ms / 1000
 
     async def clean_rows() -> None:
-        await clean(database, windows, budget_s=app.retention.pass_budget_s, worker_id=parts.identity.worker_id)
+        cleanup = Cleanup(database, windows, budget_s=app.retention.pass_budget_s)
+        await cleanup.run(worker_id=parts.identity.worker_id)
 
     jobs: dict[str, Callable[[], Awaitable[object]]] = {}
     max_pause_hours = app.retention.paused_workflow_expire_hours

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
@@ -127,6 +127,14 @@ class TaskInfo:
     result: TaskResult[object, TaskError] | None = None
     failed_reason: str | None = None
     attempts: list[TaskAttemptInfo] | None = None
+
+
+class InfoParts(TypedDict, total=False):
+    """Which parts of a `TaskInfo` to read that are left out by default."""
+
+    include_result: bool
+    include_failed_reason: bool
+    include_attempts: bool
 
 
 # Ids of tasks and runs: UUIDv7, so that id order is creation order

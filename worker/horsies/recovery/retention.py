@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CategoryCleanup",
+    "Cleanup",
     "CleanupSummary",
     "RetentionCategory",
     "RetentionWindows",
-    "clean",
     "clean_heartbeats",
     "preview_cleanup",
 ]
@@ -37,51 +37,10 @@ MAX_BATCH_TIME: Final = timedelta(seconds=30)
 """A process that holds the lock for longer is stuck: a batch is one short transaction."""
 
 
-async def clean(
-    database: Database,
-    windows: RetentionWindows,
-    *,
-    budget_s: float | None,
-    progress: Callable[[RetentionCategory, int], None] | None = None,
-    record: Callable[[Transaction, int], Awaitable[None]] | None = None,
-    worker_id: UUID | None = None,
-    stop: asyncio.Event | None = None,
-    lock_wait_s: float = 0,
-) -> CleanupSummary:
-    """Delete rows older than their window until none are left or `budget_s` is used up; None means no limit.
-
-    Every category gets at least one batch; `stop` ends the pass before the next batch. If another process holds the
-    retention lock, the pass waits for it up to `lock_wait_s` in total, then skips the category. After each batch,
-    `progress` is called with its category and rows; `record` runs inside the transaction of the batch. If a category
-    fails, the others still run and the error is raised at the end. A pass that deleted rows records an event.
-    """
-    cleanup = _CleanupPass(
-        database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop, lock_wait_s=lock_wait_s
-    )
-    sizes = await cleanup.store.sizes()
-    errors: list[BrokerError] = []
-    for category in RetentionCategory:
-        try:
-            await cleanup.clean_category(category)
-        except DatabaseUnreachable:
-            raise  # the other categories would fail as well
-        except BrokerError as error:
-            errors.append(error)
-    summary = cleanup.summary(sizes)
-    if summary.counts:
-        evidence: dict[str, object] = {**summary.counts}
-        await EventStore(database).record(
-            EventRecord(kind=EventKind.RETENTION_FINISHED, worker_id=worker_id, evidence=evidence)
-        )
-    if errors:
-        raise errors[0]
-    return summary
-
-
 async def clean_heartbeats(database: Database, windows: RetentionWindows, *, budget_s: float) -> int:
     """Delete old heartbeats only and return how many; part of every reaper pass. Records no event."""
     # A lock of its own, so that this and a long retention pass do not keep each other from running.
-    cleanup = _CleanupPass(database, windows, budget_s=budget_s, lock_name=HEARTBEAT_RETENTION_LOCK)
+    cleanup = Cleanup(database, windows, budget_s=budget_s, lock_name=HEARTBEAT_RETENTION_LOCK)
     await cleanup.clean_category(RetentionCategory.HEARTBEATS)
     return cleanup.totals[RetentionCategory.HEARTBEATS].tables[RetentionCategory.HEARTBEATS.table]
 
@@ -126,44 +85,71 @@ class _CategoryTotals:
         )
 
 
-class _CleanupPass:
-    """One retention pass."""
+@dataclass(slots=True)
+class Cleanup:
+    """One retention pass: deletes rows older than their window until none are left or `budget_s` is used up.
 
-    def __init__(
-        self,
-        database: Database,
-        windows: RetentionWindows,
-        *,
-        budget_s: float | None,
-        progress: Callable[[RetentionCategory, int], None] | None = None,
-        record: Callable[[Transaction, int], Awaitable[None]] | None = None,
-        stop: asyncio.Event | None = None,
-        lock_wait_s: float = 0,
-        lock_name: str = RETENTION_LOCK,
-    ) -> None:
-        self.store = RetentionStore(database)
-        self.totals = {category: _CategoryTotals() for category in RetentionCategory}
-        self._windows = windows
-        self._deadline = None if budget_s is None else time.monotonic() + budget_s
-        self._progress = progress
-        self._record = record
-        self._stop = stop
-        self._lock_wait_s = lock_wait_s
-        self._lock_name = lock_name
-        self._is_busy = False
-        self._is_cut_short = False
+    None means no limit. Every category gets at least one batch; `stop` ends the pass before the next batch. If another
+    process holds the lock, the pass waits for it up to `lock_wait_s` in total, then skips the category. After each
+    batch, `progress` is called with its category and rows; `record` runs inside the transaction of the batch.
+    """
+
+    database: Database
+    windows: RetentionWindows
+    _: KW_ONLY
+    budget_s: float | None
+    progress: Callable[[RetentionCategory, int], None] | None = None
+    record: Callable[[Transaction, int], Awaitable[None]] | None = None
+    stop: asyncio.Event | None = None
+    lock_wait_s: float = 0
+    lock_name: str = RETENTION_LOCK
+    totals: defaultdict[RetentionCategory, _CategoryTotals] = field(
+        init=False, default_factory=lambda: defaultdict[RetentionCategory, _CategoryTotals](_CategoryTotals)
+    )
+    _started_at: float = field(init=False, default_factory=time.monotonic)
+    _is_busy: bool = field(init=False, default=False)
+    _is_cut_short: bool = field(init=False, default=False)
+
+    async def run(self, *, worker_id: UUID | None = None) -> CleanupSummary:
+        """Clean all categories; if it deleted rows, record an event of this worker.
+
+        If a category fails, the others still run and the error is raised at the end.
+        """
+        sizes = await RetentionStore(self.database).sizes()
+        errors: list[BrokerError] = []
+        for category in RetentionCategory:
+            try:
+                await self.clean_category(category)
+            except DatabaseUnreachable:
+                raise  # the other categories would fail as well
+            except BrokerError as error:
+                errors.append(error)
+        summary = CleanupSummary(
+            categories=tuple(
+                self.totals[category].to_cleanup(category, window, sizes) for category, window in self.windows
+            ),
+            is_complete=not (self._is_cut_short or self._is_busy),
+            is_busy=self._is_busy,
+        )
+        if summary.counts:
+            evidence: dict[str, object] = {**summary.counts}
+            event = EventRecord(kind=EventKind.RETENTION_FINISHED, worker_id=worker_id, evidence=evidence)
+            await EventStore(self.database).record(event)
+        if errors:
+            raise errors[0]
+        return summary
 
     async def clean_category(self, category: RetentionCategory) -> None:
         """Delete batches until nothing is left, the time is up, or another process holds the lock."""
-        window = self._windows.for_category(category)
+        window = self.windows.for_category(category)
         if window is None or self._is_stopped():
             return
         while (deleted := await self._delete_batch(category, window)) is not None:
             if not (rows := deleted[category.table].rows):
                 return
             self.totals[category].add(category, deleted)
-            if self._progress is not None:
-                self._progress(category, rows)
+            if self.progress is not None:
+                self.progress(category, rows)
             # Checked after a batch, so that every category makes progress even if the first ones use up the time.
             if self._is_over():
                 self._is_cut_short = True
@@ -174,28 +160,20 @@ class _CleanupPass:
 
     async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
         """Delete one batch, waiting for the lock if allowed; None if another process holds it."""
-        limit = self._windows.batch_size
+        limit = self.windows.batch_size
         while True:
-            deleted = await self.store.delete_batch(
-                category, window, limit=limit, lock_name=self._lock_name, record=self._record
+            deleted = await RetentionStore(self.database).delete_batch(
+                category, window, limit=limit, lock_name=self.lock_name, record=self.record
             )
-            if deleted is not None or self._lock_wait_s <= 0 or self._is_over():
+            if deleted is not None or self.lock_wait_s <= 0 or self._is_over():
                 return deleted
             # One wait budget for the whole pass: a busy lock must not cost `lock_wait_s` per category.
-            self._lock_wait_s -= LOCK_POLL_S
+            self.lock_wait_s -= LOCK_POLL_S
             await asyncio.sleep(LOCK_POLL_S)
 
-    def summary(self, sizes: Mapping[str, TableSize]) -> CleanupSummary:
-        return CleanupSummary(
-            categories=tuple(
-                self.totals[category].to_cleanup(category, window, sizes) for category, window in self._windows
-            ),
-            is_complete=not (self._is_cut_short or self._is_busy),
-            is_busy=self._is_busy,
-        )
-
     def _is_over(self) -> bool:
-        return self._is_stopped() or (self._deadline is not None and time.monotonic() >= self._deadline)
+        is_out_of_time = self.budget_s is not None and time.monotonic() - self._started_at >= self.budget_s
+        return self._is_stopped() or is_out_of_time
 
     def _is_stopped(self) -> bool:
-        return self._stop is not None and self._stop.is_set()
+        return self.stop is not None and self.stop.is_set()

@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Unpack
 from uuid import UUID
 
 from uuid_utils import uuid7
@@ -31,6 +32,7 @@ from horsies.model.send import (
     resolve_conflict,
 )
 from horsies.model.task import (
+    InfoParts,
     TaskAttemptInfo,
     TaskAttemptOutcome,
     TaskInfo,
@@ -297,19 +299,10 @@ class InlineTaskReader:
         return json.loads(task.document) if task and task.has_ended else None
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
-    async def info(
-        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
-    ) -> TaskInfo | None:
+    async def info(self, task_id: str | UUID, **parts: Unpack[InfoParts]) -> TaskInfo | None:
         task = self._find(task_id)
-        if task is None:
-            return None
-        info = task.info()
-        return replace(
-            info,
-            result=info.result if include_result else None,
-            failed_reason=info.failed_reason if include_failed_reason else None,
-            attempts=info.attempts if include_attempts else None,
-        )
+        left_out = [part for part in ("result", "failed_reason", "attempts") if not parts.get(f"include_{part}")]
+        return None if task is None else replace(task.info(), **dict.fromkeys(left_out))
 
     def _find(self, task_id: str | UUID) -> InlineTask | None:
         """Find a task; ValueError if `task_id` is not a valid id."""
