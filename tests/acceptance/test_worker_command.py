@@ -91,6 +91,15 @@ def test_worker_never_prints_the_password_of_an_unreachable_server(horsies: Exec
     assert "hunter2" not in answer.stderr
 
 
+@pytest.mark.usefixtures("project")
+def test_worker_exits_1_after_the_last_allowed_attempt(horsies: Executable, port: int) -> None:
+    url = f"postgresql://me@127.0.0.1:{port}/db"
+    limits = {"HORSIES_RESILIENCE__DB_RETRY_MAX_ATTEMPTS": "2", "HORSIES_RESILIENCE__DB_RETRY_INITIAL_MS": "100"}
+    answer = horsies("worker", "main:app", HORSIES_BROKER__DATABASE_URL=url, **limits)
+    assert answer.code == 1
+    assert "gave up after 2 failed attempts" in answer.stderr
+
+
 QUEUES = """
 [app]
 locator = "main:app"

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule as TaskSchedule
     from horsies.model.settings import WorkerConfig as WorkerConfig
     from horsies.model.settings import WorkerResilienceConfig as WorkerResilienceConfig
+    from horsies.model.settings.recovery import INFRASTRUCTURE_RESILIENT_FLAG as INFRASTRUCTURE_RESILIENT_FLAG
     from horsies.model.task import TASK_TERMINAL_STATES as TASK_TERMINAL_STATES
     from horsies.model.task import TaskAttemptInfo as TaskAttemptInfo
     from horsies.model.task import TaskAttemptOutcome as TaskAttemptOutcome
@@ -135,6 +136,7 @@ _NAMES = {
     ),
     "horsies.model.retry": "Recovery RetryPolicy",
     "horsies.model.send": "TaskSendError TaskSendErrorCode TaskSendPayload TaskSendResult",
+    "horsies.model.settings.recovery": "INFRASTRUCTURE_RESILIENT_FLAG",
     "horsies.model.settings": (
         "AppConfig CustomQueueConfig PayloadPolicy PostgresConfig QueueMode RecoveryConfig RetentionConfig "
         "ScheduleConfig TaskSchedule WorkerConfig WorkerResilienceConfig"
@@ -158,8 +160,8 @@ _NAMES = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-# Type checkers read the imports above instead.
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+# Type checkers read the imports above instead. The flag is documented with its setting, not as a name of the library.
+__all__ = sorted(_MODULE_OF.keys() - {"INFRASTRUCTURE_RESILIENT_FLAG"})  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -305,7 +305,7 @@ def _node_text(node: NodeRow, detail: WorkflowDetail) -> str:
     if len(node.dependencies) > 1:
         kind = f"{node.min_success} of" if node.join == "quorum" else f"{node.join} of"
         parts.append(f"{kind} {', '.join(map(str, node.dependencies))}")
-    if node.started_at:
+    if node.started_at and node.status != WorkflowTaskStatus.SKIPPED:
         ended_at = node.completed_at or detail.run.created_at + detail.run.age
         parts.append(format_age(ended_at - node.started_at))
     if node.status == WorkflowTaskStatus.SKIPPED and node.error_message:

@@ -27,7 +27,7 @@ async def test_stale_claim_is_requeued_without_a_retry(sweeps: SweepDatabase) ->
     async with collect_notifications(sweeps.url, "horsies_task_new") as notifications:
         report = await sweeps.sweep()
         assert await notifications() == [("horsies_task_new", "default")]
-    assert (report.status, report.recovered_count, report.worker_ids) == (SweepStatus.DONE, 1, (owner,))
+    assert (report.status, report.recovered_count, report.worker_ids) == (SweepStatus.DONE, 1, (str(owner),))
     columns = (
         "status",
         "claimed",
@@ -104,7 +104,7 @@ async def test_stale_task_without_policy_fails_with_the_cause(sweeps: SweepDatab
         "failed_at IS NULL",
     )
     assert await sweeps.row(task_id, *columns) == ("FAILED", "WORKER_CRASHED", "OWNER_LOST", 1, 1, False)
-    assert report.worker_ids == (owner,)
+    assert report.worker_ids == (str(owner),)
     assert await sweeps.connection.fetchval("SELECT state FROM horsies_workers WHERE id = $1", owner) == "lost"
     assert await sweeps.events() == {"worker_lost": 1, "task_recovered": 1, "sweep_finished": 1}
 

@@ -51,6 +51,7 @@ async def test_failure_skips_dependents_and_fails_the_run(driver: WorkflowDriver
     skipped = await node_row(connection, workflow_id, 2)
     assert skipped["error"]["data"] == {"dependency_index": 2, "because": 1}
     assert skipped["error"]["message"] == "skipped because n1 did not complete"
+    assert skipped["completed_at"] is None
 
 
 async def test_node_that_allows_failed_deps_gets_their_errors(driver: WorkflowDriver, connection: Connection) -> None:

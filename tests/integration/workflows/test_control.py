@@ -123,6 +123,7 @@ async def test_cancel_lets_running_tasks_finish(driver: WorkflowDriver, connecti
     await driver.finish(rows)
     await driver.run()
     assert await node_statuses(connection, workflow_id) == ["COMPLETED", "SKIPPED", "SKIPPED"]
+    assert (await node_row(connection, workflow_id, 2))["completed_at"] is None
     assert driver.started == ["n0"]
 
 

@@ -82,6 +82,11 @@ def test_transient_errors_are_not_final(result: TaskResult[object, TaskError], e
     assert is_final(result) is expected
 
 
+def test_cancelled_task_without_a_document_names_the_task() -> None:
+    error = stored_task_result(str(ID), row("CANCELLED", None), None).err_value
+    assert error.data == {"task_id": str(ID)}
+
+
 @pytest.mark.parametrize(
     ("result", "status_text"),
     [

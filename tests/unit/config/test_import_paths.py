@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import horsies
+import horsies_ops
 
 ALIASES = [
     ("horsies.core.models.recovery", "RecoveryConfig", "horsies.model.settings.recovery"),
@@ -23,6 +24,19 @@ ALIASES = [
     ("horsies.core.models.tasks", "RetryPolicy", "horsies.model.retry"),
     ("horsies.core.models.workflow", "SubWorkflowError", "horsies.model.task_result"),
     ("horsies.core.errors", "ConfigurationError", "horsies.errors"),
+    ("horsies.core.models.recovery", "INFRASTRUCTURE_RESILIENT_FLAG", "horsies.model.settings.recovery"),
+    ("horsies.core.models.resilience", "INFRASTRUCTURE_RESILIENT_FLAG", "horsies.model.settings.recovery"),
+    *[
+        ("horsies.core.models.tasks", name, "horsies")
+        for name in ("BuiltInTaskCode", "ContractCode", "OperationalErrorCode", "OutcomeCode", "RetrievalCode")
+    ],
+    *[("horsies.core.models.tasks", name, "horsies") for name in ("TaskSendError", "TaskSendErrorCode", "TaskHandle")],
+    *[
+        ("horsies.core.models.workflow", name, "horsies")
+        for name in ("HandleErrorCode", "HandleOperationError", "HandleResult", "WorkflowHandle")
+    ],
+    ("horsies.core.models.workflow", "WorkflowValidationError", "horsies.errors"),
+    ("horsies.core.models.broker", "PostgresBroker", "horsies"),
 ]
 
 
@@ -36,3 +50,11 @@ def test_loading_settings_does_not_import_asyncpg() -> None:
     environ = {"PYTHONPATH": str(Path(horsies.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60)
     assert done.returncode == 0
+
+
+def test_flag_of_resilient_tasks_selects_the_longer_thresholds() -> None:
+    assert horsies.INFRASTRUCTURE_RESILIENT_FLAG in horsies.RecoveryConfig().resilient_flags
+
+
+def test_dir_of_the_toolkit_lists_its_names() -> None:
+    assert set(horsies_ops.__all__) <= set(dir(horsies_ops))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.engine.service import Backoff, backoff_delay_ms
-from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable, is_transient
+from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable, ExitCode, is_transient
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
 
@@ -110,8 +110,9 @@ async def test_last_allowed_attempt_raises_its_error() -> None:
     waits = backoff(sleeps, WorkerResilienceConfig(db_retry_max_attempts=2))
     await waits.wait(UNAVAILABLE)
 
-    with pytest.raises(DatabaseUnreachable):
+    with pytest.raises(DatabaseUnreachable, match="gave up after 2 failed attempts") as raised:
         await waits.wait(UNAVAILABLE)
+    assert (raised.value.exit_code, raised.value.__cause__) == (ExitCode.FAILED, UNAVAILABLE)
     assert sleeps.delays == [0.5]
 
 

@@ -47,12 +47,12 @@ def test_built_in_default_is_an_enum_member() -> None:
     assert error_code_for(OSError, task=NO_RULES, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
-def test_task_error_keeps_the_exception_and_its_message() -> None:
+def test_task_error_keeps_the_exception_and_names_its_class() -> None:
     exception = KeyError("sku")
 
     error = task_error_from(exception, task=TASK, app=APP)
 
-    assert (error.error_code, error.message, error.exception) == ("TASK_KEY", "'sku'", exception)
+    assert (error.error_code, error.message, error.exception) == ("TASK_KEY", "KeyError: 'sku'", exception)
 
 
 def test_exception_without_message_uses_its_class_name() -> None:

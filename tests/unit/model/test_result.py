@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from horsies.errors import HorsiesError
-from horsies.model.result import Err, Ok, Result, UnwrapError, is_err, is_ok
+from horsies.errors import BrokerErrorCode, HorsiesError
+from horsies.model.result import BrokerOperationError, Err, Ok, Result, UnwrapError, is_err, is_ok
 
 
 def parse(text: str) -> Result[int, str]:
@@ -114,3 +115,22 @@ def test_results_are_frozen_and_equal_by_value() -> None:
     assert {Ok(5), Ok(5), Err(5)} == {Ok(5), Err(5)}
     with pytest.raises(dataclasses.FrozenInstanceError):
         Ok(5).value = 6  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("other", [None, 5, "ok", HorsiesError("failed")])
+def test_guards_reject_what_is_not_a_result(other: Any) -> None:
+    for guard in (is_ok, is_err):
+        with pytest.raises(TypeError, match=f"expected Ok or Err, got {type(other).__qualname__}"):
+            guard(other)
+
+
+def test_unwrap_error_has_the_exception_as_its_cause() -> None:
+    cause = OSError("disk full")
+    error = BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message="failed", exception=cause)
+    for result in (Err(cause), Err(error)):
+        with pytest.raises(UnwrapError) as raised:
+            result.unwrap()
+        assert raised.value.__cause__ is cause
+    with pytest.raises(UnwrapError) as raised:
+        parse("x").unwrap()
+    assert raised.value.__cause__ is None

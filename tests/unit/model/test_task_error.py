@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -89,3 +91,18 @@ def test_sub_workflow_error_round_trip() -> None:
 
     assert isinstance(error, TaskError)
     assert SubWorkflowError.model_validate_json(error.model_dump_json()) == error
+
+
+@pytest.mark.parametrize("code", [*BUILTIN_CODE_REGISTRY.values(), "CARD_DECLINED", None])
+def test_dump_of_an_error_can_be_read_back(code: Any) -> None:
+    error = TaskError(error_code=code, message="failed", data={"a": [1]})
+    for mode in ("json", "python"):
+        again = TaskError.model_validate(error.model_dump(mode=mode))
+        assert again == error
+        assert type(again.error_code) is type(code)
+    assert TaskError.model_validate_json(error.model_dump_json()) == error
+
+
+def test_dump_with_an_invalid_code_is_rejected() -> None:
+    with pytest.raises(ValidationError):
+        TaskError.model_validate({"error_code": "card declined"})

@@ -58,3 +58,10 @@ def test_results_can_be_matched() -> None:
             assert code == "CARD_DECLINED"
         case _:
             pytest.fail("not matched")
+
+
+def test_value_of_a_failure_raises_from_its_exception() -> None:
+    cause = KeyError("sku")
+    with pytest.raises(ValueError, match="the task failed") as raised:
+        TaskResult[int, TaskError](err=TaskError(message="failed", exception=cause)).unwrap()
+    assert raised.value.__cause__ is cause

@@ -171,7 +171,7 @@ def test_exception_is_mapped_as_in_a_worker(app: Horsies) -> None:
 
     with inline(app):
         error = slow.send().unwrap().get().err_value
-    assert (error.error_code, error.message) == ("SLOW", "no answer")
+    assert (error.error_code, error.message) == ("SLOW", "TimeoutError: no answer")
     assert isinstance(error.exception, dict)
 
 

@@ -203,7 +203,7 @@ def test_results_can_be_passed_to_a_sub_workflow() -> None:
     assert fan_fault_codes(kwargs={"width": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
     fan = SubWorkflowNode(Fan, {"width": 1, "start": from_node(one)}, workflow_ctx_from=[one])
     plan = app.workflow("w", [one, fan], definition_key="w").plan()
-    assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"start": 0}, ("add:0",))
+    assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"start": 0}, ("w:0",))
 
 
 def test_definition_without_build_with_rejects_arguments() -> None:
@@ -239,3 +239,24 @@ def test_sub_workflow_needs_a_definition_key() -> None:
     node = SubWorkflowNode(Keyless)
     expected = [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]
     assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == expected
+
+
+def test_spec_of_build_with_takes_the_key_of_its_class() -> None:
+    class Keyed(WorkflowDefinition[Any]):
+        name = "keyed"
+        definition_key = "tests.definitions.keyed"
+
+        @classmethod
+        def build_with(cls, app: Horsies, *, first: int = 1) -> WorkflowSpec[Any]:
+            return WorkflowSpec(f"keyed {first}", [add.node()(a=first)], app=app)
+
+    class Derived(Keyed):
+        definition_key = "tests.definitions.keyed.derived"
+
+    assert Keyed.build_with(app).definition_key == "tests.definitions.keyed"
+    assert Derived.build_with(app, first=2).definition_key == "tests.definitions.keyed.derived"
+    plan = app.definitions.build("tests.definitions.keyed", {"first": 3}, {})
+    assert plan is not None
+    assert (plan.name, plan.definition_key) == ("keyed 3", "tests.definitions.keyed")
+    # Outside of build_with a spec still needs its own key.
+    assert fault_codes(lambda: WorkflowSpec("none", [add.node()(a=1)])) == [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]

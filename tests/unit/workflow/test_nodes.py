@@ -52,8 +52,8 @@ def test_spec_assigns_ids_and_keeps_frozen_copies() -> None:
     one = add.node()(a=1)
     two = add.node(waits_for=[one], node_id="second")(a=2)
     spec = app.workflow("pair", [one, two], definition_key="pair")
-    assert [(node.index, node.node_id) for node in (one, two)] == [(0, "add:0"), (1, "second")]
-    assert [(node.index, node.node_id) for node in spec.tasks] == [(0, "add:0"), (1, "second")]
+    assert [(node.index, node.node_id) for node in (one, two)] == [(0, "pair:0"), (1, "second")]
+    assert [(node.index, node.node_id) for node in spec.tasks] == [(0, "pair:0"), (1, "second")]
     with pytest.raises(FrozenInstanceError, match="part of a workflow"):
         spec.tasks[0].priority = 1  # pyright: ignore[reportAttributeAccessIssue]
     one.priority = 1
@@ -74,9 +74,9 @@ def test_a_node_may_be_part_of_several_workflows() -> None:
     shared, other = add.node()(a=1), add.node()(a=2)
     first = app.workflow("first", [shared], definition_key="first")
     second = app.workflow("second", [other, shared], definition_key="second")
-    assert [node.node_id for node in first.plan().nodes] == ["add:0"]
-    assert [node.node_id for node in second.plan().nodes] == ["add:0", "add:1"]
-    assert shared.node_id == "add:1"
+    assert [node.node_id for node in first.plan().nodes] == ["first:0"]
+    assert [node.node_id for node in second.plan().nodes] == ["second:0", "second:1"]
+    assert shared.node_id == "second:1"
 
 
 def test_invalid_spec_does_not_change_its_nodes() -> None:

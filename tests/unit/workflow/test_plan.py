@@ -37,7 +37,7 @@ def test_context_sources_are_node_ids() -> None:
     one, two = add.node(node_id="one")(a=1), add.node()(a=2)
     last = report.node(waits_for=[one, two], workflow_ctx_from=[two, one])(title="sum")
     plan = app.workflow("last", [one, two, last], definition_key="last").plan()
-    assert plan.nodes[2].ctx_from == ("one", "add:1")
+    assert plan.nodes[2].ctx_from == ("one", "last:1")
     assert plan.nodes[0].ctx_from is None
 
 
@@ -62,7 +62,7 @@ def test_queue_priority_and_options_are_resolved() -> None:
 def test_joins_and_success_cases_are_in_the_plan() -> None:
     one, two = add.node()(a=1), add.node()(a=2)
     last = add.node(waits_for=[one, two], join="quorum", min_success=1, allow_failed_deps=True)(a=3)
-    policy = SuccessPolicy([SuccessCase([last, one]), SuccessCase([NodeKey("add:1")])], optional=[two])
+    policy = SuccessPolicy([SuccessCase([last, one]), SuccessCase([NodeKey("most:1")])], optional=[two])
     plan = app.workflow("most", [one, two, last], OnError.PAUSE, None, policy, definition_key="most").plan()
     assert (plan.nodes[2].join, plan.nodes[2].min_success) == (JoinType.QUORUM, 1)
     assert plan.nodes[2].allow_failed_deps

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from horsies import (
+    AppConfig,
     ErrorCode,
+    Horsies,
     MultipleValidationErrors,
     NodeKey,
     SubWorkflowNode,
     SuccessCase,
     SuccessPolicy,
+    TaskError,
     TaskNode,
+    TaskResult,
     WorkflowDefinition,
     WorkflowSpec,
     WorkflowValidationError,
@@ -73,7 +77,7 @@ def test_node_id_faults_are_raised_first_and_alone() -> None:
 
 
 def test_explicit_id_may_collide_with_a_default_id() -> None:
-    assert codes_for(number(), number(node_id="add:0")) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
+    assert codes_for(number(), number(node_id="w:0")) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
 
 
 def test_node_listed_twice_is_rejected() -> None:
@@ -242,3 +246,37 @@ def test_error_does_not_contain_argument_values() -> None:
     with pytest.raises(WorkflowValidationError) as raised:
         app.workflow("w", [TaskNode(add, {"a": "hunter2"})], definition_key="w")
     assert "hunter2" not in raised.value.message
+
+
+def test_results_may_go_to_any_keyword() -> None:
+    own = Horsies(AppConfig())
+
+    @own.task("one")
+    def one() -> TaskResult[int, TaskError]:
+        return TaskResult(ok=1)
+
+    @own.task("untyped")
+    def untyped(**results: Any) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=len(results))
+
+    @own.task("typed")
+    def typed(**results: TaskResult[int, TaskError]) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=len(results))
+
+    @own.task("texts")
+    def texts(**results: TaskResult[str, TaskError]) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=len(results))
+
+    first = one.node()()
+    for task in (untyped, typed):
+        node = TaskNode(task, args_from={"anything": first}, waits_for=[first])
+        assert own.workflow("w", [first, node], definition_key="w").plan().nodes[1].args_from == {"anything": 0}
+    node = TaskNode(texts, args_from={"anything": first}, waits_for=[first])
+    codes = fault_codes(lambda: own.workflow("w", [first, node], definition_key="w"))
+    assert codes == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+
+
+def test_node_may_name_the_default_queue() -> None:
+    plan = app.workflow("w", [number(queue="default")], definition_key="w").plan()
+    assert plan.nodes[0].queue_name == "default"
+    assert codes_for(number(queue="other")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]

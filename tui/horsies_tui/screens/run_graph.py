@@ -156,12 +156,15 @@ def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail) -> str:
     if len(nodes) > 1:
         return f"{glyph} ×{len(nodes)} {first.name}"
     output = f" {Glyph.OUTPUT}" if first.index == detail.run.output_index else ""
-    return f"{glyph} [{first.index}] {_node_name(first)}{output}{_sub_workflow_text(first, detail)}{_join_text(first)}"
+    name = _node_name(first, detail.run.name)
+    return f"{glyph} [{first.index}] {name}{output}{_sub_workflow_text(first, detail)}{_join_text(first)}"
 
 
-def _node_name(node: NodeRow) -> str:
+def _node_name(node: NodeRow, workflow_name: str) -> str:
     """Return the task name, preceded by the node id if that was chosen by the user."""
-    is_default_id = node.node_id in (node.name, default_node_id(node.name, node.index))
+    # Earlier versions made default ids from the name of the task.
+    defaults = (default_node_id(name, node.index) for name in (workflow_name, node.name))
+    is_default_id = node.node_id in (node.name, *defaults)
     return node.name if is_default_id else f"{node.node_id} ({node.name})"
 
 

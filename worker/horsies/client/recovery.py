@@ -66,9 +66,10 @@ async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: tim
 
 
 async def heal_workflows(broker: PostgresBroker) -> int:
-    """Heal stuck runs; returns how many runs and orphaned tasks were healed."""
+    """Heal stuck runs and cancel orphaned tasks; returns how many workflows this concerned."""
     async with _recovery_store(broker) as store:
-        return len(await heal(store.database, broker.recovery_dependencies.definitions))
+        healed = await heal(store.database, broker.recovery_dependencies.definitions)
+    return len({run.workflow_id for run in healed if run.workflow_id is not None})
 
 
 @asynccontextmanager

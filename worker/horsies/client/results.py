@@ -181,7 +181,7 @@ def stored_task_result(task_id: str, row: TaskResultRow | None, codec: ValueCode
         # The stored cancellation error has the reason; a result left by an earlier attempt does not count.
         if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
             return stored
-        return error_result(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
+        return error_result(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled", data={"task_id": task_id})
     if row.document is not None:
         return decode_result(row.document, codec)
     return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} without a stored result")
@@ -210,5 +210,5 @@ def is_final(result: AnyResult) -> bool:
     return result.is_ok() or result.err_value.error_code not in transient
 
 
-def error_result(code: BuiltInTaskCode, message: str) -> AnyResult:
-    return TaskResult(err=TaskError(error_code=code, message=message))
+def error_result(code: BuiltInTaskCode, message: str, *, data: object = None) -> AnyResult:
+    return TaskResult(err=TaskError(error_code=code, message=message, data=data))

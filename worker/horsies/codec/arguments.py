@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import JsonValue, PydanticSchemaGenerationError
 
 from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json, utf8_length
-from horsies.codec.results import workflow_parameter_codec
+from horsies.codec.results import decode_document, workflow_parameter_codec
 from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
 from horsies.model.result import Err, Ok, Result
@@ -107,13 +107,23 @@ class TaskCodec:
             self.signature.bind(0, ())
             return DecodedArguments((), {})
         args, kwargs = _parse_arguments(list, args_json), _parse_arguments(dict, kwargs_json)
-        kwargs |= results
-        names = self.signature.bind(len(args), {**kwargs, **injected} if injected else kwargs)
+        names = self.signature.bind(len(args), {**kwargs, **results, **injected} if results or injected else kwargs)
         by_name = {key: self._load(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
+        by_name |= {key: self._load_result(key, document) for key, document in results.items()}
         return DecodedArguments(
             args=tuple(map(self._load, names, args)),
             kwargs={**by_name, **injected} if injected else by_name,
         )
+
+    def takes_any_result(self, keyword: str) -> bool:
+        """Whether this keyword goes to a `**kwargs` without a type, which takes the result of any node."""
+        codec = self.parameter_codecs[self.signature.parameter_for(keyword)]
+        return keyword not in self.signature.keywords and codec.annotation is Any
+
+    def _load_result(self, keyword: str, document: JsonValue) -> object:
+        if self.takes_any_result(keyword):
+            return decode_document(document)
+        return self._load(self.signature.parameter_for(keyword), document)
 
     def _dump(self, name: str, value: Any) -> JsonValue:
         codec = self.parameter_codecs[name]

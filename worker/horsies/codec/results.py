@@ -171,6 +171,7 @@ class TaskResultCodec:
     ok_type: object
     ok_codec: ValueCodec
     is_optional: bool
+    annotation: object = TaskResult
     max_depth: int = MAX_PARSED_DEPTH
     passthrough_type: type | None = None
 
@@ -204,6 +205,7 @@ class TaskResultCodec:
 class InjectedCodec:
     """Codec of a parameter that only a workflow fills: it is never sent or stored."""
 
+    annotation: object = None
     max_depth: int = MAX_PARSED_DEPTH
     passthrough_type: type | None = None
 

@@ -63,6 +63,11 @@ class ValueCodec(Protocol):
         """The type whose values need neither validation nor conversion, if there is one."""
         ...
 
+    @property
+    def annotation(self) -> object:
+        """The declared type; Any if there is none."""
+        ...
+
     def validate(self, value: object) -> object:
         """Convert the value to the annotated type; raises PayloadError if it does not match."""
         ...
@@ -81,6 +86,7 @@ class PlainCodec:
 
     max_depth = MAX_DEPTH
     passthrough_type = None
+    annotation: object = Any
 
     def validate(self, value: object) -> object:
         if fault := find_json_fault(value):
@@ -105,6 +111,7 @@ class TypedCodec:
         is_strict = any(node.get("strict") for node in schema_nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
         self.passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
+        self.annotation = annotation
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python

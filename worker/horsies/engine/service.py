@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horsies.errors import HorsiesError, is_transient
+from horsies.errors import DatabaseUnreachable, ExitCode, HorsiesError, is_transient
 
 if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
@@ -192,6 +192,17 @@ def backoff_delay_ms(config: WorkerResilienceConfig, attempt: int, *, jitter: fl
     return min(float(config.db_retry_max_ms), doubled * factor)
 
 
+class AttemptsExhausted(DatabaseUnreachable):
+    """The database was unavailable for as many attempts as `db_retry_max_attempts` allows; the worker exits."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, attempts: int, error: Exception) -> None:
+        message = error.message if isinstance(error, HorsiesError) else str(error)
+        hint = "raise resilience.db_retry_max_attempts, or set it to 0 to wait without limit"
+        super().__init__(f"gave up after {attempts} failed attempts: {message}", hint=hint)
+
+
 class Backoff:
     """Delays of one loop: call `wait` after each failure and `reset` after each success.
 
@@ -228,7 +239,7 @@ class Backoff:
         if self._failures == 1:
             self._on_change(error)
         if self._failures == self._config.db_retry_max_attempts:
-            raise error
+            raise AttemptsExhausted(self._failures, error) from error
         delay_s = backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000
         if self._hurry.is_set():
             await self._sleep(min(delay_s, HURRIED_DELAY_S))

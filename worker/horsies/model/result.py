@@ -25,6 +25,7 @@ class UnwrapError(HorsiesError):
     def __init__(self, message: str, result: Ok[object] | Err[object], /) -> None:
         super().__init__(message, hint="check is_ok() first, or match on Ok and Err")
         self.result = result
+        self.__cause__ = None if isinstance(result, Ok) else cause_of(result.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +179,25 @@ Result: TypeAlias = Ok[T] | Err[E]
 
 
 def is_ok(result: Result[T, E]) -> TypeIs[Ok[T]]:
-    """Whether the result is an `Ok`; narrows its type."""
-    return isinstance(result, Ok)
+    """Whether the result is an `Ok`; narrows its type. Raises `TypeError` for anything that is not a Result."""
+    return isinstance(_require_result(result), Ok)
 
 
 def is_err(result: Result[T, E]) -> TypeIs[Err[E]]:
-    """Whether the result is an `Err`; narrows its type."""
-    return isinstance(result, Err)
+    """Whether the result is an `Err`; narrows its type. Raises `TypeError` for anything that is not a Result."""
+    return isinstance(_require_result(result), Err)
+
+
+def _require_result(value: object) -> object:
+    if not isinstance(value, (Ok, Err)):
+        raise TypeError(f"expected Ok or Err, got {type(value).__qualname__}")
+    return cast("object", value)
+
+
+def cause_of(error: object) -> BaseException | None:
+    """The exception behind an error: the error itself, or its `exception`; None if there is none."""
+    cause = error if isinstance(error, BaseException) else getattr(error, "exception", None)
+    return cause if isinstance(cause, BaseException) else None
 
 
 def summarize_error(error: Any) -> str:

@@ -7,13 +7,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Annotated, Any, Generic, Never, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationInfo, field_serializer
 from typing_extensions import TypeVar
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.result import summarize_error
+from horsies.model.result import cause_of, summarize_error
 from horsies.model.workflow.plan import WorkflowContextMissingIdError
 
 # Built-in error codes, by family
@@ -103,6 +103,11 @@ def parse_code(text: str) -> BuiltInTaskCode | str:
 
 T = TypeVar("T")
 
+
+class _NewError:
+    """The validation context of an error that is created in code, not read."""
+
+
 _BUILTIN_CODE_TYPES = tuple({type(member) for member in BUILTIN_CODE_REGISTRY.values()})
 
 
@@ -112,7 +117,9 @@ def _validate_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str 
     if not isinstance(code, str):
         raise ValueError("error_code must be a string or a member of a built-in family")  # noqa: TRY004 - pydantic wants ValueError
     text = str(code)
-    if info.mode == "json":  # from the database, where every code is plain text
+    # Stored and dumped codes are plain text; only a new error must name a built-in code by its member.
+    is_new = isinstance(info.context, _NewError)
+    if info.mode == "json" or (not is_new and text in BUILTIN_CODE_REGISTRY):
         return parse_code(text)
     if text in BUILTIN_CODE_REGISTRY:
         raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
@@ -135,6 +142,14 @@ class TaskError(BaseModel):
     message: str | None = None
     data: Any = None
     exception: BaseException | dict[str, JsonValue] | str | None = None
+
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+
+        def __init__(self, /, **given: Any) -> None:
+            self.__pydantic_validator__.validate_python(given, self_instance=self, context=_NewError())
+
+        # Pydantic then does not call it to validate data, such as the dump of an error.
+        __init__.__pydantic_base_init__ = True
 
     @field_serializer("exception")
     def _store_exception(self, exception: BaseException | dict[str, Any] | str | None) -> object:
@@ -223,7 +238,8 @@ class TaskResult(Generic[T_co, E_co]):
     @property
     def ok_value(self) -> T_co:
         if isinstance(self._ok, _Missing):
-            raise ValueError(f"the task failed: {summarize_error(self._err)}")  # noqa: TRY004 - the documented class
+            message = f"the task failed: {summarize_error(self._err)}"
+            raise ValueError(message) from cause_of(self._err)  # noqa: TRY004 - the documented class
         return self._ok
 
     @property
@@ -280,9 +296,11 @@ def error_code_for(kind: type[BaseException], *, task: ExceptionRules, app: Exce
 
 def task_error_from(exception: BaseException, *, task: ExceptionRules, app: ExceptionRules) -> TaskError:
     """Build the error of a task that raised; it keeps the exception."""
+    kind, text = type(exception).__qualname__, safe_stringify(str, exception)
     return TaskError(
         error_code=error_code_for(type(exception), task=task, app=app),
-        message=exception_to_record(exception)["message"] or type(exception).__qualname__,
+        # With its class: the text alone may say nothing, as that of KeyError('user_id').
+        message=f"{kind}: {text}" if text else kind,
         exception=exception,
     )
 

@@ -130,7 +130,7 @@ class SweepReport:
     hooks_loaded: bool = False
     recovered_count: int = 0
     """Recovered CLAIMED and RUNNING tasks; 0 in a dry run."""
-    worker_ids: tuple[UUID, ...] = ()
+    worker_ids: tuple[str, ...] = ()
     """Owners of the recovered tasks (in a dry run: of those to be recovered), and workers marked lost."""
     tasks: tuple[SweptTask, ...] = ()
     workflows: tuple[SweptWorkflow, ...] = ()

@@ -156,7 +156,7 @@ class Cleanup:
                 return
         # The loop ended because another process holds the lock.
         self._is_busy = True
-        await log_suspicious_holders(self.store.database, self._lock_name, limit=MAX_BATCH_TIME)
+        await log_suspicious_holders(self.database, self.lock_name, limit=MAX_BATCH_TIME)
 
     async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
         """Delete one batch, waiting for the lock if allowed; None if another process holds it."""

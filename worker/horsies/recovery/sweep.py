@@ -336,7 +336,7 @@ class _SweepPass:
         if self._hooks is not None and report.recovered_count:
             await self._hooks.notify_workers_recovered(
                 RecoveredWorkers(
-                    worker_ids=tuple(map(str, report.worker_ids)),
+                    worker_ids=report.worker_ids,
                     recovered_count=report.recovered_count,
                     recovering_worker_id=_id_text(self._sweeper),
                 )
@@ -401,7 +401,7 @@ class SweepReportBuilder:
             thresholds=self.effective_policy.thresholds,
             hooks_loaded=self.hooks_loaded,
             recovered_count=0 if self.dry_run else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
+            worker_ids=tuple(sorted(map(str, owners.union(self.lost_workers)))),
             tasks=tuple(self.tasks),
             workflows=tuple(self.workflows),
             warnings=tuple(warnings),

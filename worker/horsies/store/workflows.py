@@ -124,6 +124,7 @@ class RunResultRow:
     """Status and result of a run; `document` and `error` are JSON text."""
 
     id: UUID
+    definition_key: str
     status: WorkflowStatus
     document: str | None
     error: str | None

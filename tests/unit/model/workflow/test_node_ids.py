@@ -13,6 +13,12 @@ def test_slugify_replaces_spaces_and_drops_invalid_characters() -> None:
     assert slugify("Send mail (twice): ü.v1-a_b") == "Send_mail_twice:_.v1-a_b"
 
 
+@pytest.mark.parametrize("name", ["日本", "", "ü"])
+def test_slug_is_never_empty(name: str) -> None:
+    assert slugify(name) == "node"
+    assert default_node_id(name, 2) == "node:2"
+
+
 @given(st.text(max_size=300), st.integers(0, 10_000))
 def test_default_node_id_is_valid_for_every_name(name: str, index: int) -> None:
     assert is_node_id(default_node_id(name, index))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from horsies.client.task import TaskApp, TaskFunction
 from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, TaskNode
-from horsies.client.workflow.spec import WorkflowSpec
+from horsies.client.workflow.spec import BUILT_DEFINITION_KEY, WorkflowSpec
 from horsies.client.workflow.validation import ForeignTask, build_with_codec
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.values import ValueCodec
@@ -38,6 +39,8 @@ class WorkflowDefinition(Generic[T]):
         cls.__location__ = SourceLocation.of_caller()
         for attribute, node in cls.get_workflow_nodes().items():
             node.node_id = node.explicit_id or attribute
+        if "build_with" in vars(cls):
+            setattr(cls, "build_with", classmethod(_with_key_of_class(cls.build_with.__func__)))  # noqa: B010
         DEFINITIONS.add(cls)
 
     @classmethod
@@ -80,6 +83,20 @@ class WorkflowDefinition(Generic[T]):
     def is_parametrised(cls) -> bool:
         """Whether the class overrides `build_with`."""
         return cls.build_with.__func__ is not WorkflowDefinition.build_with.__func__
+
+
+def _with_key_of_class(build_with: Callable[..., WorkflowSpec[Any]]) -> Callable[..., WorkflowSpec[Any]]:
+    """Let the specs that `build_with` makes without a key take the key of its class."""
+
+    @wraps(build_with)
+    def build(definition: type[WorkflowDefinition[Any]], *args: Any, **params: Any) -> WorkflowSpec[Any]:
+        token = BUILT_DEFINITION_KEY.set(getattr(definition, "definition_key", None))
+        try:
+            return build_with(definition, *args, **params)
+        finally:
+            BUILT_DEFINITION_KEY.reset(token)
+
+    return build
 
 
 def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:

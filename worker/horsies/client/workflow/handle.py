@@ -20,8 +20,14 @@ from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.task import parse_id
-from horsies.model.task_result import OutcomeCode, RetrievalCode, TaskError, TaskResult
-from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan, WorkflowStatus
+from horsies.model.task_result import ContractCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
+from horsies.model.workflow.plan import (
+    NodeRef,
+    ValueLoader,
+    WorkflowContextMissingIdError,
+    WorkflowPlan,
+    WorkflowStatus,
+)
 from horsies.model.workflow.views import (
     HandleErrorCode,
     HandleOperationError,
@@ -82,9 +88,12 @@ class WorkflowHandle(Generic[T]):
         return BRIDGE.run(self.result_for_async(node))
 
     async def result_for_async(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
-        node_id = node.key().node_id
+        node_id: str | None = None
         try:
+            node_id = node.key().node_id
             result = (await self._results()).get(node_id)
+        except WorkflowContextMissingIdError as error:
+            result = error_result(ContractCode.WORKFLOW_CTX_MISSING_ID, f"{error.message}; {error.help_text}")
         except _ControlRefused:
             result = error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"workflow {self.workflow_id} does not exist")
         except HorsiesError as error:
@@ -221,14 +230,18 @@ def _raise_if_refused(result: U | ControlRefusal) -> U:
 async def start_plan(
     broker: PostgresBroker, plan: WorkflowPlan, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
-    """Store a run of this plan; if a run with this id exists, return its handle and change nothing."""
+    """Store a run of this plan; if it has a run with this id, return its handle and change nothing."""
     from horsies.workflows.start import start_run
 
     # Generated here and not by the database, so that `retry_start` can repeat the start under the same id.
     run_id = uuid7() if workflow_id is None else UUID(workflow_id)
     try:
         session = await broker.session()
-        await start_run(session.database, plan, run_id)
+        if not await start_run(session.database, plan, run_id):
+            for existing in await WorkflowStore(session.database).run_results([run_id]):
+                if existing.definition_key != plan.definition_key:
+                    text = f"workflow {run_id} is a run of {existing.definition_key!r}, not of {plan.definition_key!r}"
+                    return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, text)
     except HorsiesError as error:
         return _start_error(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(run_id))
     return Ok(WorkflowHandle(run_id, broker))

@@ -79,20 +79,20 @@ class Node(Generic[T]):
             raise WorkflowContextMissingIdError(self.name)
         return NodeKey(self.node_id, self.result_codec)
 
-    def id_at_index(self, index: int) -> str:
-        """The node's id in a spec that has it at this index."""
-        return default_node_id(self.name, index) if self.explicit_id is None else self.explicit_id
+    def id_in(self, workflow_name: str, index: int) -> str:
+        """The node's id in a workflow of this name that has it at this index."""
+        return default_node_id(workflow_name, index) if self.explicit_id is None else self.explicit_id
 
-    def assign_index(self, index: int) -> None:
-        """Set index and id to those in a spec."""
-        node_id = self.id_at_index(index)
+    def assign_index(self, workflow_name: str, index: int) -> None:
+        """Set index and id to those in a workflow."""
+        node_id = self.id_in(workflow_name, index)
         self._assigned_id = node_id if self.explicit_id is None else None
         self.index, self.node_id = index, node_id
 
-    def frozen_copy(self, index: int) -> Self:
-        """An immutable copy, with this index."""
+    def frozen_copy(self, workflow_name: str, index: int) -> Self:
+        """An immutable copy, with its index and id in this workflow."""
         frozen = copy.copy(self)  # shallow, because nodes refer to each other by identity
-        frozen.assign_index(index)
+        frozen.assign_index(workflow_name, index)
         frozen.kwargs, frozen.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
         frozen.waits_for = tuple(self.waits_for)
         frozen.workflow_ctx_from = None if self.workflow_ctx_from is None else tuple(self.workflow_ctx_from)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", default=Any)
 
+BUILT_DEFINITION_KEY: ContextVar[str | None] = ContextVar("horsies_built_definition_key", default=None)
+"""The key of the definition whose `build_with` is running: its spec needs no key of its own."""
+
 CHECKS = (naming_faults, ownership_faults, graph_faults, join_faults, argument_faults, option_faults, output_faults)
 
 
@@ -59,12 +63,13 @@ class WorkflowSpec(Generic[T]):
     ) -> None:
         nodes = list(tasks)
         location = location or SourceLocation.of_caller()
-        _raise_faults(name, node_id_faults(nodes), location)
+        definition_key = definition_key or BUILT_DEFINITION_KEY.get()
+        _raise_faults(name, node_id_faults(nodes, name), location)
         # Copies, so that a later change of the author's nodes cannot change a validated workflow.
         draft = WorkflowDraft(
             name=name,
             definition_key=definition_key,
-            nodes=tuple(node.frozen_copy(index) for index, node in enumerate(nodes)),
+            nodes=tuple(node.frozen_copy(name, index) for index, node in enumerate(nodes)),
             index_by_identity={id(node): index for index, node in enumerate(nodes)},
             on_error=on_error,
             output=output,
@@ -83,7 +88,7 @@ class WorkflowSpec(Generic[T]):
         self._app = cast("TaskApp", draft.app)
         # Last: a spec that fails validation must not change the author's nodes.
         for index, node in enumerate(nodes):
-            node.assign_index(index)
+            node.assign_index(name, index)
 
     @property
     def app(self) -> TaskApp:
@@ -214,12 +219,12 @@ def _node_plan(draft: WorkflowDraft, index: int, node: AnyNode) -> NodePlan:
     context_nodes = draft.indexes_of(node.workflow_ctx_from or ())
     return NodePlan(
         index=index,
-        node_id=node.id_at_index(index),
+        node_id=node.id_in(draft.name, index),
         name=node.name,
         kwargs_json=argument_codec(node).encode_keywords(node.kwargs),
         dependencies=draft.indexes_of(node.waits_for),
         args_from={name: draft.index_by_identity[id(source)] for name, source in node.args_from.items()},
-        ctx_from=tuple(draft.nodes[source].id_at_index(source) for source in context_nodes)
+        ctx_from=tuple(draft.nodes[source].id_in(draft.name, source) for source in context_nodes)
         if node.workflow_ctx_from
         else None,
         allow_failed_deps=node.allow_failed_deps,

@@ -26,7 +26,7 @@ from horsies.codec.results import InjectedCodec, TaskResultCodec
 from horsies.codec.values import PlainCodec
 from horsies.errors import ErrorCode, WorkflowValidationError
 from horsies.model.result import Err
-from horsies.model.task import check_good_until, is_priority, queue_fault
+from horsies.model.task import DEFAULT_QUEUE, check_good_until, is_priority, queue_fault
 from horsies.model.workflow.plan import LONGEST_NODE_ID, JoinType, OnError, find_cycle, is_node_id
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER
 from horsies.registry.definition import MAX_NAME_LENGTH, is_storable_text
@@ -46,7 +46,7 @@ class ForeignTask(WorkflowValidationError):
 # Node ids, names and ownership
 
 
-def node_id_faults(nodes: Sequence[object]) -> Faults:
+def node_id_faults(nodes: Sequence[object], workflow_name: str) -> Faults:
     """Objects that are not nodes, invalid ids and duplicates. Checked first: all other checks need unique ids."""
     valid: list[AnyNode] = []
     for node in nodes:
@@ -58,7 +58,7 @@ def node_id_faults(nodes: Sequence[object]) -> Faults:
                 ErrorCode.WORKFLOW_INVALID_NODE_ID,
                 hint="make nodes with task.node(...)(...), TaskNode or SubWorkflowNode",
             )
-    ids = Counter(node.id_at_index(index) for index, node in enumerate(valid))
+    ids = Counter(node.id_in(workflow_name, index) for index, node in enumerate(valid))
     for node_id in ids:
         if not is_node_id(node_id):
             hint = f"use 1 to {LONGEST_NODE_ID} letters, digits or any of _ - : ."
@@ -180,7 +180,7 @@ def argument_codec(node: AnyNode) -> TaskCodec:
 
 def build_with_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
     """Encodes the parameters of `build_with`, apart from `cls` and `app`."""
-    function = definition.build_with.__func__
+    function = inspect.unwrap(definition.build_with.__func__)
     parameters = list(inspect.signature(function).parameters.values())[2:] if definition.is_parametrised() else []
     codecs = {parameter.name: parameter_codec(function, parameter) for parameter in parameters}
     for name, codec in codecs.items():
@@ -243,6 +243,8 @@ class _ArgumentValidator:
         if self.draft.index_of(source) is None or not self._is_parameter(parameter):
             return
         target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
+        if self.codec.takes_any_result(parameter):
+            return
         if not isinstance(target, TaskResultCodec) or not is_assignable(source.ok_type, target.ok_type):
             text = f"parameter {parameter!r} must be a TaskResult[{type_name(source.ok_type)}, TaskError]"
             yield self._fault(text, ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH)
@@ -283,7 +285,10 @@ class _ArgumentValidator:
 def option_faults(draft: WorkflowDraft) -> Faults:
     for node in (node for node in draft.nodes if isinstance(node, TaskNode)):
         prefix = f"node {node.node_id!r}"
-        if fault := queue_fault(node.queue or node.fn.definition.options.queue_name, draft.queues):
+        queue_name = node.queue or node.fn.definition.options.queue_name
+        # A node may name the only queue that there is without custom queues.
+        is_default = draft.queues is None and queue_name == DEFAULT_QUEUE
+        if fault := queue_fault(None if is_default else queue_name, draft.queues):
             yield _fault(f"{prefix}: {fault.message}", ErrorCode.WORKFLOW_UNRESOLVED_QUEUE, hint=fault.help_text)
         if node.priority is not None and not is_priority(node.priority):
             text = f"{prefix}: priority must be an integer from 1 (first) to 100"

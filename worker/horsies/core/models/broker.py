@@ -1,5 +1,10 @@
-"""Alias path of the database's settings."""
+"""Alias path of the broker, its settings and errors."""
 
-from horsies.model.settings import PostgresConfig
+# ruff: noqa: PLC0414  # the alias tells type checkers that the name is exported
 
-__all__ = ["PostgresConfig"]
+from horsies import BrokerError as BrokerError
+from horsies import BrokerErrorCode as BrokerErrorCode
+from horsies import BrokerOperationError as BrokerOperationError
+from horsies import BrokerResult as BrokerResult
+from horsies import PostgresBroker as PostgresBroker
+from horsies import PostgresConfig as PostgresConfig

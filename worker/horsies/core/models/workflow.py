@@ -1,41 +1,41 @@
-"""Alias path of the workflows' types."""
+"""Alias path of the types of workflows, their runs and handles."""
 
-from horsies.client.workflow.definition import WorkflowDefinition
-from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, SuccessCase, SuccessPolicy, TaskNode, from_node
-from horsies.client.workflow.spec import WorkflowSpec
-from horsies.model.task_result import SubWorkflowError
-from horsies.model.workflow.plan import (
-    WORKFLOW_TASK_TERMINAL_STATES,
-    WORKFLOW_TERMINAL_STATES,
-    NodeKey,
-    OnError,
-    WorkflowContextMissingIdError,
-    WorkflowStatus,
-    WorkflowTaskStatus,
-    slugify,
-)
-from horsies.model.workflow.views import SubWorkflowSummary, WorkflowContext, WorkflowMeta, WorkflowTaskInfo
+# ruff: noqa: PLC0414  # the alias tells type checkers that the name is exported
 
-__all__ = [
-    "WORKFLOW_TASK_TERMINAL_STATES",
-    "WORKFLOW_TERMINAL_STATES",
-    "AnyNode",
-    "NodeKey",
-    "OnError",
-    "SubWorkflowError",
-    "SubWorkflowNode",
-    "SubWorkflowSummary",
-    "SuccessCase",
-    "SuccessPolicy",
-    "TaskNode",
-    "WorkflowContext",
-    "WorkflowContextMissingIdError",
-    "WorkflowDefinition",
-    "WorkflowMeta",
-    "WorkflowSpec",
-    "WorkflowStatus",
-    "WorkflowTaskInfo",
-    "WorkflowTaskStatus",
-    "from_node",
-    "slugify",
-]
+from horsies import WORKFLOW_TASK_TERMINAL_STATES as WORKFLOW_TASK_TERMINAL_STATES
+from horsies import WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES
+from horsies import AnyNode as AnyNode
+from horsies import HandleErrorCode as HandleErrorCode
+from horsies import HandleOperationError as HandleOperationError
+from horsies import HandleResult as HandleResult
+from horsies import NodeKey as NodeKey
+from horsies import OnError as OnError
+from horsies import SubWorkflowError as SubWorkflowError
+from horsies import SubWorkflowNode as SubWorkflowNode
+from horsies import SubWorkflowSummary as SubWorkflowSummary
+from horsies import SuccessCase as SuccessCase
+from horsies import SuccessPolicy as SuccessPolicy
+from horsies import TaskNode as TaskNode
+from horsies import WorkflowContext as WorkflowContext
+from horsies import WorkflowContextMissingIdError as WorkflowContextMissingIdError
+from horsies import WorkflowDefinition as WorkflowDefinition
+from horsies import WorkflowHandle as WorkflowHandle
+from horsies import WorkflowMeta as WorkflowMeta
+from horsies import WorkflowSpec as WorkflowSpec
+from horsies import WorkflowStartError as WorkflowStartError
+from horsies import WorkflowStartErrorCode as WorkflowStartErrorCode
+from horsies import WorkflowStartResult as WorkflowStartResult
+from horsies import WorkflowStatus as WorkflowStatus
+from horsies import WorkflowTaskInfo as WorkflowTaskInfo
+from horsies import WorkflowTaskStatus as WorkflowTaskStatus
+from horsies import WorkflowValidationError as WorkflowValidationError
+from horsies import cancel_workflow as cancel_workflow
+from horsies import cancel_workflow_sync as cancel_workflow_sync
+from horsies import from_node as from_node
+from horsies import pause_workflow as pause_workflow
+from horsies import pause_workflow_sync as pause_workflow_sync
+from horsies import resume_workflow as resume_workflow
+from horsies import resume_workflow_sync as resume_workflow_sync
+from horsies import slugify as slugify
+from horsies import start_workflow as start_workflow
+from horsies import start_workflow_async as start_workflow_async

@@ -8,6 +8,9 @@ from pydantic import Field, StrictBool, StrictInt
 from horsies.errors import ErrorCode
 from horsies.model.settings.base import Fault, Settings
 
+INFRASTRUCTURE_RESILIENT_FLAG = "infrastructure_resilient"
+"""The task flag that selects the longer thresholds, unless `resilient_flags` lists others."""
+
 
 class RecoveryConfig(Settings):
     """Heartbeat intervals, thresholds after which claims, tasks and workers are stale, and retention windows."""
@@ -60,7 +63,7 @@ class RecoveryConfig(Settings):
         default=3, ge=1, le=100, description="factor for the stale thresholds of tasks with a resilient flag"
     )
     resilient_flags: list[str] = Field(
-        default=["infrastructure_resilient"],
+        default=[INFRASTRUCTURE_RESILIENT_FLAG],
         description="task flags that select the longer thresholds; an empty list disables them",
     )
     max_crashes: StrictInt = Field(

@@ -188,18 +188,18 @@ class NodeRef(Protocol[T_co]):
 
 
 def slugify(text: str) -> str:
-    """Convert text for use in a node id: spaces become underscores, invalid characters are dropped."""
-    return _OUTSIDE_SLUG.sub("", text.replace(" ", "_"))
+    """Convert text for use in a node id: spaces become underscores, invalid characters are dropped; never empty."""
+    return _OUTSIDE_SLUG.sub("", text.replace(" ", "_")) or "node"
 
 
 def is_node_id(text: object) -> bool:
     return isinstance(text, str) and len(text) <= LONGEST_NODE_ID and _NODE_ID.fullmatch(text) is not None
 
 
-def default_node_id(name: str, index: int) -> str:
-    """The id of a node without an explicit one: its name, shortened if necessary, and its index."""
+def default_node_id(workflow_name: str, index: int) -> str:
+    """The id of a node without an explicit one: the name of its workflow, shortened if necessary, and its index."""
     suffix = f":{index}"
-    return slugify(name)[: LONGEST_NODE_ID - len(suffix)] + suffix
+    return slugify(str(workflow_name))[: LONGEST_NODE_ID - len(suffix)] + suffix
 
 
 # Cycle detection

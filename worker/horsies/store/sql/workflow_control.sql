@@ -144,7 +144,7 @@ WITH ended AS (
     {{ insert_attempts(withdrawn WHERE kill_requested) }}
 ), skipped AS (
     UPDATE horsies_workflow_tasks AS n
-       SET status = 'SKIPPED', error = $3::text::jsonb, completed_at = now()
+       SET status = 'SKIPPED', error = $3::text::jsonb
       FROM locked_nodes
      WHERE n.id = locked_nodes.id
        AND (n.status IN ('PENDING', 'READY', 'ENQUEUED')

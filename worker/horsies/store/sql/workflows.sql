@@ -48,7 +48,8 @@ SELECT run.id
 
 -- name: run_results
 -- Status and result of runs; the result comes from task `output_name` or sub-workflow `output_definition_key`.
-SELECT w.id, w.status, w.result::text AS document, w.error::text AS error, w.output_task_index IS NULL AS is_map,
+SELECT w.id, w.definition_key, w.status, w.result::text AS document, w.error::text AS error,
+       w.output_task_index IS NULL AS is_map,
        CASE WHEN NOT n.is_subworkflow THEN n.task_name END AS output_name,
        n.sub_definition_key AS output_definition_key
   FROM horsies_workflows AS w
@@ -189,7 +190,7 @@ WITH input AS (
                                      WHEN 'FAILED' THEN pg_catalog.jsonb_build_object('err', new_values.error) END,
            error = CASE WHEN new_values.status IN ('FAILED', 'SKIPPED') THEN new_values.error END,
            sub_workflow_summary = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED') THEN new_values.summary END,
-           completed_at = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED', 'SKIPPED') THEN now() END
+           completed_at = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED') THEN now() END
       FROM new_values
      WHERE n.id = new_values.id
     RETURNING n.id, n.workflow_id, n.task_index, n.status, n.is_subworkflow, n.sub_definition_key
