@@ -48,7 +48,7 @@ async def cleanup(
     """Delete rows older than `windows` [default: from the settings]; `stop` ends it after the current batch.
 
     Batches are committed one by one, so an interrupted cleanup keeps what it has deleted. A dry run counts without a
-    lock and is audited too, except on a read-only connection. Raises `Busy` while another process is cleaning up.
+    lock and is audited too, if the role may write an audit entry. Raises `Busy` while another process is cleaning up.
     """
     session, windows = ops.session, windows or retention_windows(ops)
     if not dry_run:
@@ -58,8 +58,9 @@ async def cleanup(
     entry = session.audit_entry(CLEANUP, reason, windows_s, matched=due.rows, is_dry_run=dry_run)
     audit = _CleanupAudit(entry, progress)
     cleaned = due if dry_run else await _clean(session, windows, audit, stop)
-    # No batch deleted anything, so the audit entry is still missing.
-    if audit.audit_id is None and not session.database.connection_spec.read_only:
+    if dry_run:
+        audit.audit_id = await session.record_dry_run(entry, AuditProgress())
+    elif audit.audit_id is None:  # no batch deleted anything
         await session.run(lambda transaction: audit.add(transaction, 0))
     return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=audit.audit_id)
 

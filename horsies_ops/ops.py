@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from horsies.config import load_settings
 from horsies.errors import Refused
 from horsies.model.settings import AppConfig
+from horsies.store.connection import PERMISSION_DENIED, StatementFailed
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import resolved_database
-from horsies.store.operators import AuditEntry, Operator
+from horsies.store.operators import AuditEntry, AuditProgress, Operator, record_audit
 from horsies_ops import cleanup as cleanup_actions
 from horsies_ops import sweep as sweep_actions
 from horsies_ops.actions import plan as plans
@@ -65,6 +66,17 @@ class OperatorSession:
         self.require_writable()
         return await self.database.run(work)
 
+    async def record_dry_run(self, entry: AuditEntry, progress: AuditProgress) -> int | None:
+        """Write the audit entry of a dry run; None for a viewer, whose connection or role may not write one."""
+        if self.database.connection_spec.read_only:
+            return None
+        try:
+            return await self.database.run(lambda transaction: record_audit(transaction, entry, progress))
+        except StatementFailed as error:
+            if error.sqlstate != PERMISSION_DENIED:
+                raise
+            return None
+
     def audit_entry(
         self,
         action: str,
@@ -89,8 +101,8 @@ class Ops:
     Rows are frozen values, durations are `timedelta`; failures raise `HorsiesError`. Actions select tasks by ids or by
     a filter. Only tasks still in the state they were planned in are changed; the report counts them and lists the
     skipped ones with the reason. Every action has one audit entry, even a dry run; only a sweep that is a dry run or
-    finds nothing to do has none. On a read-only connection every action raises `Refused`, except dry runs of `sweep`
-    and `cleanup`.
+    finds nothing to do has none, nor has a dry run of a role that may not write one. On a read-only connection every
+    action raises `Refused`, except dry runs.
     """
 
     reader: Database

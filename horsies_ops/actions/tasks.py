@@ -84,7 +84,7 @@ async def record_dry_run(ops: Ops, plan: Plan) -> ActionReport:
     """Record a plan in the audit log as a dry run, without applying it."""
     entry = _audit_entry(plan, ops.session, is_dry_run=True)
     skipped = AuditProgress(skipped=plan.refused_count)
-    audit_id = await ops.session.run(lambda transaction: record_audit(transaction, entry, skipped))
+    audit_id = await ops.session.record_dry_run(entry, skipped)
     return ActionReport(
         action=plan.action,
         matched=plan.matched,

@@ -93,9 +93,9 @@ class Cluster:
             asyncio.run(self._run(f"DROP OWNED BY {name} CASCADE", database_url))
             self.run(f"DROP ROLE {name}")
 
-    def run(self, sql: str) -> None:
-        """Run one administrative statement."""
-        asyncio.run(self._run(sql))
+    def run(self, sql: str, database_url: str | None = None) -> None:
+        """Run administrative statements."""
+        asyncio.run(self._run(sql, database_url))
 
     async def _run(self, sql: str, database_url: str | None = None) -> None:
         connection = await asyncpg.connect(database_url or self.url)

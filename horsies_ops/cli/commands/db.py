@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horsies.embedded import EmbeddedServer, other_clusters
-from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode, UsageError
 from horsies.model.text import format_age
 from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import Migration, known_migrations, schema_state
@@ -31,6 +31,7 @@ from horsies_ops.cli.output import (
 )
 from horsies_ops.reads.security import read_access
 from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo
+from horsies_ops.roles import RoleScript
 
 if TYPE_CHECKING:
     from horsies.model.settings import AppConfig, PostgresConfig
@@ -69,6 +70,20 @@ def migrate(
         print_line(f"would apply {migration}" if dry_run else f"applied {migration}")
     if not migrations:
         print_line("up to date")
+
+
+@db_app.command()
+@with_global_options
+def roles(
+    options: GlobalOptions,
+    *,
+    print_: Annotated[bool, typer.Option("--print", help="Print the SQL; horsies creates no roles itself.")] = False,
+    prefix: Annotated[str, typer.Option(metavar="NAME", help="How the names of the roles begin.")] = "horsies",
+) -> None:
+    """Print SQL for one database role per kind of process."""
+    if not print_:
+        raise UsageError("horsies creates no roles", hint="use --print, read the SQL, and run it with psql")
+    print_line(str(RoleScript(schema=options.load_settings().app.broker.schema, prefix=prefix)).rstrip())
 
 
 @db_app.command()

@@ -188,6 +188,7 @@ DRIVER_ERRORS = (asyncpg.PostgresError, OSError, asyncpg.InterfaceError, asyncpg
 
 UNIQUE_VIOLATION = "23505"
 LOCK_NOT_AVAILABLE = "55P03"
+PERMISSION_DENIED = "42501"
 
 # The server aborted one of several conflicting transactions; the same work can be retried.
 CONFLICT_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -275,7 +276,7 @@ def _translate_server_error(error: asyncpg.PostgresError, where: str) -> Horsies
         )
     if state == LOCK_NOT_AVAILABLE:
         return LockTimeout(message, sqlstate=state, retryable=True, hint="run: horsies doctor")
-    hint = "grant the permission, or use another role in broker.database_url" if state == "42501" else None
+    hint = "grant the permission, or use another role in broker.database_url" if state == PERMISSION_DENIED else None
     return StatementFailed(message, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
 
 

@@ -71,8 +71,8 @@ class DatabaseUrl:
         secret = "***" if colon else ""
         pairs = [pair.partition("=") for pair in query.split("&")]
         masked_query = "&".join(
-            # libpq also takes secrets as options: password, sslpassword.
-            f"{name}=***" if "password" in unquote(name).lower() else name + equals + value
+            # libpq also takes secrets as parameters: password, sslpassword, and any setting in options.
+            f"{name}=***" if re.search("password|options", unquote(name).lower()) else name + equals + value
             for name, equals, value in pairs
         )
         return f"postgresql://{user}{colon}{secret}{at}{hosts}{slash}{database}{question_mark}{masked_query}"
