@@ -414,6 +414,19 @@ CREATE TABLE public.horsies_migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE VIEW public.horsies_old_audit AS
+ SELECT id,
+    at
+   FROM public.horsies_audit entry
+  WHERE ((at < (now() - '30 days'::interval)) AND (NOT (EXISTS ( SELECT
+           FROM public.horsies_workers worker
+          WHERE ((worker.state = ANY (ARRAY['starting'::text, 'running'::text, 'draining'::text])) AND
+                CASE jsonb_typeof((worker.health -> 'audit_retention_hours'::text))
+                    WHEN 'null'::text THEN true
+                    WHEN 'number'::text THEN (entry.at >= (now() - make_interval(secs => (LEAST(((worker.health ->> 'audit_retention_hours'::text))::double precision, (87600.0)::double precision) * (3600.0)::double precision))))
+                    ELSE false
+                END)))));
+
 CREATE TABLE public.horsies_queues (
     queue_name text NOT NULL,
     paused_at timestamp with time zone,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -53,9 +50,7 @@ class OperatorSession:
     @classmethod
     def for_actor(cls, actor: str | None, *, via: str, database: Database) -> OperatorSession:
         """Act as `actor`, else as HORSIES_ACTOR, else as user@host."""
-        host = socket.gethostname()
-        name = actor or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}"
-        return cls(database, Operator(name=name, host=host, via=via))
+        return cls(database, Operator.current(via=via, actor=actor))
 
     def require_writable(self) -> None:
         if self.database.connection_spec.read_only:
@@ -227,10 +222,3 @@ async def open_ops(
                 direct_spec=spec.direct,
                 settings=app,
             )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, the user may have no name
-        return str(os.getuid())

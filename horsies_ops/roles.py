@@ -32,7 +32,13 @@ _WORK_TABLES: Final = (
     "horsies_schedule_state",
 )
 # Retention reads due rows through these, and locks them.
-_VIEWS: Final = ("horsies_ended_tasks", "horsies_ended_trees", "horsies_ended_workers", "horsies_spent_heartbeats")
+_VIEWS: Final = (
+    "horsies_ended_tasks",
+    "horsies_ended_trees",
+    "horsies_ended_workers",
+    "horsies_spent_heartbeats",
+    "horsies_old_audit",
+)
 TABLES: Final = (*_WORK_TABLES, "horsies_queues", "horsies_audit", "horsies_migrations", *_VIEWS)
 
 _GRANTS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -14,15 +14,15 @@ from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.task import parse_id
 from horsies.recovery.hooks import HookCaller, HookFailure, log_failure
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweep import Sweep, WorkflowHealing
-from horsies.store.database import Database, Transaction
-from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
+from horsies.recovery.sweep import Sweep, SweepAudit, WorkflowHealing
+from horsies.store.database import Database
+from horsies.store.operators import EventStore
 from horsies_ops.actions.report import RELEASE, SWEEP, ActionReport, Skipped
 from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
-    from horsies_ops.ops import OperatorSession, Ops
+    from horsies_ops.ops import Ops
 
 
 async def sweep(
@@ -84,7 +84,7 @@ async def _sweep_audited(
 ) -> tuple[SweepReport, int | None]:
     """Return the report and the id of the audit entry; None if the sweep had nothing to do."""
     ops.session.require_writable()
-    audit = _SweepAudit(ops.session, ops.session.audit_entry(action, reason, _audit_filter(options), matched=0))
+    audit = SweepAudit(ops.session.database, ops.session.audit_entry(action, reason, _audit_filter(options), matched=0))
     return await _sweep(ops, ops.session.database, options, app, audit, stop), audit.audit_id
 
 
@@ -93,7 +93,7 @@ async def _sweep(
     database: Database,
     options: SweepOptions,
     app: Horsies | None,
-    audit: _SweepAudit | None = None,
+    audit: SweepAudit | None = None,
     stop: asyncio.Event | None = None,
 ) -> SweepReport:
     failures: list[HookFailure] = []
@@ -114,23 +114,6 @@ async def _sweep(
             log_failure(failure)
             if not options.dry_run:
                 await EventStore(database).record(_hook_failed_event(failure))
-
-
-class _SweepAudit:
-    """The audit entry of one sweep: tasks and runs matched and changed so far."""
-
-    def __init__(self, session: OperatorSession, entry: AuditEntry) -> None:
-        self.audit_id: int | None = None
-        self._session = session
-        self._entry = entry
-
-    async def begin(self) -> None:
-        self.audit_id = await self._session.run(
-            lambda transaction: record_audit(transaction, self._entry, AuditProgress())
-        )
-
-    async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
-        await record_audit(transaction, self._entry, progress, self.audit_id)
 
 
 def _hook_failed_event(failure: HookFailure) -> EventRecord:

@@ -59,6 +59,10 @@ class AuditRow:
     skipped: int
     via: str
     task_ids: Sequence[UUID]
+    db_role: str | None = None
+    """The role that was logged in, set by the server; None for entries from before it was recorded."""
+    client_addr: str | None = None
+    """The address the server saw; None for a Unix socket."""
 
     @property
     def filter(self) -> Any:

@@ -18,6 +18,8 @@ ONE_ACTION = {
     "action",
     "reason",
     "filter",
+    "db_role",
+    "client_addr",
     "dry_run",
     "matched",
     "affected",

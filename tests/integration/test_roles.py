@@ -17,7 +17,7 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate, schema_state
 from horsies_ops.roles import KINDS, TABLES, RoleScript
-from tests.support.cli import Executable
+from tests.support.cli import Executable, examples_of
 from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
@@ -188,3 +188,21 @@ async def test_producer_with_workflow_grants_starts_a_workflow(roles: Roles) -> 
     handle = (await spec.start_async()).unwrap()
     assert (await handle.status_async()).unwrap() == "RUNNING"
     await app.close_async()
+
+
+async def test_documented_archive_keeps_what_an_operator_deletes(roles: Roles) -> None:
+    [archive] = [
+        example.text for example in examples_of("docs/security.md", language="sql") if "archive" in example.text
+    ]
+    owner = await asyncpg.connect(roles.database_url)
+    await owner.execute(archive)
+    async with horsies_ops.connect(roles.url("operator")) as ops:
+        await ops.pause_queue("default")
+    operator = await asyncpg.connect(roles.url("operator"))
+    await operator.execute("DELETE FROM horsies_audit")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await operator.execute("DELETE FROM horsies_archive.audit")
+    await operator.close()
+    copies = await owner.fetch("SELECT db_role, entry ->> 'action' AS action FROM horsies_archive.audit")
+    await owner.close()
+    assert [tuple(copy) for copy in copies] == [(f"{roles.prefix}_operator", "pause_queue")] * 2

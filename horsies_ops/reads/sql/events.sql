@@ -24,7 +24,8 @@ SELECT *
  ORDER BY id;
 
 -- name: actions_after
-SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via, task_ids
+SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via, task_ids,
+       db_role, client_addr::text AS client_addr
   FROM horsies_audit
  WHERE id > $1
    AND ($2::text[] IS NULL OR action = ANY ($2))
@@ -34,7 +35,7 @@ SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run
 -- name: latest_actions
 SELECT *
   FROM (SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via,
-               task_ids
+               task_ids, db_role, client_addr::text AS client_addr
           FROM horsies_audit
          WHERE id < $1
            AND ($2::text[] IS NULL OR action = ANY ($2))

@@ -65,7 +65,7 @@ SELECT category, now() - ended_at AS age
                ('workflows', (SELECT completed_at FROM horsies_ended_trees ORDER BY completed_at LIMIT 1)),
                ('tasks', (SELECT terminal_at FROM horsies_ended_tasks ORDER BY terminal_at LIMIT 1)),
                ('events', (SELECT at FROM horsies_events ORDER BY at LIMIT 1)),
-               ('audit', (SELECT at FROM horsies_audit ORDER BY at LIMIT 1))) AS kept(category, ended_at)
+               ('audit', (SELECT at FROM horsies_old_audit ORDER BY at LIMIT 1))) AS kept(category, ended_at)
  WHERE ended_at IS NOT NULL;
 
 -- name: search_path

@@ -131,3 +131,16 @@ async def test_database_without_tables_raises_a_broker_error(empty_database_url:
     with pytest.raises(BrokerError, match="no horsies tables"):
         await broker.get_stale_tasks()
     await broker.close()
+
+
+async def test_manual_recovery_leaves_an_audit_entry(broker: PostgresBroker, database_url: str) -> None:
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    assert await broker.mark_stale_tasks_as_failed() == 1
+    connection = await asyncpg.connect(database_url)
+    newest = "SELECT *, filter ->> 'step' AS step FROM horsies_audit ORDER BY id DESC LIMIT 1"
+    entry = await connection.fetchrow(newest)
+    await connection.close()
+    assert entry is not None
+    assert (entry["action"], entry["via"], entry["affected"], entry["db_role"]) == ("sweep", "library", 1, "horsies")
+    assert entry["step"] == "recover running"
+    assert await broker.mark_stale_tasks_as_failed() == 0

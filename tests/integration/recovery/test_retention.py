@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -325,3 +326,19 @@ async def test_run_restarted_while_retention_waits_keeps_its_tree(database: Data
     assert (await cleaning).rows == 0
     assert await count_rows(database_url, "horsies_tasks") == 2
     await operator.close()
+
+
+@pytest.mark.parametrize(("hours", "left"), [(1, 1), (2_000, 2), (None, 3)])
+async def test_no_cleanup_deletes_audit_entries_too_early(
+    database: Database, database_url: str, hours: int | None, left: int
+) -> None:
+    """Not those of the last 30 days, nor those that a live worker still keeps."""
+    worker = await insert_old_worker(database_url, state="running", age=timedelta(0))
+    connection = await asyncpg.connect(database_url)
+    health = json.dumps({"audit_retention_hours": hours})
+    await connection.execute("UPDATE horsies_workers SET health = $2::text::jsonb WHERE id = $1", worker, health)
+    await connection.close()
+    for age in (29 * 24 * HOUR, 1_000 * HOUR, 3_000 * HOUR):
+        await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
+    await clean(database, RetentionWindows(audit=HOUR), budget_s=10)
+    assert await count_rows(database_url, "horsies_audit") == left

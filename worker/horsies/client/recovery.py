@@ -15,7 +15,8 @@ from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, check_threshold
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus, SweepStep
-from horsies.recovery.sweep import Sweep
+from horsies.recovery.sweep import Sweep, SweepAudit
+from horsies.store.operators import AuditEntry, AuditProgress, Operator, record_audit
 from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, OverdueRow, RecoveryStore, StaleRow, StaleScan
 from horsies.workflows.healing import heal
 
@@ -57,7 +58,10 @@ async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: tim
     dependencies = broker.recovery_dependencies
     observer = OperatorObserver(local_config=dependencies.local_config)
     async with _recovery_store(broker) as store:
-        report = await Sweep(store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step}).run()
+        audit = SweepAudit(store.database, _audit_entry(step, threshold))
+        report = await Sweep(
+            store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step}, record=audit
+        ).run()
     if report.status is SweepStatus.BUSY:
         raise BrokerError(
             "another sweep is running", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
@@ -69,7 +73,19 @@ async def heal_workflows(broker: PostgresBroker) -> int:
     """Heal stuck runs and cancel orphaned tasks; returns how many workflows this concerned."""
     async with _recovery_store(broker) as store:
         healed = await heal(store.database, broker.recovery_dependencies.definitions)
+        if healed:
+            entry, progress = _audit_entry(SweepStep.WORKFLOWS), AuditProgress(matched=len(healed), affected=len(healed))
+            await store.database.run(lambda transaction: record_audit(transaction, entry, progress))
     return len({run.workflow_id for run in healed if run.workflow_id is not None})
+
+
+def _audit_entry(step: SweepStep, threshold: timedelta | None = None) -> AuditEntry:
+    """The audit entry of a manual recovery: these calls change tasks as an operator's sweep does."""
+    filters: dict[str, object] = {"step": str(step)}
+    if threshold is not None:
+        filters["threshold_s"] = threshold.total_seconds()
+    operator = Operator.current(via="library")
+    return AuditEntry(operator=operator, action="sweep", reason=None, filter=filters, matched=0)
 
 
 @asynccontextmanager

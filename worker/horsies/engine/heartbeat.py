@@ -305,6 +305,8 @@ class Health:
     """The worker's health as published in its row with each heartbeat. Times are database times."""
 
     recovery: RecoveryConfig
+    audit_retention_hours: int | None = None
+    """How long this worker keeps audit entries; no cleanup deletes them earlier while it lives."""
     series: HeartbeatSeries | None = None
     last_pass_at: datetime | None = None
     disabled_jobs: dict[str, str] = field(default_factory=dict[str, str])
@@ -346,6 +348,7 @@ class Health:
             "listening_since": since and since.isoformat(),
             "outage_grace_until": until and until.isoformat(),
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
+            "audit_retention_hours": self.audit_retention_hours,
             "disabled_operations": sorted(self.disabled_jobs),
             "warnings": [*filter(None, (listener_problem, children_problem)), *self._warnings()],
         }

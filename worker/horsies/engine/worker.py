@@ -254,7 +254,7 @@ class Worker:
             claims=ClaimStore(database),
             worker_store=WorkerStore(heartbeat_database),
             reporter=reporter,
-            health=Health(recovery=app.recovery),
+            health=Health(recovery=app.recovery, audit_retention_hours=app.retention.audit_retention_hours),
         )
         parts.completer = Completer(
             parts.claims,

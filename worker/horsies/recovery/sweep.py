@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from horsies.errors import HorsiesError
@@ -52,7 +52,7 @@ from horsies.recovery.report import (
 )
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database, Transaction
-from horsies.store.operators import AuditProgress, EventStore
+from horsies.store.operators import AuditEntry, AuditProgress, EventStore, record_audit
 from horsies.store.recovery import (
     EXPIRY_BATCH,
     PAGE_SIZE,
@@ -481,16 +481,23 @@ def swept_workflows(healed: Sequence[StuckRun]) -> list[SweptWorkflow]:
 # Audit of manual sweeps
 
 
-class SweepAudit(Protocol):
+class SweepAudit:
     """The audit entry of a sweep, updated with every change so that it is correct even if the sweep is interrupted."""
+
+    def __init__(self, database: Database, entry: AuditEntry) -> None:
+        self.audit_id: int | None = None
+        self._database = database
+        self._entry = entry
 
     async def begin(self) -> None:
         """Create the entry; called with the leader lock held, before any change."""
-        ...
+        self.audit_id = await self._database.run(
+            lambda transaction: record_audit(transaction, self._entry, AuditProgress())
+        )
 
     async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
         """Add changes made in this transaction."""
-        ...
+        await record_audit(transaction, self._entry, progress, self.audit_id)
 
 
 @dataclass(frozen=True, slots=True)

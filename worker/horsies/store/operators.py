@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -252,6 +255,19 @@ class Operator:
     name: str
     host: str
     via: str
+
+    @classmethod
+    def current(cls, *, via: str, actor: str | None = None) -> Operator:
+        """Act as `actor`, else as HORSIES_ACTOR, else as user@host."""
+        host = socket.gethostname()
+        return cls(name=actor or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}", host=host, via=via)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, the user may have no name
+        return str(os.getuid())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
