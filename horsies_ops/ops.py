@@ -155,6 +155,7 @@ class Ops:
 
     # Queues and schedules
     list_queues = queue_reads.list_queues
+    has_work = queue_reads.has_work
     pause_queue = queue_actions.pause_queue
     resume_queue = queue_actions.resume_queue
     list_schedules = queue_reads.list_schedules

@@ -55,6 +55,7 @@ class QueueRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReadQueries:
     list: Query[QueueRow]
+    has_work: Query[bool]
 
 
 QUEUE_READS = load_queries(QueueReadQueries, "horsies_ops.reads", "queues")
@@ -64,6 +65,14 @@ async def list_queues(ops: Ops) -> tuple[QueueRow, ...]:
     """Return every queue that a task, a worker or a pause mentions, by priority."""
     fleet = await RecoveryStore(ops.reader).fleet()
     return tuple(await ops.reader.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED, fleet.responsive_ids))
+
+
+async def has_work(ops: Ops, queues: Sequence[str]) -> bool:
+    """Whether tasks of these queues are due, waiting for a retry or in flight, or workflow runs have to advance.
+
+    Delayed tasks and due tasks of paused queues do not count.
+    """
+    return await ops.reader.fetch_single(QUEUE_READS.has_work, list(queues))
 
 
 # Schedules

@@ -251,3 +251,32 @@ def test_example_runs_with_embedded_server(embedded: Executable) -> None:
         sent = embedded("task", "send", "sample.send_email", "--args", '["me@here", "hello"]', "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent
     assert "embedded PostgreSQL in " in worker.stderr
+
+
+BURST_APP = """
+from horsies import Horsies, RetryPolicy, TaskError, TaskResult, current_task
+app = Horsies()
+
+@app.task("once")
+def once() -> TaskResult[int, TaskError]:
+    return TaskResult(ok=1)
+
+@app.task("twice", retry_policy=RetryPolicy.fixed([1], auto_retry_for=["AGAIN"]))
+def twice() -> TaskResult[int, TaskError]:
+    return TaskResult(err=TaskError(error_code="AGAIN")) if current_task().attempt == 1 else TaskResult(ok=2)
+"""
+
+
+def test_burst_ends_once_due_tasks_and_their_retries_are_done(horsies: Executable, database_url: str) -> None:
+    (horsies.cwd / "main.py").write_text(BURST_APP)
+    database = {"HORSIES_BROKER__DATABASE_URL": database_url}
+    for arguments in (("once",), ("twice",), ("once", "--delay", "1h")):
+        assert horsies("task", "send", *arguments, "--app", "main:app", **database).code == 0
+    answer = horsies("worker", "main:app", "--burst", "--processes", "1", **database)
+    assert answer.code == 0, answer.stderr
+    listed = horsies("task", "list", "--json", **database).document["tasks"]
+    assert sorted((task["name"], task["status"]) for task in listed) == [
+        ("once", "COMPLETED"),
+        ("once", "PENDING"),
+        ("twice", "COMPLETED"),
+    ]

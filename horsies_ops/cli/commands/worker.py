@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +18,9 @@ from horsies.config import LoadedSettings
 from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
 from horsies.engine.worker import Worker
-from horsies.errors import ConfigurationError, ErrorCode, ExitCode, raise_together
+from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, raise_together
 from horsies.model.bounds import connection_budget, describe_limits, describe_queue, recovery_bounds
-from horsies.model.settings import WorkerConfig
+from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.version import __version__
 from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
@@ -27,8 +29,46 @@ from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_
 worker_logger = logging.getLogger("horsies.worker")
 worker_app = group("worker")
 
+BURST_CHECK_INTERVAL_S = 0.5
 WORKERS_COMMANDS = {"list": "list", "show": "list", "ping": "ping"}
 """Likely typing errors (`horsies worker list`) and the `horsies workers` command to suggest."""
+
+
+def _number(help_text: str) -> Any:
+    return typer.Option(metavar="N", help=help_text)
+
+
+_CLAIM_BATCH = "Most tasks claimed per queue in one pass; 0 = fill the free capacity [default: 0]"
+_CLAIMS = "Most claimed tasks a worker may hold; 0 = its slots plus the prefetch buffer [default: 0]"
+_TASKS_PER_CHILD = "Replace a child after this many tasks; 0 = never [default: 0]"
+_MEMORY_PER_CHILD = "Replace a child that uses more memory than this [default: no limit]"
+_GRACE = "Seconds for running tasks to finish on shutdown; none = no limit; a second signal stops immediately"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options that set the settings of the same name in `[worker]`, and the log format."""
+
+    processes: Annotated[int | None, _number("Worker processes [default: number of CPUs]")] = None
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Queues to serve, comma-separated [default: all]")
+    ] = None
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Log format, text or json [default: text]")
+    ] = None
+    max_claim_batch: Annotated[int | None, _number(_CLAIM_BATCH)] = None
+    max_claim_per_worker: Annotated[int | None, _number(_CLAIMS)] = None
+    max_tasks_per_child: Annotated[int | None, _number(_TASKS_PER_CHILD)] = None
+    max_memory_per_child_mb: Annotated[int | None, _number(_MEMORY_PER_CHILD)] = None
+    grace_s: Annotated[str | None, typer.Option(metavar="SECONDS", help=f"{_GRACE} [default: 300]")] = None
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings by dotted key; None means not given."""
+        given: dict[str, object] = {f"worker.{name}": value for name, value in asdict(self).items()}
+        given["worker.queues"] = None if self.queues is None else split_values(self.queues)
+        given["log.format"] = given.pop("worker.log_format")
+        return given
 
 
 @worker_app.command()
@@ -37,35 +77,10 @@ def worker(
     options: GlobalOptions,
     locator: AppArgument = None,
     *,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Worker processes [default: number of CPUs]")
-    ] = None,
-    queues: Annotated[
-        str | None, typer.Option("--queues", metavar="A,B", help="Queues to serve, comma-separated [default: all]")
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="text|json", help="Format of the log [default: text]")
-    ] = None,
-    max_claim_batch: Annotated[
-        int | None, typer.Option("--max-claim-batch", help="Most tasks claimed per queue in one pass.")
-    ] = None,
-    max_claim_per_worker: Annotated[
-        int | None, typer.Option("--max-claim-per-worker", help="Most tasks this worker holds at a time.")
-    ] = None,
-    max_tasks_per_child: Annotated[
-        int | None, typer.Option("--max-tasks-per-child", help="Replace a process after this many tasks.")
-    ] = None,
-    max_memory_per_child_mb: Annotated[
-        int | None, typer.Option("--max-memory-per-child-mb", help="Replace a process that uses more memory than this.")
-    ] = None,
-    grace_s: Annotated[
-        str | None,
-        typer.Option(
-            "--grace-s",
-            metavar="SECONDS",
-            help="Seconds for running tasks to finish on shutdown; none = no limit.",
-        ),
-    ] = None,
+    worker_options: WorkerOptions,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Exit once its queues have no work left; delayed tasks are not waited for.")
+    ] = False,
 ) -> int:
     """Run a worker: claim tasks, run them and store their results.
 
@@ -73,23 +88,13 @@ def worker(
 
     Example: horsies worker shop.tasks:app --processes 4 --queues mail,default
     """
-    given = {
-        "worker.processes": processes,
-        "worker.queues": None if queues is None else split_values(queues),
-        "worker.max_claim_batch": max_claim_batch,
-        "worker.max_claim_per_worker": max_claim_per_worker,
-        "worker.max_tasks_per_child": max_tasks_per_child,
-        "worker.max_memory_per_child_mb": max_memory_per_child_mb,
-        "worker.grace_s": grace_s,
-        "log.format": log_format,
-    }
-    settings = load_and_export_settings(options, **given)
+    settings = load_and_export_settings(options, **worker_options.settings)
     if settings.log.format == "json":
         json_log.redirect_streams()  # before the app is imported, because its modules may print
     user_app = _load_app(locator, settings)
     if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
-    return _run(options, settings, user_app, locator)
+    return _run(options, settings, user_app, locator, burst=burst)
 
 
 def print_banner(
@@ -133,7 +138,9 @@ def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies:
         raise
 
 
-def _run(options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, locator: str | None) -> int:
+def _run(
+    options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, locator: str | None, *, burst: bool
+) -> int:
     if not user_app.tasks:
         raise ConfigurationError(
             "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="list the task modules in app.modules"
@@ -148,11 +155,11 @@ def _run(options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, lo
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(_work(user_app, config))
+    asyncio.run(_work(user_app, config, burst=burst))
     return ExitCode.DONE
 
 
-async def _work(user_app: Horsies, config: WorkerConfig) -> None:
+async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool) -> None:
     worker = Worker(
         user_app.config,
         config,
@@ -160,4 +167,27 @@ async def _work(user_app: Horsies, config: WorkerConfig) -> None:
         definitions=user_app.definitions,
         hooks=user_app.recovery_hooks,
     )
-    await worker.run()
+    if not burst:
+        await worker.run()
+        return
+    watch = asyncio.create_task(_stop_without_work(worker, user_app.config, config.queues or ()))
+    try:
+        await worker.run()
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+
+
+async def _stop_without_work(worker: Worker, app: AppConfig, queues: Sequence[str]) -> None:
+    """Stop the worker as soon as its queues have no work; database errors are left to the worker."""
+    # Imported here: only this option needs the toolkit.
+    from horsies_ops.ops import open_ops
+
+    async with open_ops(app, read_only=True, via="cli", connections=1) as ops:
+        has_work = True
+        while has_work:
+            await asyncio.sleep(BURST_CHECK_INTERVAL_S)
+            with suppress(HorsiesError):
+                has_work = await ops.has_work(queues)
+    worker.stop()

@@ -91,3 +91,12 @@ SELECT queue_name                                    AS name,
   LEFT JOIN configured USING (queue_name)
   LEFT JOIN horsies_queues AS pause USING (queue_name)
  ORDER BY 2 NULLS LAST, queue_name;
+
+-- name: has_work
+SELECT EXISTS (SELECT FROM horsies_tasks AS t
+                WHERE t.status = 'PENDING' AND t.queue_name = ANY ($1::text[])
+                  AND (t.enqueued_at <= now() OR t.next_retry_at IS NOT NULL)
+                  AND NOT EXISTS (SELECT FROM horsies_queues AS q
+                                   WHERE q.queue_name = t.queue_name AND q.paused_at IS NOT NULL))
+    OR EXISTS (SELECT FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND queue_name = ANY ($1::text[]))
+    OR EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS has_work;
