@@ -35,7 +35,13 @@ ExitCodeOption = Annotated[
     bool, typer.Option("--exit-code", help="With --dry-run: exit with 3 if there is work to do.")
 ]
 KillOption = Annotated[
-    bool, typer.Option("--kill", help="Also kill the processes of running tasks; asks for confirmation.")
+    bool, typer.Option("--kill", help="Also kill the process of a running task; asks for confirmation.")
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="APP", help="App to load, for its recovery hooks and task signatures [default: app.locator]"
+    ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 

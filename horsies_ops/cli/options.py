@@ -62,7 +62,7 @@ COMMANDS: Final = {
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 
 def show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer passes the option's value alone
@@ -80,14 +80,20 @@ def group(name: str) -> typer.Typer:
 class GlobalOptions:
     """Options that every command accepts, before or after its name: settings sources and verbosity."""
 
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Use this horsies.toml.")] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Read settings from this file [default: the nearest horsies.toml]"
+        ),
+    ] = None
     database_url: Annotated[
         str | None,
-        typer.Option("--database-url", metavar="URL", help="Database URL; overrides all settings."),
+        typer.Option("--database-url", metavar="URL", help="Connect to this database [default: broker.database_url]"),
     ] = None
-    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours.")] = False
+    no_color: Annotated[bool, typer.Option("--no-color", help="Do not use colours.")] = False
     loglevel: Annotated[
-        str | None, typer.Option("--loglevel", metavar="LEVEL", help="Log level: DEBUG, INFO, WARNING or ERROR.")
+        str | None,
+        typer.Option("--loglevel", metavar="LEVEL", help="Log level [default: INFO for services, else WARNING]"),
     ] = None
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only data and errors.")] = False
 

@@ -175,15 +175,15 @@ class FilterOptions:
     filter_: Annotated[
         str | None, typer.Option("--filter", metavar="FILTER", help="Filter as in the TUI: 'status:failed age<1h'.")
     ] = None
-    status: Annotated[list[Any] | None, list_option("Only these statuses.", choices=TaskStatus)] = None
-    queue: Annotated[list[Any] | None, list_option("Only these queues.")] = None
-    name: Annotated[list[Any] | None, list_option("Only these task names; * and ? are wildcards.")] = None
-    error: Annotated[list[Any] | None, list_option("Only these error codes; * and ? are wildcards.")] = None
-    worker: Annotated[UUID | None, full_id_option("Only tasks that this worker owns or owned last.")] = None
+    status: Annotated[list[Any] | None, list_option("Only tasks with this status.", choices=TaskStatus)] = None
+    queue: Annotated[list[Any] | None, list_option("Only tasks in this queue.")] = None
+    name: Annotated[list[Any] | None, list_option("Only tasks with this task name; * and ? are wildcards.")] = None
+    error: Annotated[list[Any] | None, list_option("Only tasks with this error code; * and ? are wildcards.")] = None
+    worker: Annotated[UUID | None, full_id_option("Only tasks owned by this worker, now or last.")] = None
     workflow: Annotated[UUID | None, full_id_option("Only tasks of this workflow run.")] = None
     flag: Annotated[str | None, typer.Option(metavar="NAME", help="Only tasks with this flag.")] = None
-    older_than: Annotated[timedelta | None, duration_option("Only tasks sent longer ago than this, such as 5m.")] = None
-    newer_than: Annotated[timedelta | None, duration_option("Only tasks sent within this time, such as 2h.")] = None
+    older_than: Annotated[timedelta | None, duration_option("Only tasks older than this, such as 5m.")] = None
+    newer_than: Annotated[timedelta | None, duration_option("Only tasks newer than this, such as 2h.")] = None
 
     @property
     def filter(self) -> TaskFilter:
@@ -263,10 +263,12 @@ def _command(action: Action) -> Callable[..., int]:
         *,
         selection: FilterOptions,
         include_running: Annotated[
-            bool, typer.Option("--include-running", help="Include running tasks; asks for confirmation.")
+            bool, typer.Option("--include-running", help="Also act on running tasks; asks for confirmation.")
         ] = False,
         kill: KillOption = False,
-        limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N tasks, newest first.")] = None,
+        limit: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Most tasks to change, newest first.")
+        ] = None,
         reason: ReasonOption = None,
         actor: ActorOption = None,
         dry_run: DryRunOption = False,

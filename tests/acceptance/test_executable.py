@@ -122,6 +122,32 @@ def test_every_command_has_an_example_and_only_its_own_options(name: str) -> Non
         assert "horsies --help" in shown
 
 
+OPTIONS = {
+    "--as": "Name recorded in the audit log [default: $HORSIES_ACTOR, else user@host]",
+    "--reason": "Reason recorded in the audit log.",
+    "--dry-run": "Show what would change without changing it.",
+    "--exit-code": "With --dry-run: exit with 3 if there is work to do.",
+    "--full": "Show long values in full.",
+    "--yes": "Do not ask for confirmation.",
+    "--app": "App to load, for its recovery hooks and task signatures [default: app.locator]",
+    "--config": "Read settings from this file [default: the nearest horsies.toml]",
+    "--database-url": "Connect to this database [default: broker.database_url]",
+}
+
+
+def test_options_with_the_same_meaning_have_the_documented_text() -> None:
+    commands = [load_command(name) for name in COMMANDS]
+    found = {
+        (option, parameter.help)
+        for command in commands
+        for each in getattr(command, "commands", {"": command}).values()
+        for parameter in each.params
+        for option in parameter.opts
+        if option in OPTIONS
+    }
+    assert found == set(OPTIONS.items())
+
+
 def test_summaries_are_not_cut_on_a_narrow_terminal(horsies: Executable) -> None:
     for arguments in ((), ("task",), ("workflow",)):
         listed = horsies(*arguments, "--help", COLUMNS="80").stdout.partition("Commands:")[2]

@@ -80,7 +80,10 @@ def roles(
     print_: Annotated[bool, typer.Option("--print", help="Print the SQL; horsies creates no roles itself.")] = False,
     prefix: Annotated[str, typer.Option(metavar="NAME", help="How the names of the roles begin.")] = "horsies",
 ) -> None:
-    """Print SQL for one database role per kind of process."""
+    """Print SQL for one database role per kind of process.
+
+    Example: horsies db roles --print | less
+    """
     if not print_:
         raise UsageError("horsies creates no roles", hint="use --print, read the SQL, and run it with psql")
     print_line(str(RoleScript(schema=options.load_settings().app.broker.schema, prefix=prefix)).rstrip())
@@ -157,7 +160,7 @@ def start(options: GlobalOptions) -> None:
 def stop(
     options: GlobalOptions,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Stop it even if other processes use it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop the server even while other processes use it.")] = False,
 ) -> None:
     """Stop the embedded server.
 

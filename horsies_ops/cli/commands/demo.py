@@ -21,10 +21,8 @@ demo_app = group("demo")
 def demo(
     options: GlobalOptions,
     *,
-    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Duration of the demo in seconds.")] = 60,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, help="Child processes of the worker that survives.")
-    ] = 4,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Seconds to run.")] = 60,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes.")] = 4,
     tui: Annotated[bool, typer.Option("--tui", help="Run inside the TUI until you quit.")] = False,
 ) -> int:
     """Run a sample app with a worker that is killed and recovered.

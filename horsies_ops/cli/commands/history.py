@@ -34,9 +34,9 @@ MAX_EVIDENCE_LENGTH = 300
 def events(
     options: GlobalOptions,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until interrupted.")] = False,
-    kind: Annotated[list[Any] | None, list_option("Only events of these kinds.")] = None,
-    since: Annotated[timedelta, duration_option("Only events of the last 1h, 2d, ….")] = DEFAULT_SINCE,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events.")] = False,
+    kind: Annotated[list[Any] | None, list_option("Only events of this kind.")] = None,
+    since: Annotated[timedelta, duration_option("Only events newer than this.")] = DEFAULT_SINCE,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N events, newest last.")] = 1000,
     full: FullOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,

@@ -24,7 +24,7 @@ def metrics(
     *,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 chooses a free one.")
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 = a free one.")
     ] = 9464,
 ) -> int:
     """Serve Prometheus metrics.

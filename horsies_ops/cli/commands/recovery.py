@@ -19,6 +19,7 @@ from horsies.model.text import format_age, sanitize_text
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.cli.option_types import (
     ActorOption,
+    AppOption,
     DryRunOption,
     ExitCodeOption,
     ReasonOption,
@@ -74,14 +75,21 @@ def sweep(
     ] = None,
     resilient_multiplier: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Multiply the threshold of tasks with a resilient flag by N."),
+        typer.Option(
+            min=1, metavar="N", help="Multiply the threshold of resilient tasks by this [default: the workers' setting]"
+        ),
     ] = None,
     resilient_flag: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Task flag that counts as resilient; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Flag that marks a task as resilient; may be repeated [default: the workers' setting]"
+        ),
     ] = None,
-    worker: Annotated[str | None, id_option("Only tasks of this worker.")] = None,
-    locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose recovery hooks run.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Skip outage grace; allow short thresholds.")] = False,
+    worker: Annotated[str | None, id_option("Only tasks owned by this worker [default: all workers]")] = None,
+    locator: AppOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Skip the outage grace period; allow short thresholds.")
+    ] = False,
     reason: ReasonOption = None,
     actor: ActorOption = None,
     json: JsonOption = False,

@@ -119,7 +119,9 @@ def check(
     options: GlobalOptions,
     locator: AppArgument = None,
     *,
-    live: Annotated[bool, typer.Option("--live", help="Also check the database: schema and notifications.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also test the database connection, schema version and notifications.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Validate an app; lists every error of the first failing phase.

@@ -19,6 +19,7 @@ from horsies.model.task import TaskStatus, short_form
 from horsies.model.text import format_age, sanitize_text
 from horsies.model.waiting import WaitCause
 from horsies_ops.cli.option_types import (
+    AppOption,
     FullOption,
     duration_option,
     full_id_option,
@@ -63,8 +64,8 @@ def list_(
     options: GlobalOptions,
     *,
     selection: FilterOptions,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most N tasks.")] = 50,
-    after: Annotated[UUID | None, full_id_option("Continue after this task: `next` of the previous page.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows to list.")] = 50,
+    after: Annotated[UUID | None, full_id_option("Continue after this cursor from the previous page.")] = None,
     search_all: Annotated[
         bool, typer.Option("--all", help="Search until --limit tasks are found or all were read, without a time limit.")
     ] = False,
@@ -151,16 +152,17 @@ def send(
         str | None, typer.Option(metavar="QUEUE", help="Send to this queue [default: the task's queue]")
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=1, max=100, metavar="N", help="1 to 100; 1 is claimed first.")
+        int | None,
+        typer.Option(min=1, max=100, metavar="N", help="Priority, 1 (first) to 100 [default: the task's priority]"),
     ] = None,
-    delay: Annotated[timedelta | None, duration_option("Start this long from now or later, such as 5m.")] = None,
+    delay: Annotated[timedelta | None, duration_option("Start no earlier than this, such as 5m [default: now]")] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Idempotency key; a repeated send is stored once.")
+        str | None, typer.Option(metavar="KEY", help="Idempotency key: a repeated send is stored once.")
     ] = None,
-    locator: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="App that defines the task; validates the arguments.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 if it is an error.")] = False,
+    locator: AppOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the result and print it; exits 1 if the task fails.")
+    ] = False,
     timeout: Annotated[
         timedelta, duration_option("Time limit of --wait; after it, exit 1 (the task continues).")
     ] = DEFAULT_WAIT,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from horsies.errors import UsageError
+from horsies_ops.cli.option_types import ActorOption
 from horsies_ops.cli.options import GlobalOptions, export_settings, group, with_global_options
 
 tui_app = group("tui")
@@ -19,20 +20,18 @@ tui_app = group("tui")
 def tui(
     options: GlobalOptions,
     *,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Disable actions; database sessions are read-only too.")
-    ] = False,
-    actor: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
-    ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Show a simulated busy system, without a database.")] = False,
-    slow: Annotated[bool, typer.Option("--slow", help="For slow links: fewer repaints, no animation.")] = False,
-    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
-    ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Disable all actions.")] = False,
+    actor: ActorOption = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Use simulated data, without a database.")] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="Refresh less often, for slow connections.")] = False,
+    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Do not capture the mouse.")] = False,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Use ASCII characters only.")] = False,
     log_file: Annotated[
-        Path | None, typer.Option("--log-file", metavar="FILE", help="Append the log to FILE [default: no log]")
+        Path | None, typer.Option("--log-file", metavar="FILE", help="Write logs to this file [default: no log]")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve the TUI to browsers, read-only.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the UI to a browser; read-only and on loopback by default.")
+    ] = False,
     host: Annotated[
         str, typer.Option("--host", metavar="HOST", help="With --serve: address to listen on.")
     ] = "127.0.0.1",

@@ -36,7 +36,7 @@ Threshold = Annotated[
 def list_(
     options: GlobalOptions,
     *,
-    stale: Annotated[bool, typer.Option("--stale", help="Only stale workers.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only workers without a recent heartbeat.")] = False,
     threshold: Threshold = None,
     full: FullOption = False,
     json: JsonOption = False,

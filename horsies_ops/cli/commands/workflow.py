@@ -66,11 +66,11 @@ COLUMNS: tuple[TableColumn[WorkflowRow], ...] = (
 def list_(
     options: GlobalOptions,
     *,
-    status: Annotated[list[Any] | None, list_option("Only these statuses.", choices=WorkflowStatus)] = None,
-    name: Annotated[list[Any] | None, list_option("Only these workflow names; * and ? are wildcards.")] = None,
+    status: Annotated[list[Any] | None, list_option("Only runs with this status.", choices=WorkflowStatus)] = None,
+    name: Annotated[list[Any] | None, list_option("Only runs with this workflow name; * and ? are wildcards.")] = None,
     root_only: Annotated[bool, typer.Option("--root-only", help="Leave out sub-workflows.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most N runs.")] = 50,
-    after: Annotated[UUID | None, full_id_option("Continue after this run: `next` of the previous page.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows to list.")] = 50,
+    after: Annotated[UUID | None, full_id_option("Continue after this cursor from the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:
     """List workflow runs.

@@ -74,7 +74,10 @@ async def heal_workflows(broker: PostgresBroker) -> int:
     async with _recovery_store(broker) as store:
         healed = await heal(store.database, broker.recovery_dependencies.definitions)
         if healed:
-            entry, progress = _audit_entry(SweepStep.WORKFLOWS), AuditProgress(matched=len(healed), affected=len(healed))
+            entry, progress = (
+                _audit_entry(SweepStep.WORKFLOWS),
+                AuditProgress(matched=len(healed), affected=len(healed)),
+            )
             await store.database.run(lambda transaction: record_audit(transaction, entry, progress))
     return len({run.workflow_id for run in healed if run.workflow_id is not None})
 
