@@ -340,5 +340,5 @@ async def test_no_cleanup_deletes_audit_entries_too_early(
     await connection.close()
     for age in (29 * 24 * HOUR, 1_000 * HOUR, 3_000 * HOUR):
         await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
-    await clean(database, RetentionWindows(audit=HOUR), budget_s=10)
+    await Cleanup(database, RetentionWindows(audit=HOUR), budget_s=10).run()
     assert await count_rows(database_url, "horsies_audit") == left
