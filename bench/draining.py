@@ -1,7 +1,8 @@
 """`python -m bench.draining`: throughput, latency and idle cost of a worker with two child processes.
 
-Measured in interleaved rounds: the drain of no-op tasks against claiming and completing 100 rows per statement, and
-latencies against an INSERT with NOTIFY. At the end the cost of the idle worker is measured.
+Measured in interleaved rounds: the drain of no-op tasks, and of tasks with arguments and a dict as result, against
+claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY. At the end the cost of the
+idle worker is measured.
 """
 
 # ruff: noqa: ASYNC110, ASYNC240  # polls a worker in another process; blocking file reads disturb nothing here
@@ -30,15 +31,18 @@ from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 
 APP = Path(__file__).with_name("noop_app.py")
 BYTES_PER_RUN = 16
-"""What each run of `noop` appends to the file that counts runs."""
+"""What each run of a drained task appends to the file that counts runs."""
 IDLE_S = 30
 SETTLE_S = 12
 """Sessions report their transactions to the server's statistics up to 10 s late."""
 
 FILL = """
-INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
-SELECT gen_random_uuid(), 'noop', 'default', now(), '', clock_timestamp() FROM generate_series(1, $1::integer)
+INSERT INTO horsies_tasks (id, task_name, args, queue_name, sent_at, enqueue_sha, enqueued_at)
+SELECT gen_random_uuid(), $2, $3::text::jsonb, 'default', now(), '', clock_timestamp()
+  FROM generate_series(1, $1::integer)
 """
+NOOP, ADD = ("noop", "[]"), ("add", '[17, "some text"]')
+"""Names and stored arguments of the tasks that are drained."""
 PAUSE_QUEUE = """
 INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now())
 ON CONFLICT (queue_name) DO UPDATE SET paused_at = now()
@@ -95,13 +99,15 @@ class CpuTimes:
         )
 
 
-async def drain(url: str, runs_file: Path, tasks: int, tree: psutil.Process) -> tuple[float, str]:
+async def drain(
+    url: str, runs_file: Path, tasks: int, tree: psutil.Process, task: tuple[str, str] = NOOP
+) -> tuple[float, str]:
     """Return tasks per second, from resuming the queue until the last outcome is stored, and the CPU time per task."""
     expected_size = runs_file.stat().st_size + tasks * BYTES_PER_RUN
     async with connect(url) as connection:
         own_backend_pid = await connection.fetchval("SELECT pg_backend_pid()")
         await connection.execute(PAUSE_QUEUE)
-        await connection.execute(FILL, tasks)
+        await connection.execute(FILL, tasks, *task)
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
         before = CpuTimes.of(tree, own_backend_pid)
@@ -192,13 +198,15 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
     await require_durable(url)
     load_before = load()
     ratios: list[float] = []
+    add_ratios: list[float] = []
     to_notification: list[float] = []
     to_start: list[float] = []
     to_result: list[float] = []
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
-            await drain(url, runs_file, 500, tree)  # warm-up
+            for task in (NOOP, ADD):
+                await drain(url, runs_file, 500, tree, task)  # warm-up
             for number in range(rounds):
                 await clear(url)
                 base = await baseline_drain(url, tasks)
@@ -206,11 +214,16 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
                 ratios.append(ours / base)
                 rates = f"baseline {base:,.0f} tasks/s, drain {ours:,.0f} tasks/s"
                 print(f"round {number + 1}: {rates}, {ours / base:.2f} x, {cpu}")
+                await clear(url)
+                with_arguments, cpu = await drain(url, runs_file, tasks, tree, ADD)
+                add_ratios.append(with_arguments / base)
+                print(f"  add(int, str) -> dict: {with_arguments:,.0f} tasks/s, {with_arguments / base:.2f} x, {cpu}")
                 to_notification += await baseline_notify_ms(url, sends)
                 starts, results = await latencies_ms(url, sends)
                 to_start, to_result = to_start + starts, to_result + results
             ratio = statistics.median(ratios)
             print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
+            print(f"drain of add: {statistics.median(add_ratios):.2f} x baseline")
             print(f"baseline, INSERT to NOTIFY received: {_quantiles(to_notification)}")
             print(f"send to start: {_quantiles(to_start)}")
             print(f"send to result: {_quantiles(to_result)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from horsies import Horsies, RetryPolicy, TaskError, TaskResult
 
@@ -16,6 +17,13 @@ def noop() -> TaskResult[None, TaskError]:
     """Append 16 bytes to a file, so that runs can be counted independently of the queue."""
     os.write(_runs_file, b"0123456789abcde\n")
     return TaskResult(ok=None)
+
+
+@app.task("add")
+def add(a: int, b: str) -> TaskResult[dict[str, Any], TaskError]:
+    """Like `noop`, with arguments and a result that have to be decoded, checked and encoded."""
+    os.write(_runs_file, b"0123456789abcde\n")
+    return TaskResult(ok={"a": a, "b": b, "sum": a + len(b)})
 
 
 @app.task("stamp")

@@ -106,7 +106,8 @@ class TaskCodec:
         if args_json in _EMPTY_ARRAYS and kwargs_json in _EMPTY_OBJECTS and not results and not injected:
             self.signature.bind(0, ())
             return DecodedArguments((), {})
-        args, kwargs = _parse_arguments(list, args_json), _parse_arguments(dict, kwargs_json)
+        args = _parse_arguments(list, args_json)
+        kwargs = {} if kwargs_json in _EMPTY_OBJECTS else _parse_arguments(dict, kwargs_json)
         names = self.signature.bind(len(args), {**kwargs, **results, **injected} if results or injected else kwargs)
         by_name = {key: self._load(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
         by_name |= {key: self._load_result(key, document) for key, document in results.items()}
@@ -135,8 +136,11 @@ class TaskCodec:
             raise PayloadError(error.reason, parameter=name) from None
 
     def _load(self, name: str, stored: JsonValue) -> object:
+        codec = self.parameter_codecs[name]
+        if type(stored) is codec.passthrough_type:  # most arguments; two calls less for each
+            return stored
         try:
-            return self.parameter_codecs[name].load(stored)
+            return codec.load(stored)
         except PayloadError as error:
             raise PayloadError(error.reason, parameter=name) from None
 

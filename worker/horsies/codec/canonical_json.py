@@ -39,6 +39,7 @@ def _make_encoder() -> Callable[[JsonValue, int], Iterable[str]]:
 
 
 _encode_pieces = _make_encoder()
+_decode = json.JSONDecoder().decode  # what `json.loads` calls after it has looked at its options
 
 
 class PayloadError(ValueError):
@@ -96,7 +97,7 @@ def parse_json(text: str | bytes) -> JsonValue:
     """Parse stored JSON; raises ValueError if it is invalid."""
     try:
         # Decoded here because stored JSON is always UTF-8; `loads` would first detect the encoding.
-        return json.loads(text if isinstance(text, str) else text.decode())
+        return _decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -65,6 +65,8 @@ def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
         message = f"the task returned {kind} as its error, not a TaskError"
         return _error_result(OperationalErrorCode.TASK_EXCEPTION, message)
     value = result.ok_value
+    if type(value) is ok.passthrough_type:
+        return result
     try:
         validated = ok.validate(value)
         return result if validated is value else TaskResult(ok=validated)
