@@ -56,31 +56,31 @@ class InProcessWorker:
     @property
     def silent_s(self) -> float:
         """Seconds since the last successful statement was sent."""
-        parts = self.worker._parts
+        parts = self.worker._assembly
         return parts.fence.silent_s if parts else 0.0
 
     @property
     def health(self) -> Health:
-        parts = self.worker._parts
+        parts = self.worker._assembly
         assert parts is not None
         return parts.health
 
     @property
     def children(self) -> list[Child]:
         """Children that accept work, ordered by pid."""
-        parts = self.worker._parts
+        parts = self.worker._assembly
         children = [child for child in parts.pool.children if child.accepts_work] if parts else []
         return sorted(children, key=lambda child: child.pid)
 
     @property
     def assignments(self) -> Assignments:
-        parts = self.worker._parts
+        parts = self.worker._assembly
         assert parts is not None
         return parts.assignments
 
     def has_in_flight(self, task_id: str) -> bool:
         """Whether this task is in flight in the worker, regardless of its row."""
-        parts = self.worker._parts
+        parts = self.worker._assembly
         return parts is not None and any(task.key.task_id == task_id for task in parts.in_flight)
 
     async def kill_children(self) -> None:
@@ -93,7 +93,7 @@ class InProcessWorker:
 
     async def kill_child_and_replacements(self, pid: int, *, replacements: int) -> None:
         """SIGKILL a child, then its replacements one after the other while they start."""
-        parts, killed = self.worker._parts, {pid}
+        parts, killed = self.worker._assembly, {pid}
         assert parts is not None
         os.kill(pid, signal.SIGKILL)
 
@@ -144,7 +144,7 @@ class InProcessWorker:
 
     def _on_event(self, event: events.Event) -> None:
         self.events.append(event)
-        if parts := self.worker._parts:
+        if parts := self.worker._assembly:
             self.pids |= {child.pid for child in parts.pool.children}
         self._changed.set()
 

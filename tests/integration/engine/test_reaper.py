@@ -43,10 +43,20 @@ async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
 @asynccontextmanager
 async def second_reaper(worker: InProcessWorker, **jobs: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
     """Run a second reaper with the test's own jobs on this worker."""
-    parts = worker.worker._parts
-    assert parts is not None
+    assembly = worker.worker._assembly
+    assert assembly is not None
     stop = asyncio.Event()
-    reaper = asyncio.create_task(Reaper(parts, jobs).run(stop))
+    second = Reaper(
+        assembly.database,
+        jobs,
+        recovery=worker.app.config.recovery,
+        identity=worker.worker.identity,
+        health=assembly.health,
+        reporter=assembly.reporter,
+        hooks=assembly.hooks,
+        publish_health_now=asyncio.Event(),
+    )
+    reaper = asyncio.create_task(second.run(stop))
     try:
         yield
     finally:

@@ -25,12 +25,12 @@ def health_after(*heartbeats_s: float, recovery: RecoveryConfig | None = None) -
 
 
 def test_nothing_is_published_before_the_first_heartbeat() -> None:
-    document = health_after().document(None)
+    document = health_after().document()
     assert (document["listening_since"], document["outage_grace_until"], document["last_pass_at"]) == (None, None, None)
 
 
 def test_unbroken_series_is_published_with_its_outage_grace() -> None:
-    document = health_after(0, 30, 60).document(None)
+    document = health_after(0, 30, 60).document()
     assert document["listening_since"] == at(0).isoformat()
     assert document["outage_grace_until"] == at(300).isoformat()
 
@@ -38,7 +38,7 @@ def test_unbroken_series_is_published_with_its_outage_grace() -> None:
 def test_gap_starts_a_new_series_and_is_returned() -> None:
     health = health_after(0, 30)
     assert health.record_heartbeat(at(130), time.monotonic()) == 100
-    assert health.document(None)["listening_since"] == at(130).isoformat()
+    assert health.document()["listening_since"] == at(130).isoformat()
 
 
 def test_clock_set_back_starts_a_new_series() -> None:
@@ -48,20 +48,21 @@ def test_clock_set_back_starts_a_new_series() -> None:
 def test_overdue_heartbeat_hides_the_series_until_the_next_one() -> None:
     health = health_after(0)
     health.record_heartbeat(at(30), time.monotonic() - 2 * HEARTBEAT_S)
-    assert health.document(None)["listening_since"] is None
+    assert health.document()["listening_since"] is None
     health.record_heartbeat(at(90), time.monotonic())
-    assert health.document(None)["listening_since"] == at(90).isoformat()
+    assert health.document()["listening_since"] == at(90).isoformat()
 
 
 def test_disabled_outage_grace_has_no_end() -> None:
-    document = health_after(0, recovery=RecoveryConfig(outage_grace=False)).document(None)
+    document = health_after(0, recovery=RecoveryConfig(outage_grace=False)).document()
     assert (document["listening_since"], document["outage_grace_until"]) == (at(0).isoformat(), None)
 
 
 def test_problems_are_listed_as_warnings() -> None:
     health = health_after(0)
     health.disabled_jobs["expire pending tasks"] = "no such function"
-    document = health.document("the listener lost its connection", "1 of 2 children cannot be started: killed")
+    health.listener_problem = "the listener lost its connection"
+    document = health.document("1 of 2 children cannot be started: killed")
     assert (document["listener"], document["children"]) == ("degraded", "degraded")
     assert document["disabled_operations"] == ["expire pending tasks"]
     assert document["warnings"] == [

@@ -24,11 +24,21 @@ from horsies.model.fence import Fence, child_heartbeat_interval_s, effective_wor
 from horsies.model.recovery.fleet import HeartbeatSeries, longest_gap
 from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
 from horsies.model.task import TaskStatus
-from horsies.store.workers import HeartbeatReply, HeartbeatRole, LeaseRenewal, WorkerRegistration
+from horsies.store.workers import (
+    HeartbeatReply,
+    HeartbeatRole,
+    LeaseRenewal,
+    WorkerRegistration,
+    WorkerState,
+    WorkerStore,
+)
 from horsies.version import __version__
 
 if TYPE_CHECKING:
-    from horsies.engine.worker import Parts
+    from horsies.engine.dispatcher import Releases, Wakeup
+    from horsies.engine.in_flight import Assignments, InFlight
+    from horsies.engine.pool.pool import ChildPool
+    from horsies.engine.reporter import Reporter
 
 MAX_MISSED_HEARTBEATS = 3.0
 """The worker sends no heartbeats for the tasks of a child that missed this many and used no CPU."""
@@ -46,8 +56,35 @@ class Heartbeat:
 
     name = "heartbeat"
 
-    def __init__(self, parts: Parts, *, on_declared_lost: Callable[[], Awaitable[None]]) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        identity: WorkerIdentity,
+        worker_store: WorkerStore,
+        fence: SelfFence,
+        health: Health,
+        in_flight: InFlight,
+        assignments: Assignments,
+        pool: ChildPool,
+        reporter: Reporter,
+        wakeup: Wakeup,
+        app_config: AppConfig,
+        check_rows_now: asyncio.Event,
+        publish_health_now: asyncio.Event,
+        on_declared_lost: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._identity = identity
+        self._worker_store = worker_store
+        self._fence = fence
+        self._health = health
+        self._in_flight = in_flight
+        self._assignments = assignments
+        self._pool = pool
+        self._reporter = reporter
+        self._wakeup = wakeup
+        self._app_config = app_config
+        self._check_rows_now = check_rows_now
+        self._publish_health_now = publish_health_now
         self._on_declared_lost = on_declared_lost
         self._outage_grace: events.OutageGraceStarted | None = None
         """The outage grace that was reported as started and not yet as ended."""
@@ -59,17 +96,17 @@ class Heartbeat:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send heartbeats until `stop` is set."""
-        recovery = self._parts.app_config.recovery
+        recovery = self._app_config.recovery
         await run_until(
             stop,
             self._repeat(
                 self._send_worker_heartbeat,
                 effective_worker_heartbeat_ms(recovery),
-                trigger=self._parts.publish_health_now,
+                trigger=self._publish_health_now,
             ),
             self._repeat(self._send_claimer_heartbeats, recovery.claimer_heartbeat_interval_ms),
             self._repeat(
-                self._send_runner_heartbeats, recovery.runner_heartbeat_interval_ms, trigger=self._parts.check_rows_now
+                self._send_runner_heartbeats, recovery.runner_heartbeat_interval_ms, trigger=self._check_rows_now
             ),
         )
 
@@ -88,7 +125,7 @@ class Heartbeat:
                 # The second try follows at once, on a new connection: the first may have waited for an answer on one
                 # that the network had dropped. Later ones come before the next heartbeat is due, because a fenced
                 # worker claims nothing until one succeeds.
-                delay_ms = min(interval_ms, self._parts.app_config.resilience.db_retry_initial_ms)
+                delay_ms = min(interval_ms, self._app_config.resilience.db_retry_initial_ms)
                 await asyncio.sleep(delay_ms / 1000 if has_failed else 0)
                 has_failed = True
             else:
@@ -99,114 +136,108 @@ class Heartbeat:
     # The worker's own heartbeat
 
     async def _send_worker_heartbeat(self) -> None:
-        parts = self._parts
         self._emit_fenced()
         sent_at = time.monotonic()
-        reply = await parts.worker_store.heartbeat(parts.identity.worker_id, self._health_document())
-        was_fenced = parts.fence.is_fenced
-        parts.fence.record_heartbeat(sent_at)
+        reply = await self._worker_store.heartbeat(self._identity.worker_id, self._health_document())
+        was_fenced = self._fence.is_fenced
+        self._fence.record_heartbeat(sent_at)
         if reply is None or reply.is_lost:
             await self._on_declared_lost()
         else:
             await self._update_series(reply.at, sent_at)
         if was_fenced:
             self._is_fence_reported = False
-            parts.reporter.emit(events.WorkerUnfenced(worker_id=str(parts.identity.worker_id)))
-            parts.wake_to_claim()
+            self._reporter.emit(events.WorkerUnfenced(worker_id=str(self._identity.worker_id)))
+            self._wakeup.wake_to_claim()
 
     def _health_document(self) -> dict[str, object]:
-        parts = self._parts
-        return parts.health.document(parts.degraded_reason, parts.pool.degraded_reason)
+        return self._health.document(self._pool.degraded_reason)
 
     def _emit_fenced(self) -> None:
-        parts = self._parts
-        if parts.fence.is_fenced and not self._is_fence_reported:
+        if self._fence.is_fenced and not self._is_fence_reported:
             self._is_fence_reported = True
-            worker_id = str(parts.identity.worker_id)
-            parts.reporter.emit(events.WorkerFenced(worker_id=worker_id, silent_s=parts.fence.silent_s))
+            worker_id = str(self._identity.worker_id)
+            self._reporter.emit(events.WorkerFenced(worker_id=worker_id, silent_s=self._fence.silent_s))
 
     async def _update_series(self, at: datetime, sent_at: float) -> None:
-        parts, health = self._parts, self._parts.health
+        health = self._health
         is_first = health.series is None
         outage_s = health.record_heartbeat(at, sent_at)
         if is_first or outage_s is not None:
             # The heartbeat that started this series could not publish it yet, and other workers rely on its start.
-            await parts.worker_store.heartbeat(parts.identity.worker_id, self._health_document())
+            await self._worker_store.heartbeat(self._identity.worker_id, self._health_document())
         self._emit_outage_grace(at, outage_s)
 
     def _emit_outage_grace(self, at: datetime, outage_s: float | None) -> None:
         """Emit start and end of an outage grace; the grace after the worker's own start is not an event."""
-        parts, until = self._parts, self._parts.health.outage_grace_until
-        worker_id = str(parts.identity.worker_id)
+        until = self._health.outage_grace_until
+        worker_id = str(self._identity.worker_id)
         if outage_s is not None and until is not None:
             self._outage_grace = events.OutageGraceStarted(worker_id=worker_id, until=until, outage_s=outage_s)
-            parts.reporter.emit(self._outage_grace)
+            self._reporter.emit(self._outage_grace)
         elif self._outage_grace is not None and at >= self._outage_grace.until:
-            parts.reporter.emit(events.OutageGraceEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
+            self._reporter.emit(events.OutageGraceEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
             self._outage_grace = None
 
     # Heartbeats of claimed tasks
 
     async def _send_claimer_heartbeats(self) -> None:
-        parts = self._parts
-        tasks = list(parts.in_flight.prefetched.values())
+        tasks = list(self._in_flight.prefetched.values())
         if not tasks:
             return
-        lease_ms = parts.app_config.claim_lease_ms
+        lease_ms = self._app_config.claim_lease_ms
         lease = None
         if lease_ms is not None:
             lease = LeaseRenewal(
-                length_s=lease_ms / 1000, max_claim_age_s=parts.app_config.max_claim_renew_age_ms / 1000
+                length_s=lease_ms / 1000, max_claim_age_s=self._app_config.max_claim_renew_age_ms / 1000
             )
-        pids = {task.claim: parts.identity.pid for task in tasks}
+        pids = {task.claim: self._identity.pid for task in tasks}
         sent_at = time.monotonic()
-        replies = await parts.worker_store.task_heartbeats(
-            HeartbeatRole.CLAIMER, pids, hostname=parts.identity.hostname, lease=lease
+        replies = await self._worker_store.task_heartbeats(
+            HeartbeatRole.CLAIMER, pids, hostname=self._identity.hostname, lease=lease
         )
-        parts.fence.record_statement(sent_at)
+        self._fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             # RUNNING with our token: we have started the task meanwhile; the answer to the start is still under way.
             is_started = reply.status == TaskStatus.RUNNING and reply.current_token == task.key.claim_token
             if not reply.is_held and not is_started:
-                parts.in_flight.settle(task)
+                self._in_flight.settle(task)
 
     # Heartbeats of running tasks
 
     async def _send_runner_heartbeats(self) -> None:
-        parts = self._parts
-        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(parts.app_config.recovery)
+        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(self._app_config.recovery)
         self._emit_silent_children(limit_s)
-        tasks = [task for task in parts.in_flight.started() if _is_alive(task, limit_s)]
+        tasks = [task for task in self._in_flight.started() if _is_alive(task, limit_s)]
         if not tasks:
             return
-        pids = {task.claim: _pid(task) or parts.identity.pid for task in tasks}
+        pids = {task.claim: _pid(task) or self._identity.pid for task in tasks}
         sent_at = time.monotonic()
-        changes = parts.reporter.changes.drain(sent_at)
-        replies = await parts.worker_store.task_heartbeats(
-            HeartbeatRole.RUNNER, pids, hostname=parts.identity.hostname, events=changes
+        changes = self._reporter.changes.drain(sent_at)
+        replies = await self._worker_store.task_heartbeats(
+            HeartbeatRole.RUNNER, pids, hostname=self._identity.hostname, events=changes
         )
-        parts.fence.record_statement(sent_at)
+        self._fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             if not reply.is_held:
                 self._on_row_lost(task, reply)
             elif reply.kill_requested and task.chunk is not None and task.position not in task.chunk.stop_reasons:
-                parts.assignments.stop_task(task, KillReason.REQUEUED)
+                self._assignments.stop_task(task, KillReason.REQUEUED)
 
     def _emit_silent_children(self, limit_s: float) -> None:
         """Report each child that sends nothing but uses CPU, once per silence; its tasks keep their heartbeats."""
         silent = {
             child.pid: child.liveness.silence_s
-            for child in self._parts.pool.children
+            for child in self._pool.children
             if child.liveness.is_silent_but_busy and child.liveness.silence_s > limit_s
         }
-        worker_id = str(self._parts.identity.worker_id)
+        worker_id = str(self._identity.worker_id)
         for pid in silent.keys() - self._reported_silent:
-            self._parts.reporter.emit(events.ChildSilent(worker_id=worker_id, pid=pid, silent_s=silent[pid]))
+            self._reporter.emit(events.ChildSilent(worker_id=worker_id, pid=pid, silent_s=silent[pid]))
         self._reported_silent = set(silent)
 
     def _on_row_lost(self, task: InFlightTask, reply: HeartbeatReply) -> None:
         """The row is no longer ours: stop the task, unless an operator ended it without asking to kill its code."""
-        parts = self._parts
         if not task.is_in_child or task.key in self._stopped_keys:
             return  # this worker is storing or releasing the task itself, or has stopped it already
         is_ended_by_operator = reply.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
@@ -216,7 +247,7 @@ class Heartbeat:
             return
         self._stopped_keys.add(task.key)
         if not is_ended_by_operator:
-            parts.reporter.emit(
+            self._reporter.emit(
                 events.LateHeartbeatRefused(
                     worker_id=str(task.claim.worker_id),
                     task_id=task.key.task_id,
@@ -226,7 +257,7 @@ class Heartbeat:
                     token_now=reply.current_token,
                 )
             )
-        parts.assignments.stop_task(task, KillReason.ROW_LOST)
+        self._assignments.stop_task(task, KillReason.ROW_LOST)
 
 
 def _is_alive(task: InFlightTask, limit_s: float) -> bool:
@@ -277,6 +308,77 @@ class WorkerIdentity:
         )
 
 
+class Registration:
+    """The worker's row: registered at the start, and again after another worker declared this one lost."""
+
+    def __init__(
+        self,
+        *,
+        identity: WorkerIdentity,
+        worker_store: WorkerStore,
+        fence: SelfFence,
+        releases: Releases,
+        reporter: Reporter,
+        app_config: AppConfig,
+        worker_config: WorkerConfig,
+        claim_lock: asyncio.Lock,
+        stop: asyncio.Event,
+    ) -> None:
+        self._identity = identity
+        self._worker_store = worker_store
+        self._fence = fence
+        self._releases = releases
+        self._reporter = reporter
+        self._app_config = app_config
+        self._worker_config = worker_config
+        self._claim_lock = claim_lock
+        self._stop = stop
+        self._started_at: datetime | None = None
+
+    @property
+    def worker_id(self) -> str:
+        return str(self._identity.worker_id)
+
+    @property
+    def started_at(self) -> datetime:
+        """When the worker was registered for the first time, by the database clock; only after `register`."""
+        assert self._started_at is not None  # noqa: S101
+        return self._started_at
+
+    @property
+    def row(self) -> WorkerRegistration:
+        return self._identity.registration(self._worker_config, self._app_config)
+
+    async def register(self) -> None:
+        sent_at = time.monotonic()
+        registered_at = await self._worker_store.register(self.row)
+        self._started_at = self._started_at or registered_at
+        self._fence.record_heartbeat(sent_at)
+
+    async def set_state(self, state: WorkerState) -> None:
+        await self._worker_store.set_state(self._identity.worker_id, state)
+
+    async def renew(self) -> None:
+        """Another worker declared this one lost: release its claims and continue under a new id."""
+        async with self._claim_lock:
+            await self._releases.release_claimed()
+            former = self._identity.renew()
+        await self._worker_store.register(self.row)
+        await self.set_state(WorkerState.DRAINING if self._stop.is_set() else WorkerState.RUNNING)
+        self._reporter.emit(events.WorkerReturned(worker_id=self.worker_id, former_worker_id=str(former)))
+
+    def emit_started(self, masked_url: str) -> None:
+        self._reporter.emit(
+            events.WorkerStarted(
+                worker_id=self.worker_id,
+                host=f"{self._identity.hostname}:{self._identity.pid}",
+                queues=tuple(self._worker_config.queues or ()),
+                processes=self._worker_config.processes,
+                database=masked_url,
+            )
+        )
+
+
 class SelfFence:
     """The worker's `Fence` on the monotonic clock, updated after each successful statement."""
 
@@ -307,6 +409,8 @@ class Health:
     recovery: RecoveryConfig
     audit_retention_hours: int | None = None
     """How long this worker keeps audit entries; no cleanup deletes them earlier while it lives."""
+    listener_problem: str | None = None
+    """Why notifications may be missed; None if they arrive."""
     series: HeartbeatSeries | None = None
     last_pass_at: datetime | None = None
     disabled_jobs: dict[str, str] = field(default_factory=dict[str, str])
@@ -338,19 +442,19 @@ class Health:
             return None
         return self.series.outage_grace_until(self.recovery)
 
-    def document(self, listener_problem: str | None, children_problem: str | None = None) -> dict[str, object]:
+    def document(self, children_problem: str | None = None) -> dict[str, object]:
         """The health document that the next heartbeat publishes."""
         since = self.listening_since
         until = None if since is None else self.outage_grace_until
         return {
-            "listener": "degraded" if listener_problem else "ok",
+            "listener": "degraded" if self.listener_problem else "ok",
             "children": "degraded" if children_problem else "ok",
             "listening_since": since and since.isoformat(),
             "outage_grace_until": until and until.isoformat(),
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
             "audit_retention_hours": self.audit_retention_hours,
             "disabled_operations": sorted(self.disabled_jobs),
-            "warnings": [*filter(None, (listener_problem, children_problem)), *self._warnings()],
+            "warnings": [*filter(None, (self.listener_problem, children_problem)), *self._warnings()],
         }
 
     def _warnings(self) -> Iterator[str]:

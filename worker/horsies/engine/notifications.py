@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
@@ -14,6 +14,7 @@ from horsies.engine import events
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.listen import (
     TASK_NEW_CHANNEL,
     WORKER_PING_CHANNEL,
@@ -24,7 +25,9 @@ from horsies.store.listen import (
 )
 
 if TYPE_CHECKING:
-    from horsies.engine.worker import Parts
+    from horsies.engine.dispatcher import Wakeup
+    from horsies.engine.heartbeat import Health, WorkerIdentity
+    from horsies.engine.reporter import Reporter
 
 PROBE_AFTER_S: Final = 60.0
 PROBE_TIMEOUT_S: Final = 5.0
@@ -39,15 +42,43 @@ class Notifications:
 
     name = "notifications"
 
-    def __init__(self, parts: Parts, connection_spec: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        database: Database,
+        connection_spec: ConnectionSpec,
+        *,
+        queues: Collection[str],
+        identity: WorkerIdentity,
+        wakeup: Wakeup,
+        health: Health,
+        reporter: Reporter,
+        workflows_due: asyncio.Event,
+        check_rows_now: asyncio.Event,
+        stop: asyncio.Event,
+        probe_after_s: float = PROBE_AFTER_S,
+    ) -> None:
+        self._database = database
+        self._queues = queues
+        self._identity = identity
+        self._wakeup = wakeup
+        self._check_rows_now = check_rows_now
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         handlers: dict[str, Callable[[str], None]] = {
             TASK_NEW_CHANNEL: self._on_task_new,
-            WORKFLOW_DUE_CHANNEL: lambda _workflow_id: parts.workflows_due.set(),
+            WORKFLOW_DUE_CHANNEL: lambda _workflow_id: workflows_due.set(),
             WORKER_PING_CHANNEL: self._on_worker_command,
         }
-        self._listener = ProbedListener(parts, connection_spec, handlers, probe_after_s=probe_after_s)
+        self._listener = ProbedListener(
+            database,
+            connection_spec,
+            handlers,
+            health=health,
+            reporter=reporter,
+            identity=identity,
+            wakeup=wakeup,
+            stop=stop,
+            probe_after_s=probe_after_s,
+        )
         self.listening = self._listener.listening
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -55,8 +86,8 @@ class Notifications:
         await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
 
     def _on_task_new(self, queue_name: str) -> None:
-        if queue_name in (self._parts.worker_config.queues or ()):
-            self._parts.on_task_notification()
+        if queue_name in self._queues:
+            self._wakeup.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:
         """Answer a ping; on a kill command check our rows, which hold the kill requests. Ignore anything else."""
@@ -65,16 +96,16 @@ class Notifications:
             kind, target = command["kind"], command.get("target_worker_id")
         except (ValueError, KeyError, TypeError, AttributeError):
             return
-        identity = self._parts.identity
+        identity = self._identity
         if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
             return
         if kind == "ping":
             self._answer_ping(command)
         elif kind == "kill":
-            self._parts.check_rows_now.set()
+            self._check_rows_now.set()
 
     def _answer_ping(self, command: dict[str, Any]) -> None:
-        identity = self._parts.identity
+        identity = self._identity
         pong = {
             "correlation_id": command.get("correlation_id"),
             "worker_id": str(identity.worker_id),
@@ -87,24 +118,35 @@ class Notifications:
         while True:
             channel, pong = await self._pongs.get()
             with suppress(HorsiesError):  # the sender of the ping tries again
-                await notify(self._parts.claims.database, channel, pong)
+                await notify(self._database, channel, pong)
 
 
 class ProbedListener:
     """A listener that checks by itself whether notifications arrive.
 
-    `parts.degraded_reason` says what is wrong; changes of it are emitted as ListenerDegraded and ListenerRestored.
+    `Health.listener_problem` says what is wrong; changes of it are emitted as ListenerDegraded and ListenerRestored.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        database: Database,
         connection_spec: ConnectionSpec,
         handlers: Mapping[str, Callable[[str], None]],
         *,
+        health: Health,
+        reporter: Reporter,
+        identity: WorkerIdentity,
+        wakeup: Wakeup,
+        stop: asyncio.Event,
         probe_after_s: float = PROBE_AFTER_S,
     ) -> None:
-        self._parts = parts
+        self._database = database
+        self._health = health
+        self._reporter = reporter
+        self._identity = identity
+        self._wakeup = wakeup
+        self._stop = stop
+        """Set when the worker stops: changes are not reported any more."""
         self._probe_after_s = probe_after_s
         self._probe_channel = f"horsies_probe_{uuid4().hex}"
         channels = {name: self._recording(handler) for name, handler in handlers.items()}
@@ -126,7 +168,7 @@ class ProbedListener:
         while True:
             await asyncio.sleep(self._probe_after_s)
             with suppress(HorsiesError):  # an unavailable database is reported by other services
-                is_enabled = await is_notify_trigger_enabled(self._parts.claims.database)
+                is_enabled = await is_notify_trigger_enabled(self._database)
                 self._trigger_fault = None if is_enabled else _TRIGGER_MISSING
                 self._publish_degraded()
                 if time.monotonic() - self._received_at >= self._probe_after_s:
@@ -134,7 +176,7 @@ class ProbedListener:
 
     async def _probe(self) -> None:
         self._received.clear()
-        await notify(self._parts.claims.database, self._probe_channel)
+        await notify(self._database, self._probe_channel)
         try:
             async with asyncio.timeout(min(PROBE_TIMEOUT_S, self._probe_after_s)):
                 await self._received.wait()
@@ -158,18 +200,18 @@ class ProbedListener:
         if is_connected:
             self.listening.set()
             self._listener_fault = None
-            self._parts.wake_to_claim()  # earlier notifications were missed
+            self._wakeup.wake_to_claim()  # earlier notifications were missed
         else:
             self._listener_fault = self._listener_fault or _DISCONNECTED
         self._publish_degraded()
 
     def _publish_degraded(self) -> None:
-        parts, reason = self._parts, self._listener_fault or self._trigger_fault
-        if parts.is_stopping or reason == parts.degraded_reason:
+        reason = self._listener_fault or self._trigger_fault
+        if self._stop.is_set() or reason == self._health.listener_problem:
             return
-        parts.degraded_reason = reason
-        worker_id = str(parts.identity.worker_id)
+        self._health.listener_problem = reason
+        worker_id = str(self._identity.worker_id)
         if reason is None:
-            parts.reporter.emit(events.ListenerRestored(worker_id=worker_id))
+            self._reporter.emit(events.ListenerRestored(worker_id=worker_id))
         else:
-            parts.reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=reason))
+            self._reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=reason))

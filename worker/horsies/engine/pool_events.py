@@ -11,7 +11,7 @@ from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.hooks import INTERRUPTION_REASONS
-from horsies.engine.in_flight import Chunk, ChunkTask, InFlight, InFlightTask
+from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
@@ -25,9 +25,10 @@ from horsies.store.operators import Target, requeue
 from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
+    from horsies.engine.dispatcher import Releases, Wakeup
+    from horsies.engine.heartbeat import WorkerIdentity
     from horsies.engine.pool.child import Child, ChildExit
     from horsies.engine.reporter import Reporter
-    from horsies.engine.worker import Parts
 
 logger = logging.getLogger("horsies.worker")
 output_logger = logging.getLogger("horsies.task")
@@ -36,43 +37,63 @@ output_logger = logging.getLogger("horsies.task")
 class PoolEvents:
     """Implements PoolListener for a worker."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        assignments: Assignments,
+        completer: Completer,
+        in_flight: InFlight,
+        releases: Releases,
+        crash_handler: CrashHandler,
+        requeuer: Requeuer,
+        reporter: Reporter,
+        identity: WorkerIdentity,
+        wakeup: Wakeup,
+        publish_health_now: asyncio.Event,
+    ) -> None:
+        self._assignments = assignments
+        self._completer = completer
+        self._in_flight = in_flight
+        self._releases = releases
+        self._crash_handler = crash_handler
+        self._requeuer = requeuer
+        self._reporter = reporter
+        self._identity = identity
+        self._wakeup = wakeup
+        self._publish_health_now = publish_health_now
         self._resolving: set[asyncio.Task[None]] = set()
 
     def on_ready(self, child: Child) -> None:  # noqa: ARG002  # one slot more, whichever child
-        self._parts.wake()
+        self._wakeup.wake()
 
     def on_degraded_changed(self) -> None:
-        self._parts.publish_health_now.set()
+        self._publish_health_now.set()
 
     def on_began(self, chunk: Chunk, position: int) -> None:
-        self._parts.assignments.on_began(chunk, position)
+        self._assignments.on_began(chunk, position)
 
     def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
-        parts = self._parts
-        parts.assignments.on_out(chunk, position)
+        self._assignments.on_out(chunk, position)
         if chunk.stop_reasons and (reason := chunk.stop_reasons.get(position)) is not None:
             task = _task(chunk, position)
             self._resolve_soon(task, Kill(reason=reason, pid=chunk.child.pid, task_id=task.key.task_id), None)
         else:
-            parts.assignments.observe(chunk.rows[position], run_ms)
-            parts.completer.complete(chunk, position, outcome)
-        parts.wake()
+            self._assignments.observe(chunk.rows[position], run_ms)
+            self._completer.complete(chunk, position, outcome)
+        self._wakeup.wake()
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
         """Release recalled tasks, also those that must not begin because an operator stopped them.
 
         Another child or worker claims them. The release skips rows that are no longer ours.
         """
-        parts = self._parts
         for chunk, position in tasks:
-            parts.assignments.on_out(chunk, position)
-        parts.releases.add(_task(chunk, position) for chunk, position in tasks)
+            self._assignments.on_out(chunk, position)
+        self._releases.add(_task(chunk, position) for chunk, position in tasks)
         if tasks:
-            worker_id = str(parts.identity.worker_id)
-            parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
-        parts.wake_to_claim()
+            worker_id = str(self._identity.worker_id)
+            self._reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
+        self._wakeup.wake_to_claim()
 
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         level = logging.WARNING if stream == "stderr" else logging.INFO
@@ -80,16 +101,16 @@ class PoolEvents:
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
         """Release the tasks that had not begun, unless that happened too often; resolve those that had."""
-        death = classify_death(child_exit, self._parts.assignments.remove_child(child))
+        death = classify_death(child_exit, self._assignments.remove_child(child))
         is_crash, begun = isinstance(death, Crash), [_task(*task) for task in child_exit.begun]
         for task in (_task(*task) for task in child_exit.unbegun):
             if is_crash and task.details.lost_starts >= MAX_FREE_LOST_STARTS:
                 begun.append(task)
             else:
-                self._parts.releases.add([task], lost_start=is_crash)
+                self._releases.add([task], lost_start=is_crash)
         for task in begun:
             self._resolve_soon(task, death, child_exit)
-        self._parts.wake()
+        self._wakeup.wake()
 
     def _resolve_soon(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
         resolving = asyncio.create_task(self._resolve(task, death, child_exit))
@@ -97,18 +118,17 @@ class PoolEvents:
         resolving.add_done_callback(self._resolving.discard)
 
     async def _resolve(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
-        parts = self._parts
         if child_exit is not None:
-            parts.crash_handler.emit_child_died(task, death, child_exit)
+            self._crash_handler.emit_child_died(task, death, child_exit)
         # Only the task that caused a kill is dropped or requeued; the attempts of other tasks in the same child fail.
         match death:
             case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
-                parts.in_flight.settle(task)
+                self._in_flight.settle(task)
             case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
-                await parts.requeuer.requeue(task)
+                await self._requeuer.requeue(task)
             case _:
-                await parts.crash_handler.fail_attempt(task, death)
-        parts.wake()
+                await self._crash_handler.fail_attempt(task, death)
+        self._wakeup.wake()
 
 
 def _task(chunk: Chunk, position: int) -> InFlightTask:

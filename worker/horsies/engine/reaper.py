@@ -22,7 +22,11 @@ from horsies.store.recovery import RecoveryStore
 from horsies.workflows.control import expire_paused
 
 if TYPE_CHECKING:
-    from horsies.engine.worker import Parts
+    from horsies.engine.heartbeat import Health, WorkerIdentity
+    from horsies.engine.reporter import Reporter
+    from horsies.model.settings import AppConfig, RecoveryConfig
+    from horsies.recovery.hooks import HookCaller
+    from horsies.store.database import Database
 
 SLOW_AFTER_FAILURES: Final = 3
 SLOW_EVERY_TICKS: Final = 10
@@ -30,15 +34,24 @@ SLOW_EVERY_TICKS: Final = 10
 logger = logging.getLogger("horsies.recovery")
 
 
-def build_reaper(parts: Parts) -> Reaper:
+def build_reaper(
+    app: AppConfig,
+    database: Database,
+    *,
+    identity: WorkerIdentity,
+    health: Health,
+    reporter: Reporter,
+    hooks: HookCaller,
+    workflows_due: asyncio.Event,
+    publish_health_now: asyncio.Event,
+) -> Reaper:
     """The reaper with its jobs, by the names operators see."""
-    app, database = parts.app_config, parts.claims.database
     windows = RetentionWindows.of(app.recovery, app.retention)
     interval_s = app.recovery.check_interval_ms / 1000
 
     async def clean_rows() -> None:
         cleanup = Cleanup(database, windows, budget_s=app.retention.pass_budget_s)
-        await cleanup.run(worker_id=parts.identity.worker_id)
+        await cleanup.run(worker_id=identity.worker_id)
 
     jobs: dict[str, Callable[[], Awaitable[object]]] = {}
     max_pause_hours = app.retention.paused_workflow_expire_hours
@@ -46,8 +59,18 @@ def build_reaper(parts: Parts) -> Reaper:
         jobs["expire paused workflows"] = partial(expire_paused, database, longer_than_s=max_pause_hours * 3600)
     jobs["retention of heartbeats"] = partial(clean_heartbeats, database, windows, budget_s=interval_s / 2)
     jobs["retention"] = OncePerInterval(app.retention.interval_s, clean_rows)
-    healing = WorkflowHealing.for_worker(database, wake=parts.workflows_due.set)
-    return Reaper(parts, jobs, healing=healing)
+    healing = WorkflowHealing.for_worker(database, wake=workflows_due.set)
+    return Reaper(
+        database,
+        jobs,
+        recovery=app.recovery,
+        identity=identity,
+        health=health,
+        reporter=reporter,
+        hooks=hooks,
+        publish_health_now=publish_health_now,
+        healing=healing,
+    )
 
 
 class Reaper:
@@ -62,16 +85,27 @@ class Reaper:
 
     def __init__(
         self,
-        parts: Parts,
+        database: Database,
         jobs: Mapping[str, Callable[[], Awaitable[object]]],
         *,
+        recovery: RecoveryConfig,
+        identity: WorkerIdentity,
+        health: Health,
+        reporter: Reporter,
+        hooks: HookCaller,
+        publish_health_now: asyncio.Event,
         healing: WorkflowHealing | None = None,
     ) -> None:
-        self._parts = parts
-        self._store = RecoveryStore(parts.claims.database)
-        self._interval_s = parts.app_config.recovery.check_interval_ms / 1000
+        self._database = database
+        self._store = RecoveryStore(database)
+        self._recovery = recovery
+        self._interval_s = recovery.check_interval_ms / 1000
+        self._identity = identity
+        self._health = health
+        self._reporter = reporter
+        self._publish_health_now = publish_health_now
         self._healing = healing
-        self._hooks = parts.hooks if parts.hooks.has_hooks else None
+        self._hooks = hooks if hooks.has_hooks else None
         self._pass_job = self._periodic_job("reaper pass")
         self._step_jobs = {step: self._periodic_job(step) for step in SweepStep}
         self._jobs = [(self._periodic_job(name), work) for name, work in jobs.items()]
@@ -87,7 +121,7 @@ class Reaper:
 
     async def _make_pass(self, stop: asyncio.Event) -> None:
         began = time.monotonic()
-        series = self._parts.health.series
+        series = self._health.series
         fleet = await self._store.fleet()
         observer = self._observer(series, fleet.now)
         if not should_run_pass(observer, fleet):
@@ -98,22 +132,21 @@ class Reaper:
         for job, work in self._jobs:
             if not stop.is_set():
                 await job.run_if_due(work)
-        self._parts.health.last_pass_at = fleet.now + timedelta(seconds=time.monotonic() - began)
-        self._parts.publish_health_now.set()
-        self._parts.reporter.emit(events.PassFinished(worker_id=str(self._parts.identity.worker_id)))
+        self._health.last_pass_at = fleet.now + timedelta(seconds=time.monotonic() - began)
+        self._publish_health_now.set()
+        self._reporter.emit(events.PassFinished(worker_id=str(self._identity.worker_id)))
 
     def _observer(self, series: HeartbeatSeries | None, now: datetime) -> WorkerObserver:
         """This worker as observer; `listening_since` is None if one of its own heartbeats is overdue at `now`."""
-        recovery = self._parts.app_config.recovery
+        recovery = self._recovery
         since = series.since if series is not None and series.is_unbroken(now, recovery) else None
-        return WorkerObserver(worker_id=self._parts.identity.worker_id, config=recovery, listening_since=since)
+        return WorkerObserver(worker_id=self._identity.worker_id, config=recovery, listening_since=since)
 
     async def _sweep(self, observer: WorkerObserver) -> bool:
         """Run the sweep steps that are due; True, because `with_leader_lock` returns None without the lock."""
-        parts = self._parts
         due_steps = [step for step, job in self._step_jobs.items() if job.take_tick()]
         sweep = Sweep(
-            parts.claims.database,
+            self._database,
             SweepOptions(),
             observer=observer,
             hooks=self._hooks,
@@ -133,13 +166,13 @@ class Reaper:
 
     def _emit_refused(self, report: SweepReport) -> None:
         """Report tasks that could not be recovered, once per task and error."""
-        parts, before = self._parts, self._parts.health.refused_tasks
-        parts.health.refused_tasks = {str(task.task_id): task.refusal or "" for task in report.refused}
+        before = self._health.refused_tasks
+        self._health.refused_tasks = {str(task.task_id): task.refusal or "" for task in report.refused}
         for task in report.refused:
             if before.get(str(task.task_id)) != task.refusal:
-                parts.reporter.emit(
+                self._reporter.emit(
                     events.RecoveryRefused(
-                        worker_id=str(parts.identity.worker_id),
+                        worker_id=str(self._identity.worker_id),
                         task_id=str(task.task_id),
                         decision=task.decision,
                         error=task.refusal or "",
@@ -150,13 +183,13 @@ class Reaper:
         return PeriodicJob(name, on_change=self._on_job_change)
 
     def _on_job_change(self, name: str, error: str | None) -> None:
-        parts, worker_id = self._parts, str(self._parts.identity.worker_id)
+        worker_id = str(self._identity.worker_id)
         if error is None:
-            parts.health.disabled_jobs.pop(name, None)
-            parts.reporter.emit(events.OperationEnabled(worker_id=worker_id, operation=name))
+            self._health.disabled_jobs.pop(name, None)
+            self._reporter.emit(events.OperationEnabled(worker_id=worker_id, operation=name))
         else:
-            parts.health.disabled_jobs[name] = error
-            parts.reporter.emit(events.OperationDisabled(worker_id=worker_id, operation=name, error=error))
+            self._health.disabled_jobs[name] = error
+            self._reporter.emit(events.OperationDisabled(worker_id=worker_id, operation=name, error=error))
 
 
 class OncePerInterval:

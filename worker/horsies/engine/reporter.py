@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import fields
-from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 import psutil
 
 from horsies.engine import events
 from horsies.engine.events import REPORT_INTERVAL_S, AttemptTotals
-from horsies.engine.heartbeat import WorkerIdentity
+from horsies.engine.heartbeat import Registration, WorkerIdentity
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
@@ -27,7 +26,9 @@ from horsies.store.operators import EventStore
 from horsies.store.workers import WorkerStore
 
 if TYPE_CHECKING:
-    from horsies.engine.worker import Parts
+    from horsies.engine.in_flight import InFlight
+    from horsies.engine.pool.pool import ChildPool
+    from horsies.model.settings import AppConfig, WorkerConfig
 
 MB = 1024 * 1024
 
@@ -267,11 +268,22 @@ class SnapshotWriter:
 
     name = "snapshots"
 
-    def __init__(self, parts: Parts, started_at: datetime) -> None:
-        self._parts = parts
-        # Not parts.worker_store, which uses the connection of the heartbeats.
-        self._worker_store = WorkerStore(parts.claims.database)
-        self._started_at = started_at
+    def __init__(
+        self,
+        *,
+        worker_store: WorkerStore,
+        registration: Registration,
+        in_flight: InFlight,
+        pool: ChildPool,
+        app_config: AppConfig,
+        worker_config: WorkerConfig,
+    ) -> None:
+        self._worker_store = worker_store
+        self._registration = registration
+        self._in_flight = in_flight
+        self._pool = pool
+        self._app_config = app_config
+        self._worker_config = worker_config
         self._process = psutil.Process()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -281,13 +293,12 @@ class SnapshotWriter:
         while True:
             with suppress(HorsiesError):
                 await self._worker_store.write_snapshot(self._take_snapshot())
-            await asyncio.sleep(self._parts.worker_config.snapshot_interval_ms / 1000)
+            await asyncio.sleep(self._worker_config.snapshot_interval_ms / 1000)
 
     def _take_snapshot(self) -> WorkerLoad:
-        parts = self._parts
-        worker = parts.identity.registration(parts.worker_config, parts.app_config)
-        queues = parts.app_config.custom_queues or ()
-        children_rss = sum(_rss_bytes(child.pid) for child in parts.pool.children)
+        worker = self._registration.row
+        queues = self._app_config.custom_queues or ()
+        children_rss = sum(_rss_bytes(child.pid) for child in self._pool.children)
         return WorkerLoad(
             worker_id=str(worker.worker_id),
             hostname=worker.hostname,
@@ -295,14 +306,14 @@ class SnapshotWriter:
             processes=worker.processes,
             queues=list(worker.queues),
             recovery_config=dict(worker.recovery_config),
-            worker_started_at=self._started_at,
-            max_claim_batch=parts.worker_config.max_claim_batch,
-            max_claim_per_worker=parts.worker_config.max_claim_per_worker,
-            cluster_wide_cap=parts.app_config.cluster_wide_cap,
+            worker_started_at=self._registration.started_at,
+            max_claim_batch=self._worker_config.max_claim_batch,
+            max_claim_per_worker=self._worker_config.max_claim_per_worker,
+            cluster_wide_cap=self._app_config.cluster_wide_cap,
             queue_priorities={queue.name: queue.priority for queue in queues},
             queue_max_concurrency={queue.name: queue.max_concurrency for queue in queues},
-            tasks_running=parts.in_flight.count_started(),
-            tasks_claimed=len(parts.in_flight.prefetched),
+            tasks_running=self._in_flight.count_started(),
+            tasks_claimed=len(self._in_flight.prefetched),
             memory_usage_mb=self._process.memory_info().rss / MB,
             memory_percent=self._process.memory_percent(),
             cpu_percent=self._process.cpu_percent(),

@@ -1,21 +1,20 @@
-"""A worker process: builds its parts, starts its services, handles signals, and drains on shutdown."""
+"""A worker process: assembles its services, runs and stops them, handles signals, and drains on shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from horsies.engine import events
 from horsies.engine.completer import Completer
-from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
-from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
+from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases, Wakeup
+from horsies.engine.heartbeat import Health, Heartbeat, Registration, SelfFence, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
 from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
@@ -24,12 +23,21 @@ from horsies.engine.pool.protocol import ChildSpec
 from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
 from horsies.engine.reaper import build_reaper
 from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, SnapshotWriter
-from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownDeadline, run_services, run_until
+from horsies.engine.service import (
+    NO_ANSWER,
+    Backoff,
+    BoundedService,
+    Service,
+    ShutdownDeadline,
+    run_services,
+    run_until,
+)
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.capacity import ClaimLimits, DurationEstimates
 from horsies.model.fence import child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
+from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.registry.definition import HasDefinition
@@ -54,66 +62,23 @@ REAPER_STOP_S = 1.0
 logger = logging.getLogger("horsies.worker")
 
 
-@dataclass(slots=True, kw_only=True)
-class Parts:
-    """The objects that the services of one worker share.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """The services of a worker, in the order in which they are stopped, and what its start, stop and tests need."""
 
-    Fields with `init=False` need other parts; `Worker._build_parts`, `_assemble` and `_serve` set them before any
-    service runs.
-    """
-
-    app_config: AppConfig
-    worker_config: WorkerConfig
-    identity: WorkerIdentity
-    fence: SelfFence
-    in_flight: InFlight
-    durations: DurationEstimates
-    assignments: Assignments
-    claims: ClaimStore
+    services: Sequence[Service]
+    database: Database
     worker_store: WorkerStore
-    """On the connection of the heartbeats."""
-    reporter: Reporter
+    registration: Registration
+    pool: ChildPool
+    in_flight: InFlight
+    assignments: Assignments
+    completer: Completer
+    fence: SelfFence
     health: Health
-    claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection."""
-    is_stopping: bool = False
-    degraded_reason: str | None = None
-    """Why notifications may be missed; None if they arrive."""
-    check_rows_now: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it to check the rows of running tasks before the next heartbeat is due."""
-    workflows_due: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it to advance workflow runs before the next poll."""
-    publish_health_now: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it to publish the health document before the next heartbeat is due."""
-    completer: Completer = field(init=False)
-    hooks: HookCaller = field(init=False)
-    interruption_notifier: InterruptionNotifier = field(init=False)
-    crash_handler: CrashHandler = field(init=False)
-    requeuer: Requeuer = field(init=False)
-    pool: ChildPool = field(init=False)
-    capacity: Capacity = field(init=False)
-    releases: Releases = field(init=False)
-    wake: Callable[[], None] = field(init=False)
-    wake_to_claim: Callable[[], None] = field(init=False)
-    on_poll: Callable[[], None] = field(init=False)
-    on_task_notification: Callable[[], None] = field(init=False)
-    expect_due_in: Callable[[float], None] = field(init=False)
-    """Announce a task that becomes due after so many seconds."""
-    look_for_due_in: Callable[[float], None] = field(init=False)
-    """Ask the database for the next due time after so many seconds."""
-
-    def backoff(self, service: str, *, hurry: asyncio.Event | None = None) -> Backoff:
-        """A backoff that emits an event when the service loses the database and when it is back."""
-
-        def on_change(error: Exception | None) -> None:
-            worker_id = str(self.identity.worker_id)
-            if error is None:
-                self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, service=service))
-            else:
-                lost = events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error))
-                self.reporter.emit(lost)
-
-        return Backoff(self.app_config.resilience, on_change=on_change, hurry=hurry)
+    reporter: Reporter
+    hooks: HookCaller
+    wakeup: Wakeup
 
 
 class Worker:
@@ -153,7 +118,7 @@ class Worker:
         self._stop_now = asyncio.Event()
         self._deadline = ShutdownDeadline(grace_s=worker.grace_s, kill_wait_s=worker.kill_wait_s)
         self._listeners: list[Callable[[events.Event], None]] = []
-        self._parts: Parts | None = None
+        self._assembly: Assembly | None = None
         """Set once the services are running."""
         self.identity = WorkerIdentity.new()
 
@@ -165,8 +130,6 @@ class Worker:
         """Stop gracefully; a second call stops immediately."""
         if self._stop.is_set():
             self._stop_now.set()
-        if self._parts is not None:
-            self._parts.is_stopping = True
         self._stop.set()
 
     async def run(self) -> None:
@@ -185,30 +148,217 @@ class Worker:
     async def _run(self, stack: AsyncExitStack) -> None:
         endpoint = await asyncio.to_thread(resolve_database, self._app.broker)
         stack.callback(endpoint.release)
-        parts, dispatcher = self._assemble(stack, endpoint.connection_spec)
+        worker = self._assemble(stack, endpoint.connection_spec)
         # Start the children before opening any connection: they would inherit it and keep it open.
         logger.info("starting %d children", self._worker.processes)
-        await self._unless_stopped(parts.pool.start())
-        parts.pool.broken.add_done_callback(self._on_pool_broken)
-        started_at = await self._unless_stopped(self._prepare(endpoint.connection_spec, parts))
-        if started_at is not None:  # None: stopped during the start
-            await self._serve(parts, dispatcher, endpoint.connection_spec, started_at)
-        if parts.pool.broken.done():
-            parts.pool.broken.result()  # raises the error that broke the pool
+        await self._unless_stopped(worker.pool.start())
+        worker.pool.broken.add_done_callback(self._on_pool_broken)
+        if await self._unless_stopped(self._prepare(endpoint.connection_spec, worker)):  # otherwise stopped meanwhile
+            await self._serve(worker)
+        if worker.pool.broken.done():
+            worker.pool.broken.result()  # raises the error that broke the pool
 
-    # Building the parts
+    # Assembly
 
-    def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Parts, Dispatcher]:
+    def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> Assembly:
+        """Build all objects of the worker, each from those above it."""
+        app, worker, identity = self._app, self._worker, self.identity
+        queues, poll_s = worker.queues or [], app.resilience.notify_poll_interval_ms / 1000
         database, heartbeat_database = self._open_databases(stack, spec)
-        parts = self._build_parts(database, heartbeat_database)
-        parts.capacity = Capacity(parts, async_tasks=self._async_tasks, limits=self._limits)
-        parts.releases = Releases(parts)
-        dispatcher = Dispatcher(parts)
-        parts.wake, parts.wake_to_claim, parts.on_poll = dispatcher.wake, dispatcher.wake_to_claim, dispatcher.on_poll
-        parts.on_task_notification = dispatcher.on_task_notification
-        parts.pool = ChildPool(self._child_spec(), self._worker.processes, PoolEvents(parts))
-        stack.push_async_callback(parts.pool.kill_all, "the worker is stopping")
-        return parts, dispatcher
+        claims, worker_store = ClaimStore(database), WorkerStore(heartbeat_database)
+        check_rows_now, publish_health_now, workflows_due = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection.
+        claim_lock = asyncio.Lock()
+        wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
+        fence, health = (
+            SelfFence(app.recovery),
+            Health(recovery=app.recovery, audit_retention_hours=app.retention.audit_retention_hours),
+        )
+        reporter = Reporter(EventStore(database), Backoff(app.resilience))
+        for listener in self._listeners:
+            reporter.add_listener(listener)
+        backoff = partial(_backoff, app.resilience, reporter, identity)
+        hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))
+        notifier = InterruptionNotifier(hooks, TaskStore(database), backoff(InterruptionNotifier.name))
+        if hooks.has_interrupted_hooks:  # otherwise save the call per finished task
+            reporter.add_listener(notifier.on_event)
+
+        due_poller = DuePoller(
+            wakeup=wakeup,
+            worker_store=WorkerStore(database),  # not the one on the connection of the heartbeats
+            queues=queues,
+            poll_s=poll_s,
+            claim_lock=claim_lock,
+        )
+        completer = Completer(
+            claims,
+            in_flight,
+            reporter,
+            fence=fence,
+            backoff=backoff(Completer.name, hurry=self._stop),
+            on_stored=wakeup.wake,
+            on_retry=due_poller.expect_due_in,
+            on_nodes_finished=workflows_due.set,
+            on_unknown_task=self._unknown_task_emitter(reporter),
+        )
+        releases = Releases(
+            claims=claims,
+            in_flight=in_flight,
+            identity=identity,
+            worker_store=worker_store,
+            fence=fence,
+            reporter=reporter,
+            check_interval_ms=app.recovery.check_interval_ms,
+        )
+        assignments = Assignments(in_flight, durations, async_tasks=self._async_tasks, limits=self._limits)
+        pool_events = PoolEvents(
+            assignments=assignments,
+            completer=completer,
+            in_flight=in_flight,
+            releases=releases,
+            crash_handler=CrashHandler(
+                completer,
+                TaskStore(database),
+                reporter,
+                max_crashes=app.recovery.max_crashes,
+                on_attempt_failed=notifier.on_attempt_failed,
+            ),
+            requeuer=Requeuer(database, in_flight, backoff("requeue")),
+            reporter=reporter,
+            identity=identity,
+            wakeup=wakeup,
+            publish_health_now=publish_health_now,
+        )
+        pool = ChildPool(self._child_spec(), worker.processes, pool_events)
+        stack.push_async_callback(pool.kill_all, "the worker is stopping")
+        capacity = Capacity(
+            pool=pool,
+            assignments=assignments,
+            in_flight=in_flight,
+            durations=durations,
+            identity=identity,
+            app_config=app,
+            worker_config=worker,
+            async_tasks=self._async_tasks,
+            limits=self._limits,
+        )
+        dispatcher = Dispatcher(
+            wakeup=wakeup,
+            capacity=capacity,
+            claims=claims,
+            in_flight=in_flight,
+            assignments=assignments,
+            releases=releases,
+            due_poller=due_poller,
+            identity=identity,
+            fence=fence,
+            health=health,
+            reporter=reporter,
+            backoff=backoff(Dispatcher.name),
+            app_config=app,
+            claim_lock=claim_lock,
+        )
+        notifications = Notifications(
+            database,
+            spec.direct,
+            queues=queues,
+            identity=identity,
+            wakeup=wakeup,
+            health=health,
+            reporter=reporter,
+            workflows_due=workflows_due,
+            check_rows_now=check_rows_now,
+            stop=self._stop,
+            probe_after_s=self._probe_after_s,
+        )
+        registration = Registration(
+            identity=identity,
+            worker_store=worker_store,
+            fence=fence,
+            releases=releases,
+            reporter=reporter,
+            app_config=app,
+            worker_config=worker,
+            claim_lock=claim_lock,
+            stop=self._stop,
+        )
+        reaper = build_reaper(
+            app,
+            database,
+            identity=identity,
+            health=health,
+            reporter=reporter,
+            hooks=hooks,
+            workflows_due=workflows_due,
+            publish_health_now=publish_health_now,
+        )
+        others = self._deadline.for_others
+        advancer = WorkflowAdvancer(
+            database, self._definitions, woken=workflows_due, backoff=backoff(WorkflowAdvancer.name), poll_s=poll_s
+        )
+        services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
+            StartupReporter(registration, notifications.listening, backoff(StartupReporter.name), spec.masked_url),
+            due_poller,
+            DispatchThenDrain(
+                dispatcher,
+                capacity=capacity,
+                releases=releases,
+                in_flight=in_flight,
+                registration=registration,
+                reporter=reporter,
+                backoff=backoff("drain", hurry=self._stop),
+                worker_config=worker,
+                stop_now=self._stop_now,
+                deadline=self._deadline,
+            ),
+            SnapshotWriter(
+                worker_store=WorkerStore(database),
+                registration=registration,
+                in_flight=in_flight,
+                pool=pool,
+                app_config=app,
+                worker_config=worker,
+            ),
+            # After the drain: a worker that drains for a long time can still recover tasks of others.
+            BoundedService(reaper, lambda: asyncio.timeout(REAPER_STOP_S)),
+            BoundedService(completer, self._deadline.for_outcomes),
+            BoundedService(advancer, others),
+            BoundedService(notifier, others),
+            BoundedService(reporter, others),
+            PeriodicSummary(reporter, identity),
+            BoundedService(ChangePublisher(reporter, EventStore(database)), others),
+            notifications,
+            Heartbeat(
+                identity=identity,
+                worker_store=worker_store,
+                fence=fence,
+                health=health,
+                in_flight=in_flight,
+                assignments=assignments,
+                pool=pool,
+                reporter=reporter,
+                wakeup=wakeup,
+                app_config=app,
+                check_rows_now=check_rows_now,
+                publish_health_now=publish_health_now,
+                on_declared_lost=registration.renew,
+            ),
+        ]
+        return Assembly(
+            services=services,
+            database=database,
+            worker_store=worker_store,
+            registration=registration,
+            pool=pool,
+            in_flight=in_flight,
+            assignments=assignments,
+            completer=completer,
+            fence=fence,
+            health=health,
+            reporter=reporter,
+            hooks=hooks,
+            wakeup=wakeup,
+        )
 
     def _open_databases(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Database, Database]:
         """Two connection pools to the same database: a general one, and a single connection for the heartbeats."""
@@ -234,55 +384,6 @@ class Worker:
         for opened in (database, heartbeat_database):
             stack.callback(opened.terminate)  # not close, which would wait for a server that may not answer
         return database, heartbeat_database
-
-    def _build_parts(self, database: Database, heartbeat_database: Database) -> Parts:
-        app, worker = self._app, self._worker
-        durations = DurationEstimates()
-        in_flight = InFlight()
-        assignments = Assignments(in_flight, durations, async_tasks=self._async_tasks, limits=self._limits)
-        reporter = Reporter(EventStore(database), Backoff(app.resilience))
-        for listener in self._listeners:
-            reporter.add_listener(listener)
-        parts = Parts(
-            app_config=app,
-            worker_config=worker,
-            identity=self.identity,
-            fence=SelfFence(app.recovery),
-            in_flight=in_flight,
-            durations=durations,
-            assignments=assignments,
-            claims=ClaimStore(database),
-            worker_store=WorkerStore(heartbeat_database),
-            reporter=reporter,
-            health=Health(recovery=app.recovery, audit_retention_hours=app.retention.audit_retention_hours),
-        )
-        parts.completer = Completer(
-            parts.claims,
-            parts.in_flight,
-            reporter,
-            fence=parts.fence,
-            backoff=parts.backoff(Completer.name, hurry=self._stop),
-            # Lambdas, because `parts.wake` and `parts.expect_due_in` are set later.
-            on_stored=lambda: parts.wake(),  # noqa: PLW0108
-            on_retry=lambda delay_s: parts.expect_due_in(delay_s),  # noqa: PLW0108
-            on_nodes_finished=parts.workflows_due.set,
-            on_unknown_task=self._unknown_task_emitter(reporter),
-        )
-        parts.hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))
-        parts.interruption_notifier = InterruptionNotifier(
-            parts.hooks, TaskStore(database), parts.backoff(InterruptionNotifier.name)
-        )
-        if parts.hooks.has_interrupted_hooks:  # otherwise save the call per finished task
-            reporter.add_listener(parts.interruption_notifier.on_event)
-        parts.requeuer = Requeuer(database, parts.in_flight, parts.backoff("requeue"))
-        parts.crash_handler = CrashHandler(
-            parts.completer,
-            TaskStore(database),
-            reporter,
-            max_crashes=app.recovery.max_crashes,
-            on_attempt_failed=parts.interruption_notifier.on_attempt_failed,
-        )
-        return parts
 
     def _hook_failure_emitter(self, reporter: Reporter) -> Callable[[HookFailure], None]:
         def emit(failure: HookFailure) -> None:
@@ -321,22 +422,20 @@ class Worker:
 
     # Start
 
-    async def _prepare(self, spec: ConnectionSpec, parts: Parts) -> datetime:
-        """Migrate or check the schema, check that notifications arrive, and register; returns the start time."""
+    async def _prepare(self, spec: ConnectionSpec, worker: Assembly) -> bool:
+        """Migrate or check the schema, check that notifications arrive, and register."""
         backoff = Backoff(self._app.resilience, on_change=_log_unavailable)
         while True:
             try:
                 await self._migrate_or_check(spec)
-                await self._require_notifications(spec, parts.claims.database)
-                sent_at = time.monotonic()
-                started_at = await parts.worker_store.register(self.identity.registration(self._worker, self._app))
-                parts.fence.record_heartbeat(sent_at)
+                await self._require_notifications(spec, worker.database)
+                await worker.registration.register()
             except BrokerError as error:
                 if not error.retryable:
                     raise
                 await backoff.wait(error)
             else:
-                return started_at
+                return True
 
     async def _migrate_or_check(self, spec: ConnectionSpec) -> None:
         async with migration_database(spec) as direct:
@@ -370,78 +469,33 @@ class Worker:
 
     # Running and stopping
 
-    async def _serve(self, parts: Parts, dispatcher: Dispatcher, spec: ConnectionSpec, started_at: datetime) -> None:
-        due_poller = DuePoller(parts)
-        notifications = Notifications(parts, spec.direct, probe_after_s=self._probe_after_s)
-        parts.expect_due_in, parts.look_for_due_in = due_poller.expect_due_in, due_poller.look_in
-        dispatcher.wake()
-        # In the order in which they are stopped: each may still need those after it.
-        services = [
-            StartupReporter(parts, listening=notifications.listening, on_started=lambda: self._emit_started(parts)),
-            due_poller,
-            DispatchThenDrain(dispatcher, parts, self._stop_now, self._deadline),
-            SnapshotWriter(parts, started_at),
-            # After the drain: a worker that drains for a long time can still recover tasks of others.
-            BoundedService(build_reaper(parts), lambda: asyncio.timeout(REAPER_STOP_S)),
-            BoundedService(parts.completer, self._deadline.for_outcomes),
-            BoundedService(WorkflowAdvancer(parts, self._definitions), self._deadline.for_others),
-            BoundedService(parts.interruption_notifier, self._deadline.for_others),
-            BoundedService(parts.reporter, self._deadline.for_others),
-            PeriodicSummary(parts.reporter, self.identity),
-            BoundedService(
-                ChangePublisher(parts.reporter, EventStore(parts.claims.database)), self._deadline.for_others
-            ),
-            notifications,
-            Heartbeat(parts, on_declared_lost=lambda: self._reregister(parts)),
-        ]
-        self._parts = parts
-        if self._stop.is_set():  # `stop` was called before it could reach `parts`
-            parts.is_stopping = True
+    async def _serve(self, worker: Assembly) -> None:
+        self._assembly = worker
+        worker.wakeup.wake()
         try:
-            await run_services(services, self._stop)
+            await run_services(worker.services, self._stop)
         finally:
-            await self._mark_stopped(parts)
-        if unstored := parts.completer.unstored_ids:
+            await self._mark_stopped(worker)
+        if unstored := worker.completer.unstored_ids:
             names = ", ".join(unstored[:20]) + (" …" if len(unstored) > 20 else "")
             raise HorsiesError(
                 f"outcomes of {len(unstored)} tasks not stored: {names}",
                 hint="the database did not accept them in time; recovery handles their tasks",
             )
 
-    async def _reregister(self, parts: Parts) -> None:
-        """Another worker declared this one lost: release its claims and continue under a new id."""
-        async with parts.claim_lock:
-            await parts.releases.release_claimed()
-            former = self.identity.renew()
-        await parts.worker_store.register(self.identity.registration(self._worker, self._app))
-        state = WorkerState.DRAINING if parts.is_stopping else WorkerState.RUNNING
-        await parts.worker_store.set_state(self.identity.worker_id, state)
-        parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))
-
-    async def _mark_stopped(self, parts: Parts) -> None:
-        unstored = parts.completer.unstored_ids
+    async def _mark_stopped(self, worker: Assembly) -> None:
+        unstored = worker.completer.unstored_ids
         for first in range(0, len(unstored), 20):
             logger.error("outcomes not stored; recovery will handle their tasks: %s", ", ".join(unstored[first:][:20]))
         try:
             async with self._deadline.for_others():
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
-                    await parts.worker_store.set_state(worker_id, WorkerState.STOPPED)
+                    await worker.worker_store.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
             logger.warning("cannot mark the worker as stopped: %s", format_one_line(error) or NO_ANSWER)
-        totals, worker_id = parts.reporter.totals.total, str(self.identity.worker_id)
-        parts.reporter.emit(
+        totals, worker_id = worker.reporter.totals.total, str(self.identity.worker_id)
+        worker.reporter.emit(
             events.WorkerStopped(worker_id=worker_id, ran=totals.count, failed=totals.failed, unstored=len(unstored))
-        )
-
-    def _emit_started(self, parts: Parts) -> None:
-        parts.reporter.emit(
-            events.WorkerStarted(
-                worker_id=str(self.identity.worker_id),
-                host=f"{self.identity.hostname}:{self.identity.pid}",
-                queues=tuple(self._worker.queues or ()),
-                processes=self._worker.processes,
-                database=parts.claims.database.connection_spec.masked_url,
-            )
         )
 
     def _on_pool_broken(self, broken: asyncio.Future[None]) -> None:
@@ -455,15 +509,36 @@ def _log_unavailable(error: Exception | None) -> None:
         logger.warning("database unavailable, retrying: %s", format_one_line(error))
 
 
+def _backoff(
+    config: WorkerResilienceConfig,
+    reporter: Reporter,
+    identity: WorkerIdentity,
+    service: str,
+    *,
+    hurry: asyncio.Event | None = None,
+) -> Backoff:
+    """A backoff that emits an event when the service loses the database and when it is back."""
+
+    def on_change(error: Exception | None) -> None:
+        worker_id = str(identity.worker_id)
+        if error is None:
+            reporter.emit(events.DatabaseRestored(worker_id=worker_id, service=service))
+        else:
+            reporter.emit(events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error)))
+
+    return Backoff(config, on_change=on_change, hurry=hurry)
+
+
 class StartupReporter:
     """Marks the worker as running once it receives notifications, then waits to be stopped."""
 
     name = "startup"
 
-    def __init__(self, parts: Parts, *, listening: asyncio.Event, on_started: Callable[[], None]) -> None:
-        self._parts = parts
+    def __init__(self, registration: Registration, listening: asyncio.Event, backoff: Backoff, masked_url: str) -> None:
+        self._registration = registration
         self._listening = listening
-        self._on_started = on_started
+        self._backoff = backoff
+        self._masked_url = masked_url
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._report_once())
@@ -471,16 +546,15 @@ class StartupReporter:
     async def _report_once(self) -> None:
         await self._listening.wait()
         await self._set_running()
-        self._on_started()
+        self._registration.emit_started(self._masked_url)
         await asyncio.Event().wait()  # a service that returns before it is stopped ends the worker
 
     async def _set_running(self) -> None:
-        backoff = self._parts.backoff(self.name)
         while True:
             try:
-                await self._parts.worker_store.set_state(self._parts.identity.worker_id, WorkerState.RUNNING)
+                await self._registration.set_state(WorkerState.RUNNING)
             except HorsiesError as error:
-                await backoff.wait(error)
+                await self._backoff.wait(error)
             else:
                 return
 
@@ -491,10 +565,27 @@ class DispatchThenDrain:
     name = "dispatcher"
 
     def __init__(
-        self, dispatcher: Dispatcher, parts: Parts, stop_now: asyncio.Event, deadline: ShutdownDeadline
+        self,
+        dispatcher: Dispatcher,
+        *,
+        capacity: Capacity,
+        releases: Releases,
+        in_flight: InFlight,
+        registration: Registration,
+        reporter: Reporter,
+        backoff: Backoff,
+        worker_config: WorkerConfig,
+        stop_now: asyncio.Event,
+        deadline: ShutdownDeadline,
     ) -> None:
         self._dispatcher = dispatcher
-        self._parts = parts
+        self._capacity = capacity
+        self._releases = releases
+        self._in_flight = in_flight
+        self._registration = registration
+        self._reporter = reporter
+        self._backoff = backoff
+        self._worker_config = worker_config
         self._stop_now = stop_now
         """Set by a second signal: ends the grace period."""
         self._deadline = deadline
@@ -504,7 +595,7 @@ class DispatchThenDrain:
         self._begin()  # again, in case the dispatcher had ended by then
         self._emit_draining()
         # Beside the running tasks: their time must not depend on the database.
-        releasing = asyncio.create_task(self._retry(self._release_claimed, stop))
+        releasing = asyncio.create_task(self._retry(self._release_claimed))
         await asyncio.wait([releasing], timeout=CLAIM_STOP_S)
         try:
             self._dispatcher.recall_chunks()
@@ -515,7 +606,7 @@ class DispatchThenDrain:
             # Tasks that a child has not begun are RUNNING in the database: unless released, they count as crashed.
             async with self._deadline.for_outcomes() if self._running() else self._deadline.for_others():
                 await releasing
-                await self._retry(self._release_remaining, stop)
+                await self._retry(self._release_remaining)
         except (HorsiesError, TimeoutError) as error:
             logger.warning("cannot release tasks: %s", format_one_line(error) or NO_ANSWER)
         finally:
@@ -524,33 +615,32 @@ class DispatchThenDrain:
 
     def _begin(self) -> asyncio.Timeout:
         """Start nothing more, and give the claim loop a moment to end."""
-        self._parts.capacity.is_closed = True
+        self._capacity.is_closed = True
         self._deadline.begin()
         return asyncio.timeout(CLAIM_STOP_S)
 
     def _emit_draining(self) -> None:
-        parts, running = self._parts, len(self._running())
-        parts.reporter.emit(
+        running = len(self._running())
+        self._reporter.emit(
             events.WorkerDraining(
-                worker_id=str(parts.identity.worker_id), running=running, grace_s=parts.worker_config.grace_s
+                worker_id=self._registration.worker_id, running=running, grace_s=self._worker_config.grace_s
             )
         )
 
-    async def _retry(self, step: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    async def _retry(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat a step until the database answers."""
-        backoff = self._parts.backoff("drain", hurry=stop)
         while True:
             try:
                 await step()
             except HorsiesError as error:
-                await backoff.wait(error)
+                await self._backoff.wait(error)
             else:
-                return backoff.reset()
+                return self._backoff.reset()
 
     async def _release_claimed(self) -> None:
-        await self._parts.worker_store.set_state(self._parts.identity.worker_id, WorkerState.DRAINING)
-        await self._parts.releases.release_claimed()
-        await self._parts.releases.reconcile()  # a claim cancelled by the stop may have been executed
+        await self._registration.set_state(WorkerState.DRAINING)
+        await self._releases.release_claimed()
+        await self._releases.reconcile()  # a claim cancelled by the stop may have been executed
 
     async def _wait_for_running(self) -> None:
         """Wait for running tasks until the grace period ends or a second signal arrives."""
@@ -558,7 +648,7 @@ class DispatchThenDrain:
         idle = asyncio.create_task(self._dispatcher.wait_until_idle())
         stop_now = asyncio.create_task(self._stop_now.wait())
         waits: list[asyncio.Task[Any]] = [idle, stop_now]
-        await asyncio.wait(waits, timeout=self._parts.worker_config.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=self._worker_config.grace_s, return_when=asyncio.FIRST_COMPLETED)
         if self._stop_now.is_set():
             self._deadline.end_grace()
         for wait in waits:
@@ -569,14 +659,14 @@ class DispatchThenDrain:
         self._log_running()
         self._dispatcher.kill_busy_children()
         try:
-            async with asyncio.timeout(self._parts.worker_config.kill_wait_s):
+            async with asyncio.timeout(self._worker_config.kill_wait_s):
                 await self._dispatcher.wait_until_idle()
         except TimeoutError:
             logger.warning("%d task processes still alive after SIGKILL", len(self._running()))
 
     async def _release_remaining(self) -> None:
-        await self._parts.releases.release_unbegun()
-        await self._parts.releases.reconcile()
+        await self._releases.release_unbegun()
+        await self._releases.reconcile()
 
     def _log_running(self, suffix: str = "") -> None:
         if running := self._running():
@@ -584,4 +674,4 @@ class DispatchThenDrain:
             logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", suffix)
 
     def _running(self) -> list[InFlightTask]:
-        return [task for task in self._parts.in_flight.started() if not task.is_storing]
+        return [task for task in self._in_flight.started() if not task.is_storing]

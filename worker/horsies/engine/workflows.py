@@ -11,7 +11,8 @@ from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.workflows.outbox import RECHECK_S, OutboxProcessor
 
 if TYPE_CHECKING:
-    from horsies.engine.worker import Parts
+    from horsies.engine.service import Backoff
+    from horsies.store.database import Database
 
 FINAL_ADVANCE_TIMEOUT_S: Final = 2.0
 """Limit for the runs that the last outcomes of a stopping worker make due; other workers advance the rest."""
@@ -22,11 +23,19 @@ class WorkflowAdvancer:
 
     name = "workflows"
 
-    def __init__(self, parts: Parts, definitions: WorkflowDefinitions) -> None:
-        self._woken = parts.workflows_due
-        self._outbox = OutboxProcessor(parts.claims.database, definitions)
-        self._backoff = parts.backoff(self.name)
-        self._poll_s = parts.app_config.resilience.notify_poll_interval_ms / 1000
+    def __init__(
+        self,
+        database: Database,
+        definitions: WorkflowDefinitions,
+        *,
+        woken: asyncio.Event,
+        backoff: Backoff,
+        poll_s: float,
+    ) -> None:
+        self._woken = woken
+        self._outbox = OutboxProcessor(database, definitions)
+        self._backoff = backoff
+        self._poll_s = poll_s
 
     async def run(self, stop: asyncio.Event) -> None:
         """Advance runs until `stop` is set, then once more for the last outcomes of this worker."""
