@@ -138,7 +138,7 @@ async def test_unknown_task_is_reported_once_with_a_hint(scene: Scene, caplog: p
 
 async def test_task_with_damaged_arguments_fails(scene: Scene) -> None:
     task_id = await scene.worker.send("work", 0.0, delay=timedelta(hours=1))
-    damage = 'UPDATE horsies_tasks SET args = \'{"not": "a list"}\', enqueued_at = now() WHERE id = $1::text::uuid'
+    damage = "UPDATE horsies_tasks SET args = '[\"not a number\"]', enqueued_at = now() WHERE id = $1::text::uuid"
     await scene.ledger.fetch(damage, task_id)
     row = (await scene.ledger.until_terminal(task_id))[task_id]
     assert row["error_code"] == "WORKER_SERIALIZATION_ERROR"
