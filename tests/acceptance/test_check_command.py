@@ -56,7 +56,8 @@ def test_duplicate_task_name_shows_both_locations(horsies: Executable, project: 
 
 
 def test_wrong_return_type_shows_its_location(horsies: Executable, project: Project) -> None:
-    path = project.write("main.py", f"{APP}\n@app.task('resize')\ndef resize(width: int) -> int:\n    return width\n")
+    task = "@app.task('resize')\ndef resize(width: int) -> TaskResult:\n    return width\n"
+    path = project.write("main.py", f"{APP}from horsies import TaskResult\n{task}")
     answer = horsies("check", "main")
     assert answer.code == 1
     assert "error[HRS-101]: task 'resize'" in answer.stderr

@@ -64,6 +64,7 @@ def test_task_examples_run(database_url: str, run_examples_of: Callable[[str], d
     assert asyncio.run(ends_of_tasks(database_url)) == {
         ("add", "COMPLETED", None),
         ("charge", "COMPLETED", None),
+        ("double", "COMPLETED", None),
         ("charge", "FAILED", "LIMIT_EXCEEDED"),
         ("report", "COMPLETED", None),
         ("ship", "COMPLETED", None),

@@ -95,6 +95,8 @@ PROMISED = {
     "SuccessCase",
     "SuccessPolicy",
     "from_node",
+    "chain",
+    "group",
     "slugify",
     # Workflow run
     "WorkflowHandle",

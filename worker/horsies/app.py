@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, 
 from uuid import UUID
 
 from horsies.client.results import BrokerTaskReader, TaskReader, blocking
-from horsies.client.task import AsyncTaskFunction, SendSuppression, TaskFunction
+from horsies.client.task import (
+    AsyncPlainTaskFunction,
+    AsyncTaskFunction,
+    PlainTaskFunction,
+    SendSuppression,
+    TaskFunction,
+)
 from horsies.client.workflow.definition import AppDefinitions
 from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.codec.values import ValueCodec
 from horsies.config import LoadedSettings, load_settings
-from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation
 from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
 from horsies.model.retry import RetryPolicy
 from horsies.model.settings import AppConfig
@@ -27,6 +33,7 @@ from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
 from horsies.model.workflow.plan import NodeRef, OnError
 from horsies.recovery.hooks import HookCaller, InterruptedHook, RecoveryHook, RecoveryHooks, WorkersRecoveredHook
 from horsies.registry import TaskRegistry, define_task
+from horsies.registry.definition import default_task_name
 from horsies.sync import BRIDGE
 from horsies.task_modules import (
     DefinitionPlaceholder,
@@ -45,6 +52,13 @@ P = ParamSpec("P")
 S = TypeVar("S", bound=WorkflowSpec[Any])
 T = TypeVar("T")
 AnyTask = TaskFunction[Any, Any]
+# By whether the function is `async def`, and whether it returns a plain value.
+_TASK_KINDS: dict[tuple[bool, bool], type[AnyTask]] = {
+    (False, False): TaskFunction,
+    (True, False): AsyncTaskFunction,
+    (False, True): PlainTaskFunction,
+    (True, True): AsyncPlainTaskFunction,
+}
 ChildProcessStartHook: TypeAlias = Callable[[], None]
 
 logger = logging.getLogger("horsies")
@@ -54,11 +68,19 @@ class TaskDecorator(Protocol):
     """Turns a function into a task with the same signature."""
 
     @overload
-    def __call__(
+    def __call__(  # pyright: ignore[reportOverlappingOverload]  # a TaskResult is not a plain value
         self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
     ) -> AsyncTaskFunction[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, function: Callable[P, TaskResult[T, TaskError]], /
+    ) -> TaskFunction[P, T]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> AsyncPlainTaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> PlainTaskFunction[P, T]: ...
 
 
 class Horsies:
@@ -123,6 +145,21 @@ class Horsies:
         """The registered tasks by name."""
         return self._tasks
 
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]  # as in TaskDecorator
+        self, task_name: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> AsyncTaskFunction[P, T]: ...
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, task_name: Callable[P, TaskResult[T, TaskError]], /
+    ) -> TaskFunction[P, T]: ...
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, task_name: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> AsyncPlainTaskFunction[P, T]: ...
+    @overload
+    def task(self, task_name: Callable[P, T], /) -> PlainTaskFunction[P, T]: ...
+    @overload
     def task(
         self,
         task_name: str | None = None,
@@ -135,14 +172,25 @@ class Horsies:
         timeout_ms: int | None = None,
         flags: Iterable[str] | Mapping[str, bool] = (),
         **unknown: Any,
-    ) -> TaskDecorator:
-        """Register a function as a task; raises all faults of its definition together."""
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        task_name: str | Callable[..., Any] | None = None,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+        exception_mapper: ExceptionMapper | None = None,
+        default_unhandled_error_code: str | None = None,
+        timeout_ms: int | None = None,
+        flags: Iterable[str] | Mapping[str, bool] = (),
+        **unknown: Any,
+    ) -> Any:
+        """Register a function as a task, by default under its own name; raises all faults of its definition together.
+
+        `@app.task` without parentheses passes the function as `task_name`.
+        """
         location = SourceLocation.of_caller()
-        if task_name is None or callable(task_name):  # `@app.task` without parentheses passes the function
-            hint = 'pass the name of the task: @app.task("emails.send")'
-            code = ErrorCode.TASK_INVALID_OPTIONS
-            error = TaskDefinitionError("task_name is missing", code=code, hint=hint, location=location)
-            return cast("TaskDecorator", record_or_raise(error))
         options = {
             "queue_name": queue_name,
             "priority": priority,
@@ -156,13 +204,14 @@ class Horsies:
 
         def register(function: Callable[..., Any], /) -> AnyTask:
             try:
-                definition = define_task(task_name, function, options, queues=self._custom_queues(), location=location)
-                kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
+                name = default_task_name(function) if task_name is None or callable(task_name) else task_name
+                definition = define_task(name, function, options, queues=self._custom_queues(), location=location)
+                kind = _TASK_KINDS[definition.is_async, definition.codec.is_plain]
                 return self._tasks.register(kind(self, definition))
             except HorsiesError as error:
                 return cast("AnyTask", record_or_raise(error))
 
-        return cast("TaskDecorator", register)
+        return register(task_name) if callable(task_name) else register
 
     @overload
     def workflow(

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from horsies import (
     ContractCode,
+    ErrorCode,
     Horsies,
+    NodeKey,
     TaskError,
     TaskNode,
     TaskResult,
+    WorkflowContext,
     WorkflowHandle,
     WorkflowStartErrorCode,
+    WorkflowValidationError,
+    chain,
+    group,
 )
 from horsies.testing import drain_async
 
@@ -59,3 +67,90 @@ async def test_results_reach_the_keywords_of_a_task(app: Horsies) -> None:
     handle = (await spec.start_async()).unwrap()
     await drain_async(app)
     assert (await handle.result_for_async(last)).ok == {"n0": None, "n1": 1, "n2": 2}
+
+
+async def test_plain_parameters_take_the_values_of_other_nodes(app: Horsies) -> None:
+    @app.task("number")
+    def number(value: int) -> int:
+        if not value:
+            raise ValueError("no value")
+        return value
+
+    @app.task("twice")
+    def double(value: int) -> int:
+        return 2 * value
+
+    for value, expected in ((4, 8), (0, None)):
+        first = number.node()(value=value)
+        last = double.node(args_from={"value": first}, waits_for=[first])()
+        spec = app.workflow("doubled", [first, last], output=last, definition_key="doubled.v1")
+        handle = (await spec.start_async()).unwrap()
+        await drain_async(app)
+        assert (await handle.result_for_async(last)).ok == expected
+        statuses = [node.status for node in (await handle.tasks_async()).unwrap()]
+        assert statuses == (["COMPLETED", "COMPLETED"] if value else ["FAILED", "SKIPPED"])
+
+
+async def test_chain_passes_each_result_to_the_next_call(app: Horsies) -> None:
+    @app.task("fetch")
+    def fetch(url: str) -> str:
+        return f"page of {url}"
+
+    @app.task("parse")
+    def parse(page: TaskResult[str, TaskError], limit: int = 3) -> list[str]:
+        return page.ok_value.split()[:limit]
+
+    @app.task("store")
+    def store(words: list[str], *, folder: str) -> str:
+        return f"{folder}/{'-'.join(words)}"
+
+    spec = chain(fetch.s("x.org"), parse.s(limit=2), store.s(folder="all"))
+    assert (spec.name, spec.definition_key) == ("chain:fetch-parse-store", "chain:fetch-parse-store")
+    handle = (await spec.start_async()).unwrap()
+    await drain_async(app)
+    assert await handle.value_async() == "all/page-of"
+
+
+async def test_group_runs_calls_and_continues_with_their_results(app: Horsies) -> None:
+    @app.task("square")
+    def square(number: int) -> int:
+        return number * number
+
+    @app.task("total")
+    def total(start: int, **results: Any) -> int:
+        return start + sum(result.ok for result in results.values())
+
+    @app.task("listed")
+    def listed(workflow_ctx: WorkflowContext | None = None) -> list[Any]:
+        assert workflow_ctx is not None
+        return [workflow_ctx.result_for(NodeKey(f"squares:{number}")).ok for number in range(3)]
+
+    mapped = (await square.map([1, 2, 3]).start_async()).unwrap()
+    calls = [square.s(number) for number in (1, 2, 3)]
+    summed = (await group(calls).then(total.s(100)).start_async()).unwrap()
+    collected = (await group(calls).then(listed.s(), name="squares").start_async()).unwrap()
+    await drain_async(app)
+    values = await mapped.value_async()
+    assert {node_id: result.ok for node_id, result in values.items()} == {
+        "group:square:0": 1,
+        "group:square:1": 4,
+        "group:square:2": 9,
+    }
+    assert await summed.value_async() == 114
+    assert await collected.value_async() == [1, 4, 9]
+
+
+def test_chain_reports_what_does_not_fit(app: Horsies) -> None:
+    @app.task("word")
+    def word() -> str:
+        return "word"
+
+    @app.task("length")
+    def length(number: int) -> int:
+        return number
+
+    with pytest.raises(WorkflowValidationError) as caught:
+        chain(word.s(), length.s())
+    assert caught.value.code is ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH
+    with pytest.raises(WorkflowValidationError, match="at least one node"):
+        chain()

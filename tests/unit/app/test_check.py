@@ -106,7 +106,7 @@ def undeclared():
     return TaskResult(ok=None)
 
 @app.task("bare")
-def bare() -> int:
+def bare() -> TaskResult:
     return 1
 
 @app.task("fine")

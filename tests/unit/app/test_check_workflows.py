@@ -163,7 +163,7 @@ WRONG = """
     app = Horsies()
 
     @app.task("bare")
-    def bare() -> int:
+    def bare() -> TaskResult:
         return 1
 
     @app.task("fine")

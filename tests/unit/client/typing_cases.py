@@ -95,7 +95,22 @@ async def wrong_arguments_are_type_errors() -> None:
     await days.send_async(date.min, count="3")  # pyright: ignore[reportArgumentType]
 
 
-def task_must_return_a_task_result() -> None:
-    @app.task("bare")  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
-    def bare() -> int:
-        return 1
+@app.task
+def plain(a: int) -> str:
+    return str(a)
+
+
+@app.task()
+async def plain_async(a: int) -> str:
+    return str(a)
+
+
+async def plain_tasks_return_their_value() -> None:
+    assert_type(plain(1), str)
+    assert_type(await plain_async(1), str)
+    sent = plain.send(1).unwrap()
+    assert_type(sent, TaskHandle[str])
+    assert_type(sent.get(), TaskResult[str, TaskError])
+    assert_type(sent.value(timeout_ms=5), str)
+    assert_type(await sent.value_async(), str)
+    plain("1")  # pyright: ignore[reportArgumentType]

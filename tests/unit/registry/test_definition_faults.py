@@ -17,6 +17,7 @@ from horsies import (
     HorsiesError,
     MultipleValidationErrors,
     QueueMode,
+    RegistryError,
     TaskDefinitionError,
     TaskError,
     TaskFunction,
@@ -29,7 +30,8 @@ def valid_task(n: int) -> TaskResult[int, TaskError]:
 
 
 def define(function: Any = valid_task, /, name: Any = "t", **options: Any) -> TaskFunction[..., Any]:
-    return Horsies(AppConfig()).task(name, **options)(function)
+    task: Any = Horsies(AppConfig()).task(name, **options)
+    return task(function)
 
 
 def faults_of(function: Any = valid_task, /, **options: Any) -> tuple[HorsiesError, ...]:
@@ -128,8 +130,8 @@ def without_annotation():  # pyright: ignore[reportUnknownParameterType]
     return None
 
 
-def with_bare_return_type() -> int:
-    return 1
+def with_optional_result() -> TaskResult[int, TaskError] | None:
+    return None
 
 
 def with_other_error_type() -> TaskResult[int, str]:  # pyright: ignore[reportInvalidTypeArguments, reportUnknownParameterType]
@@ -144,7 +146,7 @@ def with_unsupported_result() -> TaskResult[Unknown, TaskError]:
     raise NotImplementedError
 
 
-def with_two_unsupported_parameters(one: Unknown, other: Unknown) -> int:
+def with_two_unsupported_parameters(one: Unknown, other: Unknown) -> TaskResult[int, TaskError] | None:
     raise NotImplementedError
 
 
@@ -158,7 +160,7 @@ def with_undefined_class(n: Missing) -> TaskResult[int, TaskError]:  # noqa: F82
 
 INVALID_SIGNATURES: list[tuple[Any, list[ErrorCode]]] = [
     (without_annotation, [ErrorCode.TASK_NO_RETURN_TYPE]),
-    (with_bare_return_type, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+    (with_optional_result, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
     (with_other_error_type, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
     (with_unsupported_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
     (with_unsupported_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
@@ -250,15 +252,25 @@ def test_self_is_an_ordinary_parameter_outside_a_class() -> None:
     assert define(reflect)(1).ok_value == 1
 
 
-def test_decorator_without_parentheses_raises() -> None:
-    with pytest.raises(TaskDefinitionError, match="task_name"):
-        Horsies(AppConfig()).task(valid_task)  # pyright: ignore[reportArgumentType]
+def test_task_is_named_after_its_function() -> None:
+    app = Horsies(AppConfig())
+    assert app.task(valid_task).task_name == "valid_task"
+    assert Horsies(AppConfig()).task()(valid_task).task_name == "valid_task"
+    with pytest.raises(RegistryError, match="duplicate task name 'valid_task'"):
+        app.task("valid_task")(Mailer.count)
 
 
-def test_decorator_without_a_name_raises() -> None:
-    with pytest.raises(TaskDefinitionError, match="task_name is missing") as caught:
-        Horsies(AppConfig()).task()
-    assert '@app.task("emails.send")' in str(caught.value)
+def test_nested_function_needs_a_name() -> None:
+    def nested() -> int:
+        return 1
+
+    app = Horsies(AppConfig())
+    for decorate in (app.task, app.task()):
+        with pytest.raises(TaskDefinitionError, match="needs a name") as caught:
+            decorate(nested)
+        assert '@app.task("emails.send")' in str(caught.value)
+        assert caught.value.code is ErrorCode.TASK_INVALID_OPTIONS
+    assert app.task("nested")(nested)() == 1
 
 
 def test_unknown_option_lists_valid_options() -> None:
@@ -281,7 +293,7 @@ def test_missing_return_type_is_reported_once() -> None:
 
 def test_all_faults_are_raised_together() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        define(with_bare_return_type, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
+        define(with_optional_result, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
     assert isinstance(caught.value, MultipleValidationErrors)
     assert isinstance(caught.value, ValueError)
     assert [error.code for error in caught.value.report.errors] == [
@@ -296,8 +308,8 @@ def test_all_faults_are_raised_together() -> None:
 
 def test_fault_names_file_and_line_of_the_function() -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        define(with_bare_return_type)
-    line = with_bare_return_type.__code__.co_firstlineno
+        define(with_optional_result)
+    line = with_optional_result.__code__.co_firstlineno
     assert f"--> {__file__}:{line}" in str(caught.value)
 
 
@@ -306,7 +318,7 @@ def test_fault_of_a_wrapper_names_the_decorator_line(function: Any) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         define(function)
     assert caught.value.location is not None
-    assert caught.value.location.source == "return Horsies(AppConfig()).task(name, **options)(function)"
+    assert caught.value.location.source == "task: Any = Horsies(AppConfig()).task(name, **options)"
 
 
 UNSOUND: list[tuple[Any, dict[str, Any]]] = [

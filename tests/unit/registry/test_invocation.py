@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -23,7 +24,7 @@ def app() -> Horsies:
     return Horsies(AppConfig(exception_mapper={KeyError: "NO_KEY", Declined: "BY_APP"}))
 
 
-def raising(error: BaseException) -> Any:
+def raising(error: BaseException) -> Callable[[], TaskResult[int, TaskError]]:
     def run() -> TaskResult[int, TaskError]:
         raise error
 
@@ -49,7 +50,8 @@ def returning(value: Any) -> Any:
     ],
 )
 def test_exception_becomes_its_mapped_code(app: Horsies, error: BaseException, code: str) -> None:
-    result = app.task("t", exception_mapper={Declined: "BY_TASK"})(raising(error))()
+    task = app.task("t", exception_mapper={Declined: "BY_TASK"})(raising(error))
+    result = task()
     assert result.err_value.error_code is code or result.err_value.error_code == code
     assert result.err_value.exception is error
 

@@ -373,3 +373,35 @@ def test_sends_are_normal_again_after_the_block(app: Horsies) -> None:
     with pytest.raises(LookupError), inline(app):
         raise LookupError
     assert (app.delivery, app.task_reader) == usual
+
+
+class Point(BaseModel):
+    x: int
+
+
+def test_plain_tasks_return_values_and_fail_by_raising(app: Horsies) -> None:
+    @app.task("move")
+    def move(point: Point, by: int) -> Point:
+        return Point(x=point.x + by)
+
+    @app.task("nothing")
+    async def nothing() -> None:
+        raise KeyError("gone")
+
+    @app.task("confused")
+    def confused() -> int:
+        return TaskResult(ok=1)  # pyright: ignore[reportReturnType]
+
+    assert move(Point(x=1), by=2) == Point(x=3)
+    with pytest.raises(TypeError, match="confused: the task returned a TaskResult"):
+        confused()
+    with pytest.raises(KeyError):
+        asyncio.run(nothing())
+    with inline(app):
+        moved = move.send(Point(x=1), by=2).unwrap()
+        assert (moved.get(), moved.value()) == (TaskResult(ok=Point(x=3)), Point(x=3))
+        failed = nothing.send().unwrap()
+        assert failed.get().err_value.message == "KeyError: 'gone'"
+        with pytest.raises(ValueError, match="the task failed: UNHANDLED_EXCEPTION"):
+            failed.value()
+        assert confused.send().unwrap().get().err_value.error_code is OperationalErrorCode.TASK_EXCEPTION

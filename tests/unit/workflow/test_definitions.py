@@ -200,10 +200,10 @@ def test_sub_workflow_arguments_must_match_build_with() -> None:
 
 def test_results_can_be_passed_to_a_sub_workflow() -> None:
     one = add.node()(a=1)
-    assert fan_fault_codes(kwargs={"width": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
-    fan = SubWorkflowNode(Fan, {"width": 1, "start": from_node(one)}, workflow_ctx_from=[one])
+    assert fan_fault_codes(kwargs={"width": 1, "day": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+    fan = SubWorkflowNode(Fan, {"width": from_node(one), "start": from_node(one)}, workflow_ctx_from=[one])
     plan = app.workflow("w", [one, fan], definition_key="w").plan()
-    assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"start": 0}, ("w:0",))
+    assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"width": 0, "start": 0}, ("w:0",))
 
 
 def test_definition_without_build_with_rejects_arguments() -> None:

@@ -234,12 +234,20 @@ def test_good_until_must_have_a_time_zone() -> None:
     assert codes_for(number(good_until=naive)) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
 
 
-@pytest.mark.parametrize("target", [TaskNode(spell, {}), TaskNode(add, {})])
-def test_result_type_must_match_the_parameter(target: TaskNode[Any]) -> None:
+def test_result_type_must_match_the_parameter() -> None:
     one = number()
-    parameter = "number" if target.fn is spell else "a"
-    target.waits_for, target.args_from = [one], {parameter: one}
+    target = TaskNode(spell, args_from={"number": one}, waits_for=[one])
     assert codes_for(one, target) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+
+
+def test_plain_parameter_takes_the_value_of_a_node_that_must_succeed() -> None:
+    one, text = number(), report.node()(title="t")
+    plan = app.workflow("w", [one, TaskNode(add, args_from={"a": one}, waits_for=[one])], definition_key="w").plan()
+    assert plan.nodes[1].args_from == {"a": 0}
+    wrong = TaskNode(add, args_from={"a": text}, waits_for=[text])
+    assert codes_for(text, wrong) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+    unsure = TaskNode(add, args_from={"a": one}, waits_for=[one], allow_failed_deps=True)
+    assert codes_for(one, unsure) == [ErrorCode.WORKFLOW_INVALID_JOIN]
 
 
 def test_error_does_not_contain_argument_values() -> None:

@@ -22,9 +22,9 @@ from horsies.client.payload import (
     with_delay,
 )
 from horsies.client.results import TaskReader, blocking, error_result, is_final
-from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings
+from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings, PartialCall
 from horsies.codec.canonical_json import PayloadError
-from horsies.codec.results import AnyResult
+from horsies.codec.results import AnyResult, validate_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerOperationError, BrokerResult, Err, Ok
 from horsies.model.send import BulkPayload, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
@@ -38,6 +38,7 @@ from horsies.sync import BRIDGE, is_inside_event_loop
 if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
     from horsies.client.delivery import Delivery
+    from horsies.client.workflow.shortcuts import Group
 
 
 P = ParamSpec("P")
@@ -210,7 +211,7 @@ class TaskFunction(TaskSender[P, T]):
 
     @cached_property
     def task_ok_type(self) -> object:
-        """The T in the declared return type `TaskResult[T, TaskError]`."""
+        """The declared type of the ok value: the T of `TaskResult[T, TaskError]`, or a plain return type."""
         return self.definition.ok_type
 
     @property
@@ -251,6 +252,16 @@ class TaskFunction(TaskSender[P, T]):
         )
         return TaskSendOptions(self.app, self.definition, self.payload_builder, options)
 
+    def s(self, /, *args: Any, **kwargs: Any) -> PartialCall[T]:
+        """This task with some of its arguments, for `chain` and `group`; they are validated when these are built."""
+        return PartialCall(self, args, kwargs)
+
+    def map(self, values: Iterable[Any], *, name: str | None = None, definition_key: str | None = None) -> Group:
+        """A workflow that runs the task once for each value, in parallel; see `group`."""
+        from horsies.client.workflow.shortcuts import group  # here, because it imports this module
+
+        return group([self.s(value) for value in values], name=name, definition_key=definition_key)
+
     @overload
     def node(self, **settings: Unpack[NodeSettings]) -> NodeFactory[P, T]: ...
     @overload
@@ -267,6 +278,29 @@ class TaskFunction(TaskSender[P, T]):
 
     def __repr__(self) -> str:
         return f"<task {self.task_name!r}>"
+
+
+class PlainTaskFunction(TaskFunction[P, T]):
+    """A registered `def` task that is declared to return a plain value. Calling it returns the value, or raises."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> T:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._checked(self.definition.function(*args, **kwargs))
+
+    def _checked(self, returned: object) -> T:
+        """The value as the declared type; raises TypeError for another one, which fails the task in a worker."""
+        result = validate_result(returned, self.definition.codec.result_codec, is_plain=True)
+        if result.is_err():
+            raise TypeError(f"{self.task_name}: {result.err_value.message}")
+        return cast("T", result.ok_value)
+
+
+class AsyncPlainTaskFunction(PlainTaskFunction[P, T]):
+    """A registered `async def` task that is declared to return a plain value."""
+
+    async def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._checked(await self.definition.function(*args, **kwargs))
 
 
 class AsyncTaskFunction(TaskFunction[P, T]):
@@ -305,6 +339,13 @@ class TaskHandle(Generic[T]):
                 return self._typed(result)
             self.known = result
         return self._typed(self.known)
+
+    def value(self, timeout_ms: int | None = None) -> T:
+        """Wait for the result and return its value; raises `ValueError` from the exception of a task that failed."""
+        return self.get(timeout_ms).unwrap()
+
+    async def value_async(self, timeout_ms: int | None = None) -> T:
+        return (await self.get_async(timeout_ms)).unwrap()
 
     async def info_async(
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import JsonValue, PydanticSchemaGenerationError
 
 from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, parse_json, utf8_length
-from horsies.codec.results import decode_document, workflow_parameter_codec
+from horsies.codec.results import TaskResultCodec, decode_document, workflow_parameter_codec
 from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
 from horsies.model.result import Err, Ok, Result
@@ -63,6 +63,8 @@ class TaskCodec:
     signature: CallSignature
     parameter_codecs: Mapping[str, ValueCodec]
     result_codec: ValueCodec
+    is_plain: bool = False
+    """Whether the function returns a plain value instead of a `TaskResult`."""
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
@@ -75,7 +77,15 @@ class TaskCodec:
         if faults:
             return Err(faults)
         codecs = {name: codec.unwrap() for name, codec in parameters.items()}
-        return Ok(cls(signature=CallSignature.of(signature), parameter_codecs=codecs, result_codec=returned.unwrap()))
+        declared = _resolve_annotation(unwrapped, RETURN, signature.return_annotation)
+        return Ok(
+            cls(
+                signature=CallSignature.of(signature),
+                parameter_codecs=codecs,
+                result_codec=returned.unwrap(),
+                is_plain=not _mentions_task_result(declared.unwrap()),
+            )
+        )
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Encode arguments; raises PayloadError for the first missing, unknown, duplicate or invalid one."""
@@ -122,9 +132,15 @@ class TaskCodec:
         return keyword not in self.signature.keywords and codec.annotation is Any
 
     def _load_result(self, keyword: str, document: JsonValue) -> object:
+        parameter = self.signature.parameter_for(keyword)
         if self.takes_any_result(keyword):
             return decode_document(document)
-        return self._load(self.signature.parameter_for(keyword), document)
+        if isinstance(self.parameter_codecs[parameter], TaskResultCodec):
+            return self._load(parameter, document)
+        # A parameter of a plain type takes the value; its node is skipped if the other node failed.
+        if not isinstance(document, dict) or "ok" not in document:
+            raise PayloadError("takes the value of a node that has none", parameter=parameter)
+        return self._load(parameter, document["ok"])
 
     def _dump(self, name: str, value: Any) -> JsonValue:
         codec = self.parameter_codecs[name]
@@ -248,7 +264,7 @@ class CallSignature:
 # Annotations, resolved one by one so that a fault names its parameter
 
 RETURN = "return"
-RETURN_HINT = "declare the return type, for example -> TaskResult[int, TaskError]"
+RETURN_HINT = "declare the return type, for example -> int or -> TaskResult[int, TaskError]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +307,16 @@ def _ok_type(annotation: object) -> Result[object, SignatureFault]:
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is TaskResult and len(arguments) == 2 and arguments[1] is TaskError:
         return Ok(arguments[0])
+    if not _mentions_task_result(annotation):
+        return Ok(annotation)
     declared = _strip_modules(inspect.formatannotation(annotation)).replace("NoneType", "None")
     reason = f"must return TaskResult[T, TaskError], but returns {declared}"
     return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason, hint=RETURN_HINT))
+
+
+def _mentions_task_result(annotation: object) -> bool:
+    kinds = (annotation, typing.get_origin(annotation))
+    return TaskResult in kinds or any(map(_mentions_task_result, typing.get_args(annotation)))
 
 
 def _check_default(codec: ValueCodec, parameter: inspect.Parameter) -> Result[ValueCodec, SignatureFault]:

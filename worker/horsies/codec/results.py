@@ -52,8 +52,16 @@ class EncodedResult(NamedTuple):
     error: TaskError | None
 
 
-def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
-    """Check a function's return value and convert its ok value to the declared type."""
+def validate_result(returned: object, ok: ValueCodec, *, is_plain: bool = False) -> AnyResult:
+    """Check a function's return value and convert its ok value to the declared type.
+
+    `is_plain` if the function is declared to return a plain value, which is wrapped here.
+    """
+    if is_plain:
+        if isinstance(returned, TaskResult):
+            message = "the task returned a TaskResult, but it is declared to return a plain value"
+            return _error_result(OperationalErrorCode.TASK_EXCEPTION, message)
+        returned = TaskResult(ok=returned)
     if not isinstance(returned, TaskResult):
         kind = type(returned).__qualname__
         return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")

@@ -52,8 +52,9 @@ class TaskDefinition:
 
     @property
     def ok_type(self) -> object:
-        """The T of the declared `TaskResult[T, TaskError]`."""
-        return get_args(get_type_hints(inspect.unwrap(self.function), include_extras=True)["return"])[0]
+        """The declared type of the ok value: the T of `TaskResult[T, TaskError]`, or a plain return type."""
+        declared = get_type_hints(inspect.unwrap(self.function), include_extras=True)["return"]
+        return declared if self.codec.is_plain else get_args(declared)[0]
 
     @property
     def exception_rules(self) -> ExceptionRules:
@@ -112,6 +113,20 @@ def define_task(
         flags=normalize_flags(given.flags),
         location=where or SourceLocation("<unknown>", 0),
     )
+
+
+def default_task_name(function: object) -> str:
+    """The name of a task without an explicit one: that of its function. Raises HRS-102 if other code may share it."""
+    inner = inspect.unwrap(function) if callable(function) else function
+    name = getattr(inner, "__name__", "")
+    if not name.isidentifier() or "<locals>" in getattr(inner, "__qualname__", ""):
+        raise TaskDefinitionError(
+            "a task that is not a function of a module needs a name",
+            code=ErrorCode.TASK_INVALID_OPTIONS,
+            hint='for example @app.task("emails.send")',
+            location=_source_location(inner) if callable(inner) else None,
+        )
+    return name
 
 
 def normalize_flags(given: Iterable[str] | Mapping[str, bool]) -> dict[str, bool]:

@@ -36,7 +36,8 @@ def call_task(
     """Run a `def` task in this thread."""
     try:
         # Validation is inside the try, because validators are user code too.
-        return validate_result(task.function(*args, **kwargs), task.codec.result_codec)
+        returned = task.function(*args, **kwargs)
+        return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
     except TASK_EXCEPTIONS as raised:
         return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
 
@@ -46,7 +47,8 @@ async def call_task_async(
 ) -> AnyResult:
     """Run an `async def` task on the running loop."""
     try:
-        return validate_result(await task.function(*args, **kwargs), task.codec.result_codec)
+        returned = await task.function(*args, **kwargs)
+        return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
     except TASK_EXCEPTIONS as raised:
         # Propagate a real cancellation of the asyncio task; a CancelledError raised by user code is a failure.
         if isinstance(raised, asyncio.CancelledError):

@@ -83,6 +83,13 @@ class WorkflowHandle(Generic[T]):
             result = run_result(self.workflow_id, row, nodes, self._broker.result_codec_for)
         return cast("TaskResult[T, TaskError]", result)
 
+    def value(self, timeout_ms: int | None = None) -> T:
+        """Wait for the run and return the value of its result; raises `ValueError` if it failed."""
+        return self.get(timeout_ms).unwrap()
+
+    async def value_async(self, timeout_ms: int | None = None) -> T:
+        return (await self.get_async(timeout_ms)).unwrap()
+
     def result_for(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
         """The result of a node: RESULT_NOT_READY if it has none, WORKFLOW_NOT_FOUND if the run does not exist."""
         return BRIDGE.run(self.result_for_async(node))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, S
 
 from pydantic import JsonValue
 
+from horsies.codec.results import InjectedCodec
 from horsies.codec.values import codec_for
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
 from horsies.model.task_result import TaskError, TaskResult
@@ -24,6 +25,7 @@ from horsies.model.workflow.plan import (
     WorkflowContextMissingIdError,
     default_node_id,
 )
+from horsies.model.workflow.views import CONTEXT_PARAMETER
 
 if TYPE_CHECKING:
     from horsies.client.task import TaskFunction
@@ -246,6 +248,37 @@ class ArgsFromNodeFactory(Generic[T]):
     def __call__(self, /, *args: Any, **kwargs: Any) -> TaskNode[T]:
         _reject_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, args_from=self.args_from, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialCall(Generic[T]):
+    """The value of `task.s(...)`: a task and some of its arguments, for `chain` and `group`."""
+
+    fn: TaskFunction[..., T]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def node(self, *, after: Sequence[AnyNode] = ()) -> TaskNode[T]:
+        """A node that waits for these nodes and takes their results.
+
+        One result goes to the first parameter that is not given. Several go to `**kwargs` as `result_0`, `result_1`, …,
+        or to `workflow_ctx`; a task with neither takes none of them.
+        """
+        codec = self.fn.definition.codec
+        signature = codec.signature
+        names = [name for name in signature.positional if name in signature.keywords]
+        _reject_positional(self.fn.task_name, self.args[len(names) :])
+        kwargs = {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+        codecs = codec.parameter_codecs.items()
+        injected = {name for name, parameter in codecs if isinstance(parameter, InjectedCodec)}
+        free = [name for name in names if name not in kwargs and name not in injected]
+        args_from: dict[str, AnyNode] = {}
+        if len(after) == 1 and free:
+            args_from = {free[0]: after[0]}
+        elif len(after) > 1 and signature.var_keyword is not None:
+            args_from = {f"result_{number}": node for number, node in enumerate(after)}
+        context = after if after and not args_from and CONTEXT_PARAMETER in injected else None
+        return TaskNode(self.fn, kwargs, list(after), args_from=args_from, workflow_ctx_from=context)
 
 
 def _reject_positional(task_name: str, args: tuple[object, ...]) -> None:

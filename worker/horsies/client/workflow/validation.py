@@ -245,9 +245,15 @@ class _ArgumentValidator:
         target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
         if self.codec.takes_any_result(parameter):
             return
-        if not isinstance(target, TaskResultCodec) or not is_assignable(source.ok_type, target.ok_type):
-            text = f"parameter {parameter!r} must be a TaskResult[{type_name(source.ok_type)}, TaskError]"
+        is_value = not isinstance(target, TaskResultCodec | PlainCodec)
+        wanted = target.ok_type if isinstance(target, TaskResultCodec) else target.annotation
+        if isinstance(target, PlainCodec) or not is_assignable(source.ok_type, wanted):
+            kind = type_name(source.ok_type)
+            text = f"parameter {parameter!r} must be a TaskResult[{kind}, TaskError], or {kind} for its value alone"
             yield self._fault(text, ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH)
+        elif is_value and (self.node.allow_failed_deps or self.node.join != JoinType.ALL):
+            text = f"parameter {parameter!r} takes a value, but its source may fail; declare it as a TaskResult"
+            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_JOIN)
         if self.node.join != JoinType.ALL and parameter in self.codec.signature.required:
             text = f"parameter {parameter!r} needs a default: join {str(self.node.join)!r} may not wait for its source"
             yield self._fault(text, ErrorCode.WORKFLOW_INVALID_JOIN)
