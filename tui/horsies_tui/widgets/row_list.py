@@ -217,9 +217,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """Repaint the visible cells of these columns that differ from what was drawn."""
         now = self._now()
         for y, row in self._visible():
-            drawn = None if isinstance(row, Heading) else self._line_cache.get(self._key(row))
-            if isinstance(row, Heading) or drawn is None:
-                continue  # a line that was never drawn is already scheduled for drawing
+            if isinstance(row, Heading):
+                continue
+            if (drawn := self._line_cache.get(self._key(row))) is None:
+                # The cache was emptied by new styles, also when the screen is entered again, which draws no line anew.
+                self.refresh(Region(0, y, self.size.width, 1))
+                continue
             for placed in columns:
                 if drawn.cells[placed.x] != placed.column.cell(row, now):
                     self.refresh(Region(placed.x, y, placed.width, 1))
