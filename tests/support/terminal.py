@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from rich.cells import cell_len
@@ -111,7 +111,7 @@ def _set_size(descriptor: int, width: int, height: int) -> None:
 @contextmanager
 def on_terminal(
     module: str, *arguments: str, size: tuple[int, int] = (120, 36), pass_fds: Sequence[int] = ()
-) -> Iterator[TerminalProgram]:
+) -> Generator[TerminalProgram]:
     """Run a module of Python on a new pseudo-terminal; it is killed at the end."""
     master, slave = pty.openpty()
     _set_size(slave, *size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -43,7 +43,7 @@ class VersionedTui:
 
 
 @contextmanager
-def _versioned_tui() -> Iterator[VersionedTui]:
+def _versioned_tui() -> Generator[VersionedTui]:
     reader, writer = os.pipe()
     try:
         with on_terminal("tests.support.versioned_tui", str(reader), pass_fds=[reader]) as program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +24,7 @@ from horsies_tui.format import format_age, format_seconds, format_time, plural, 
 from horsies_tui.keys import ACTIONS_BY_METHOD, KeyScope, ScreenId, bindings
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
-from horsies_tui.widgets.page import Pane
+from horsies_tui.widgets.page import Lines, Pane, failure_text
 from horsies_tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from horsies_tui.proposals.model import ProposalFactory
     from horsies_tui.screens.lists import ProposalRunner
     from horsies_tui.widgets.filter_bar import FilterBar
+
+log = logging.getLogger("horsies.tui")
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
@@ -160,8 +163,8 @@ class MainScreen(Screen[None]):
     def set_status(self, *parts: str) -> None:
         self.query_one(StatusLine).parts = parts
 
-    def show_pane(self, name: str, lines: Iterable[Content | str], *, title: str | None = None) -> None:
-        """Show these lines in the pane with this id."""
+    def show_pane(self, name: str, lines: Lines | Callable[[], Lines], *, title: str | None = None) -> None:
+        """Show these lines in the pane with this id; a function that makes them may fail."""
         self.query_one(f"#{name}", Pane).show(lines, title=title)
 
     async def read(self, fetch: Callable[[DataSource], Awaitable[R]]) -> R | None:
@@ -211,7 +214,12 @@ class MainScreen(Screen[None]):
         if not self.is_drawn:
             return
         self.query_one(AppHeader).as_of = self.context.clock.now()
-        message.draw()
+        try:
+            message.draw()
+        except Exception as error:
+            # What this query shows stays as it was; the rest of the screen is drawn by other queries.
+            log.exception("result of the live query %s cannot be drawn", message.name)
+            self.set_status(f"{message.name} {failure_text(error)}")
 
     def show_overview(self, overview: Overview) -> None:
         self.query_one(ScreenTabs).stale = overview.stale

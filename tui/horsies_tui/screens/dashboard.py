@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -218,7 +219,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         self._draw()
 
     def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
-        self.show_pane("operator-actions", [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+        self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])
 
     def _show_alerts(self, query: str, inputs: AlertInputs) -> None:
         """Draw the alerts with the result of another query."""
@@ -236,11 +237,11 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def tick(self) -> None:
         now, overview, throughput = self.context.clock.now(), self._overview, self._throughput
         if overview is not None:
-            self.show_pane("task-counts", count_lines(overview, now))
+            self.show_pane("task-counts", partial(count_lines, overview, now))
         if overview is not None and throughput is not None:
-            lines = throughput_lines(overview, throughput, self._alert_inputs.workers)
+            lines = partial(throughput_lines, overview, throughput, self._alert_inputs.workers)
             self.show_pane("throughput", lines)
-        self.show_pane("queue-throughput", queue_lines(self._queue_throughput, now))
+        self.show_pane("queue-throughput", partial(queue_lines, self._queue_throughput, now))
 
     def _update_status(self) -> None:
         if (overview := self._overview) is None:

@@ -14,6 +14,7 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
 from horsies_tui.format import fit, format_time, sanitize, short_id
+from horsies_tui.widgets.page import stored_json
 from horsies_tui.widgets.row_list import Tone
 
 if TYPE_CHECKING:
@@ -168,7 +169,9 @@ def _tone(change: Change) -> Tone:
 
 def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> StreamEntry:
     """Convert a row of `horsies_events`, with its evidence as the note."""
-    evidence = " ".join(f"{name}={value}" for name, value in row.evidence.items() if value is not None)
+    stored = stored_json(lambda: row.evidence)
+    pairs = cast("dict[str, object]", stored).items() if isinstance(stored, dict) else [("evidence", stored)]
+    evidence = " ".join(f"{name}={value}" for name, value in pairs if value is not None)
     task = None if row.task_id is None else known_tasks.get(row.task_id)
     subject, kind = row.queue or "", EntryKind.EVENT
     if row.task_id is not None:
@@ -265,7 +268,8 @@ def action_text(row: AuditRow) -> str:
 
 def target_text(row: AuditRow) -> str:
     """Return what the action was applied to, in a few words."""
-    selector = cast("dict[str, Any]", row.filter or {})
+    stored = stored_json(lambda: row.filter)
+    selector = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
     if "queue" in selector:
         return f"queue {selector['queue']}"
     for kind in ("workflow", "worker"):

@@ -286,10 +286,10 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
         self._show_items(replace(self.data, cleanup=summary))
 
     def _show_storage(self, storage: Storage) -> None:
-        self.show_pane("storage", storage_lines(storage, self.context.clock.now()))
+        self.show_pane("storage", partial(storage_lines, storage, self.context.clock.now()))
 
     def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
-        self.show_pane("operator-log", [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+        self.show_pane("operator-log", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])
 
     def _show_items(self, data: MaintenanceData) -> None:
         self.data = data

@@ -222,10 +222,10 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
 
     def show_detail(self) -> None:
         queue, detail = self.list.current and self.list.current.row, self._detail
-        lines: list[str] = []
+        lines = list[str]
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if queue is not None and detail is not None and detail.name == queue.name:
-            lines = detail_lines(queue, detail, self.context.clock.now())
+            lines = partial(detail_lines, queue, detail, self.context.clock.now())
         self.show_pane("queue-detail", lines, title="" if queue is None else f" {queue.name} ")
 
     def update_status(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from textual.app import ComposeResult
@@ -156,9 +157,8 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
 
     def show_detail(self) -> None:
         row = self.list.current
-        self.show_pane(
-            "schedule", [] if row is None else detail_lines(row, self._recent), title="" if row is None else row.name
-        )
+        lines = list[str] if row is None else partial(detail_lines, row, self._recent)
+        self.show_pane("schedule", lines, title="" if row is None else row.name)
 
     def on_row_list_opened(self) -> None:
         """List the tasks with the schedule's task name."""

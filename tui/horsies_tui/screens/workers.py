@@ -225,10 +225,10 @@ class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
 
     def show_detail(self) -> None:
         worker, detail, now = self.list.current, self._detail, self.context.clock.now()
-        lines: list[str] = []
+        lines = list[str]
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if worker is not None and detail is not None and detail.worker_id == worker.worker_id:
-            lines = detail_lines(worker, detail, now, width=self.size.width)
+            lines = partial(detail_lines, worker, detail, now, width=self.size.width)
         self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
     def update_status(self) -> None:

@@ -259,10 +259,11 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
         self._update_status()
 
     def _draw_header(self) -> None:
-        detail, is_entered = self.detail, bool(self._entered_run_ids)
-        self.show_pane(
-            "run-header", [] if detail is None else run_header(detail, self.context.clock.now(), is_entered=is_entered)
-        )
+        if (detail := self.detail) is None:
+            self.show_pane("run-header", [])
+        else:
+            now, is_entered = self.context.clock.now(), bool(self._entered_run_ids)
+            self.show_pane("run-header", partial(run_header, detail, now, is_entered=is_entered))
 
     def _show_node(self) -> None:
         title, lines = node_details(self.node_list.current)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, cast
 
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -19,6 +20,9 @@ from horsies_tui.keys import SharedScope, bindings
 
 if TYPE_CHECKING:
     from horsies_ops.reads.tasks import TaskRecord
+
+
+log = logging.getLogger("horsies.tui")
 
 
 class Page(VerticalScroll, can_focus=True):
@@ -65,6 +69,12 @@ class Page(VerticalScroll, can_focus=True):
 
 
 MIN_TITLE_WIDTH: Final = 20
+Lines: TypeAlias = Iterable[Content | str]
+
+
+def failure_text(error: Exception) -> str:
+    """Why a stored value or a part of the screen cannot be shown."""
+    return f"cannot be shown: {type(error).__name__}: {sanitize(error, limit=200)}"
 
 
 class Pane(Static):
@@ -76,9 +86,14 @@ class Pane(Static):
         self._title = title
         self._shown = Content("")
 
-    def show(self, lines: Iterable[Content | str], *, title: str | None = None) -> None:
-        """Show these lines; strings are sanitized."""
-        text = Content("\n").join([line if isinstance(line, Content) else safe(line) for line in lines])
+    def show(self, lines: Lines | Callable[[], Lines], *, title: str | None = None) -> None:
+        """Show these lines; strings are sanitized. If a function that makes them fails, this pane alone shows why."""
+        try:
+            made = lines() if callable(lines) else lines
+            text = Content("\n").join([line if isinstance(line, Content) else safe(line) for line in made])
+        except Exception as error:
+            log.exception("pane %s cannot be drawn", self.id)
+            text = safe(failure_text(error), "$text-error")
         if title is not None and title != self._title:
             self._title = title
             self._draw_title()
@@ -153,25 +168,40 @@ def redact(value: Any, settings: TuiConfig) -> Any:
             return mask_values(value, settings.mask_keys, mask=MASK)
 
 
-def compact_json(value: Any, settings: TuiConfig) -> str:
-    """Redacted JSON on one line, of any length."""
-    return json.dumps(redact(value, settings), ensure_ascii=False, default=str)
+def stored_json(read: Callable[[], Any]) -> Any:
+    """The value of a stored column, or why it cannot be read; never its text, which may contain secrets."""
+    try:
+        return read()
+    except (ValueError, TypeError, RecursionError) as error:
+        return failure_text(error)
+
+
+def compact_json(value: Any, settings: TuiConfig, *, indent: int | None = None) -> str:
+    """Redacted JSON, without `indent` on one line, of any length."""
+    try:
+        return json.dumps(redact(value, settings), ensure_ascii=False, indent=indent, default=str)
+    except (ValueError, RecursionError) as error:
+        # Nested too deeply, or a number with too many digits.
+        return failure_text(error)
 
 
 def task_arguments(task: TaskRecord) -> Any:
     """The positional and keyword arguments of a task as one document."""
-    return task.kwargs if not task.args else {"args": task.args, **task.kwargs}
+    args, kwargs = stored_json(lambda: task.args), stored_json(lambda: task.kwargs)
+    named = cast("dict[str, Any]", kwargs) if isinstance(kwargs, dict) else {"kwargs": kwargs}
+    return {"args": args, **named} if args else named
 
 
 def indented_json(value: Any, settings: TuiConfig) -> str:
     """Redacted, indented JSON; each line is sanitized."""
-    text = json.dumps(redact(value, settings), ensure_ascii=False, indent=2, default=str)
+    text = compact_json(value, settings, indent=2)
     # A limit that no line reaches: `sanitize` would cut the text otherwise.
     return "\n".join(sanitize(line, limit=_MAX_ESCAPE_LENGTH * len(line) + 1) for line in text.split("\n"))
 
 
 def truncated_json(value: Any, settings: TuiConfig) -> str:
     """`indented_json`, cut to the first 400 lines and 64 KB."""
-    lines = indented_json(value, settings)[:MAX_CHARACTERS].split("\n")
-    ellipsis = ["…"] if len(lines) > MAX_LINES else []
+    text = indented_json(value, settings)
+    lines = text[:MAX_CHARACTERS].split("\n")
+    ellipsis = ["…"] if len(lines) > MAX_LINES or len(text) > MAX_CHARACTERS else []
     return "\n".join([*lines[:MAX_LINES], *ellipsis])

@@ -89,7 +89,10 @@ class Column(Generic[T]):
     """Whether the text is aligned to the right."""
 
     def cell(self, row: T, now: datetime) -> Cell:
-        value = self.value(row) if self.value_at is None else self.value_at(row, now)
+        try:
+            value = self.value(row) if self.value_at is None else self.value_at(row, now)
+        except Exception:  # noqa: BLE001  # a malformed row costs its cell, not the screen
+            return Cell("?", Tone.BAD)
         return value if isinstance(value, Cell) else Cell(value, self.tone)
 
 

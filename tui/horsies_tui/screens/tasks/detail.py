@@ -39,7 +39,16 @@ from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence
 from horsies_tui.system import show_in_pager
 from horsies_tui.theme import Glyph
 from horsies_tui.widgets.filter_bar import SearchBar
-from horsies_tui.widgets.page import Page, Section, compact_json, indented_json, redact, task_arguments, truncated_json
+from horsies_tui.widgets.page import (
+    Page,
+    Section,
+    compact_json,
+    indented_json,
+    redact,
+    stored_json,
+    task_arguments,
+    truncated_json,
+)
 
 GAP = "  "
 IMMEDIATE = timedelta(seconds=1)
@@ -123,6 +132,10 @@ def wrap_parts(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
+def timeline_lines(detail: TaskDetail, width: int) -> list[str]:
+    return wrap_parts([entry.text for entry in timeline_entries(detail)], width)
+
+
 def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int) -> Content:
     """Return the title line: the list it came from, full id and name on the left, status on the right."""
     name, status = "", Content("")
@@ -195,11 +208,12 @@ def _owner_lines(detail: TaskDetail, width: int) -> list[str]:
 
 def event_lines(detail: TaskDetail, settings: TuiConfig) -> list[str]:
     """Return the recorded events with their evidence, oldest first."""
+    evidence = [stored_json(partial(getattr, event, "evidence")) for event in detail.events]
     lines = [
-        f"{format_time(event.at)} {event.kind} {compact_json(event.evidence, settings)}"
-        for event in reversed(detail.events)
+        f"{format_time(event.at)} {event.kind} {compact_json(value, settings)}"
+        for event, value in zip(detail.events, evidence, strict=True)
     ]
-    return lines or ["no recorded events for this task"]
+    return lines[::-1] or ["no recorded events for this task"]
 
 
 def result_lines(detail: TaskDetail, text: str) -> list[str]:
@@ -273,7 +287,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
 
     def _render_task(self, detail: TaskDetail) -> RenderedTask:
         settings, task = self.context.settings, detail.task
-        result = truncated_json(task.result, settings) if task.result_json is not None else ""
+        result = truncated_json(stored_json(lambda: task.result), settings) if task.result_json is not None else ""
         return RenderedTask(
             task_id=task.id, detail=detail, arguments=truncated_json(task_arguments(task), settings), result=result
         )
@@ -303,20 +317,20 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         size = len(detail.task.args_json) + len(detail.task.kwargs_json)
         title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
         self._section("arguments").show(rendered.arguments.split("\n"), title=title)
-        self._section("result").show(result_lines(detail, rendered.result))
+        self._section("result").show(partial(result_lines, detail, rendered.result))
 
     def _draw_live_sections(self, detail: TaskDetail) -> None:
         """Draw the sections that show ages."""
         now, width = self.context.clock.now(), self._content_width
-        self._section("state").show(state_lines(detail, now, width))
-        self._section("attempts").show(attempt_chart(detail, now, width=width))
+        self._section("state").show(partial(state_lines, detail, now, width))
+        self._section("attempts").show(partial(attempt_chart, detail, now, width=width))
 
     def _draw_timeline(self, detail: TaskDetail) -> None:
         if self._shows_events:
-            lines = event_lines(detail, self.context.settings)
+            lines = partial(event_lines, detail, self.context.settings)
             self._section("timeline").show(lines, title="Events (l shows the timeline)")
         else:
-            lines = wrap_parts([entry.text for entry in timeline_entries(detail)], self._content_width)
+            lines = partial(timeline_lines, detail, self._content_width)
             self._section("timeline").show(lines, title="Timeline (l shows the events)")
 
     def _section(self, name: str) -> Section:
@@ -383,9 +397,10 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     def action_view_pager(self) -> None:
         """Open the full arguments and result, redacted, in the pager."""
         if (detail := self.detail) is not None:
-            result = {"result": detail.task.result} if detail.task.result_json is not None else {}
-            text = indented_json({"arguments": task_arguments(detail.task), **result}, self.context.settings)
-            show_in_pager(self, text, title=short_id(detail.task.id))
+            task = detail.task
+            result = {"result": stored_json(lambda: task.result)} if task.result_json is not None else {}
+            text = indented_json({"arguments": task_arguments(task), **result}, self.context.settings)
+            show_in_pager(self, text, title=short_id(task.id))
 
     def action_nav_events(self) -> None:
         self._shows_events = not self._shows_events
@@ -410,9 +425,11 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     def action_copy_json(self) -> None:
         if (detail := self.detail) is not None:
             task, settings = detail.task, self.context.settings
-            payloads = {"args_json": task.args, "kwargs_json": task.kwargs, "result_json": task.result}
-            redacted = {key: redact(value, settings) for key, value in payloads.items()}
-            self.copy_text(json.dumps({**to_json(task), **redacted}, ensure_ascii=False, default=str), "as JSON")
+            payloads = {name: stored_json(partial(getattr, task, name)) for name in ("args", "kwargs", "result")}
+            redacted = {f"{name}_json": stored_json(partial(redact, payloads[name], settings)) for name in payloads}
+            document = {**to_json(task), **redacted}
+            text = stored_json(partial(json.dumps, document, ensure_ascii=False, default=str))
+            self.copy_text(text, "as JSON")
 
     def action_copy_cli(self) -> None:
         self.copy_text(shlex.join(["horsies", "task", "show", str(self.task_id)]), "the command")

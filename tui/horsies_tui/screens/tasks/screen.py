@@ -203,7 +203,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         if detail is None:
             self.show_pane("preview", [], title="")
         else:
-            lines = preview_lines(detail, self.context.clock.now(), self.context.settings)
+            lines = partial(preview_lines, detail, self.context.clock.now(), self.context.settings)
             self.show_pane("preview", lines, title=f" {short_id(detail.task.id)} {detail.task.name} ")
 
     def _update_status(self) -> None:

@@ -15,7 +15,7 @@ from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, Task
 from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
-from horsies_tui.widgets.page import compact_json, redact, task_arguments
+from horsies_tui.widgets.page import compact_json, redact, stored_json, task_arguments
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
@@ -151,11 +151,15 @@ class ArgumentPreviews:
         self._previews |= {key: self._preview(payload) for key, payload in payloads.items()}
 
     def _preview(self, payload: PayloadPreview) -> str:
-        document = payload.combined_arguments
+        document = _combined_arguments(payload)
         # Too long to be read for a preview: only the size is known.
         if document is None:
             return f"{payload.size / 1000:.0f} kB"
         return compact_json(document, self._settings)[:MAX_PREVIEW_CHARACTERS]
+
+
+def _combined_arguments(payload: PayloadPreview) -> Any:
+    return stored_json(lambda: payload.combined_arguments)
 
 
 # Export
@@ -164,7 +168,7 @@ class ArgumentPreviews:
 async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], settings: TuiConfig) -> list[dict[str, Any]]:
     """Return the tasks as documents with redacted arguments; arguments too long for a preview are None."""
     payloads = await source.payload_previews([task.id for task in tasks])
-    arguments = {key: redact(payload.combined_arguments, settings) for key, payload in payloads.items()}
+    arguments = {key: redact(_combined_arguments(payload), settings) for key, payload in payloads.items()}
     return [
         {name: to_json(getattr(task, name)) for name in EXPORTED_FIELDS} | {"arguments": arguments.get(task.id)}
         for task in tasks
