@@ -113,6 +113,8 @@ def on_terminal(
     module: str, *arguments: str, size: tuple[int, int] = (120, 36), pass_fds: Sequence[int] = ()
 ) -> Generator[TerminalProgram]:
     """Run a module of Python on a new pseudo-terminal; it is killed at the end."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    own = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": os.pathsep.join(sys.path)}
     master, slave = pty.openpty()
     _set_size(slave, *size)
     process = subprocess.Popen(
@@ -121,7 +123,7 @@ def on_terminal(
         stdout=slave,
         stderr=slave,
         pass_fds=pass_fds,
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=inherited | own,
         # Its own session with this terminal, so that it gets the signal of a resize.
         preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509
     )

@@ -32,6 +32,7 @@ from horsies_tui.data.session import ConnectionStatus, Session
 from horsies_tui.format import sanitize
 from horsies_tui.keys import (
     ACTIONS_BY_METHOD,
+    KeyAction,
     KeyScope,
     ScreenId,
     SharedScope,
@@ -61,23 +62,28 @@ GO_TO_ID: Final = "Go to id …"
 GO_TO_ID_HELP: Final = "a task by id or short id (last 8 digits), or a workflow run by id"
 
 
-class IdProvider(Provider):
-    """Palette entries that open the task or workflow run with a given id."""
+class CommandProvider(Provider):
+    """Palette entries: screens and ids to go to first, then actions without effect on the database, the others last."""
 
     @property
     def _app(self) -> HorsiesApp:
         return cast("HorsiesApp", self.app)
 
+    def _commands(self) -> Iterable[SystemCommand]:
+        yield SystemCommand(GO_TO_ID, GO_TO_ID_HELP, self._app.ask_for_id)
+        yield from self._app.get_system_commands(self.screen)
+
     async def discover(self) -> Hits:
-        yield DiscoveryHit(GO_TO_ID, self._app.ask_for_id, help=GO_TO_ID_HELP)
+        for title, help_text, run, _ in self._commands():
+            yield DiscoveryHit(title, run, help=help_text)
 
     async def search(self, query: str) -> Hits:
-        typed = query.strip().lower()
+        typed, matcher = query.strip().lower(), self.matcher(query)
         if is_id(typed):
             yield Hit(1.0, f"Go to {typed}", partial(self._app.open_id, typed), help=GO_TO_ID_HELP)
-        score = (matcher := self.matcher(query)).match(GO_TO_ID)
-        if score > 0:
-            yield Hit(score, matcher.highlight(GO_TO_ID), self._app.ask_for_id, help=GO_TO_ID_HELP)
+        for title, help_text, run, _ in self._commands():
+            if (score := matcher.match(title)) > 0:
+                yield Hit(score, matcher.highlight(title), run, help=help_text)
 
 
 class HorsiesApp(App[None]):
@@ -86,7 +92,7 @@ class HorsiesApp(App[None]):
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SharedScope.APP)]
-    COMMANDS = App.COMMANDS | {IdProvider}
+    COMMANDS: ClassVar = {CommandProvider}
 
     def __init__(
         self,
@@ -224,18 +230,24 @@ class HorsiesApp(App[None]):
             self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's signature
-        """The current screen's actions, global actions, named filters and themes."""
-        for action in (*actions_in(self.scope), *actions_in(SharedScope.APP)):
-            owner = self if SharedScope.APP in action.scopes else self.screen
-            keys = " ".join(key_label(key) for key in action.keys)
-            title = action.help[:1].upper() + action.help[1:]
-            # Later: the palette has to close first.
-            run = partial(self.call_later, self.run_action, action.call, owner)
-            yield SystemCommand(title, f"{keys}   {action.id}", run)
+        """Screens to go to, actions of this screen and of the app, named filters and themes; changes last."""
+        actions = (*actions_in(self.scope), *actions_in(SharedScope.APP))
+        yield from (self._action_command(action) for action in actions if action.method == "go")
+        yield from (self._action_command(action) for action in actions if action.method not in ("go", "op"))
         for name, text in self.context.settings.filters.items():
             yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(self.filter_tasks, text))
         for name in self.available_themes:
             yield SystemCommand(f"Theme {name}", "switch colours", partial(setattr, self, "theme", name))
+        yield from (self._action_command(action) for action in actions if action.mutates)
+
+    def _action_command(self, action: KeyAction) -> SystemCommand:
+        owner = self if SharedScope.APP in action.scopes else self.screen
+        keys = " ".join(key_label(key) for key in action.keys)
+        title = action.help[:1].upper() + action.help[1:]
+        # Later: the palette has to close first.
+        return SystemCommand(
+            title, f"{keys}   {action.id}", partial(self.call_later, self.run_action, action.call, owner)
+        )
 
     def ask_for_id(self) -> None:
         self.push_screen(
@@ -365,7 +377,7 @@ class HorsiesApp(App[None]):
             self.notify("read-only is set by tui.read_only in the settings", severity="warning")
         else:
             question = f"Type {self.context.database_name} to enable actions for this session."
-            self.push_screen(PromptDialog(f"{question} Anything else, or Esc, cancels."), self._on_name_typed)
+            self.push_screen(PromptDialog(f"{question} Anything else, or Esc, goes back."), self._on_name_typed)
 
     def _on_name_typed(self, text: str | None) -> None:
         if text == self.context.database_name:

@@ -26,7 +26,7 @@ MAX_CLIPBOARD_BYTES: Final = 64_000
 """Many terminals ignore a longer OSC 52 sequence completely."""
 MAX_NOTICE_CHARACTERS: Final = 200
 DEFAULT_PAGER: Final = "less"
-SAVE_PROMPT: Final = "Save as (.csv, or .jsonl for JSON lines). Esc cancels."
+SAVE_PROMPT: Final = "Save as (.csv, or .jsonl for JSON lines). Esc goes back."
 FORMULA_PREFIXES: Final = ("=", "+", "-", "@")
 """Cells that start with one of these are executed by spreadsheets."""
 

@@ -173,19 +173,59 @@ async def test_list_holds_still_while_rows_are_marked() -> None:
         await eventually(pilot, lambda: _screen(pilot).list.rows[1].id == before[0])
 
 
-async def test_esc_leaves_filter_then_clears_filter_then_marks() -> None:
+async def test_esc_leaves_input_then_undoes_the_newest_first() -> None:
     async with running_app() as pilot:
         await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("space", "slash", "escape")
         assert pilot.app.focused is _screen(pilot).list
-        assert not _screen(pilot).filter.is_empty
         await pilot.press("escape")
-        assert _screen(pilot).filter.is_empty
-        assert _screen(pilot).list.selection.marks
+        assert (bool(_screen(pilot).list.selection.marks), _screen(pilot).filter.is_empty) == (False, False)
+        await pilot.press("space")
+        await _apply_filter(pilot, TaskFilter(queues=("mail",)))
         await pilot.press("escape")
+        assert (bool(_screen(pilot).list.selection.marks), _screen(pilot).filter.is_empty) == (True, True)
+        await pilot.press("escape", "escape")
         assert not _screen(pilot).list.selection.marks
-        await pilot.press("escape")
         assert pilot.app.is_running
+
+
+async def test_cursor_follows_newest_row_until_user_moves() -> None:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+        screen = _screen(pilot)
+        newest = system.send(KINDS[0], at=NOON + timedelta(seconds=1)).id
+        screen.context.queries.invalidate_all()
+        await eventually(pilot, lambda: screen.list.selection.cursor == newest)
+        await pilot.press("j")
+        moved_to = screen.list.selection.cursor
+        later = system.send(KINDS[0], at=NOON + timedelta(seconds=2)).id
+        screen.context.queries.invalidate_all()
+        await eventually(pilot, lambda: screen.list.rows[0].id == later)
+        assert screen.list.selection.cursor == moved_to
+
+
+async def test_new_filter_puts_cursor_on_first_row() -> None:
+    async with running_app() as pilot:
+        screen = _screen(pilot)
+        await pilot.press("j", "j", "j")
+        screen.apply_filter(TaskFilter(queues=("mail",)))
+        await eventually(pilot, lambda: screen.window.filter.queues == ("mail",))
+        assert screen.list.selection.cursor_index == 0
+
+
+async def test_requeue_key_is_labelled_by_the_row() -> None:
+    async with running_app() as pilot:
+        screen = _screen(pilot)
+        screen.apply_filter(TaskFilter(statuses=("FAILED",)))
+        await eventually(pilot, lambda: "R retry" in screen_text(pilot))
+        screen.apply_filter(TaskFilter(statuses=("RUNNING",)))
+        await eventually(pilot, lambda: "R requeue" in screen_text(pilot))
+
+
+async def test_action_key_says_that_the_session_is_read_only() -> None:
+    async with running_app(read_only=True, notifies=True, size=(120, 36)) as pilot:
+        await pilot.press("R")
+        await eventually(pilot, lambda: "cannot requeue: read-only" in screen_text(pilot))
 
 
 async def test_read_only_refuses_every_mutating_action() -> None:

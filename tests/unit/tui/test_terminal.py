@@ -37,16 +37,16 @@ class VersionedTui:
 
     def check(self) -> None:
         """Wait until the terminal shows the current version and no older one."""
-        shown = re.compile(r"\b7,?(0\d\d)\b")
+        shown = re.compile(r"(?<![\da-f])7,?(0\d\d)(?![\da-f])")
         current = f"{self._version % 1000:03}"
         self.program.wait_until(lambda text: set(shown.findall(text)) == {current}, within_s=20)
 
 
 @contextmanager
-def _versioned_tui() -> Generator[VersionedTui]:
+def _versioned_tui(size: tuple[int, int] = (120, 36)) -> Generator[VersionedTui]:
     reader, writer = os.pipe()
     try:
-        with on_terminal("tests.support.versioned_tui", str(reader), pass_fds=[reader]) as program:
+        with on_terminal("tests.support.versioned_tui", str(reader), size=size, pass_fds=[reader]) as program:
             program.wait_until(lambda text: "LIVE" in text, within_s=60)
             yield VersionedTui(program, writer)
     finally:
@@ -55,8 +55,9 @@ def _versioned_tui() -> Generator[VersionedTui]:
 
 
 @pytest.mark.timeout(300)
-def test_screens_show_current_rows_when_entered_again() -> None:
-    with _versioned_tui() as tui:
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+def test_screens_show_current_rows_when_entered_again(size: tuple[int, int]) -> None:
+    with _versioned_tui(size) as tui:
         for _ in range(2):
             for screen_id in ScreenId:
                 tui.go(screen_id)

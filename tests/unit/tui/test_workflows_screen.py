@@ -276,6 +276,7 @@ async def test_open_tree_stays_when_run_leaves_list() -> None:
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         screen, run = _screen(pilot), _run(system, "digest-run", WorkflowStatus.FAILED)
         screen.filter_bar.set_filter(WorkflowFilter(statuses=("FAILED", "RUNNING")))
+        await eventually(pilot, lambda: len(screen.run_list.rows) == 6)
         await _select_run(pilot, run)
         await pilot.press("enter")
         system.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
+from textual import events
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message
@@ -107,6 +108,8 @@ class MainScreen(Screen[None]):
     def __init__(self, context: AppContext) -> None:
         super().__init__()
         self.context = context
+        self.labels: dict[str, str] = {}
+        """Labels in the key line by action id, where they depend on the row under the cursor."""
         self._could_act: bool | None = None
         """Whether actions were enabled when the key line was last drawn."""
 
@@ -159,6 +162,11 @@ class MainScreen(Screen[None]):
     def action_plan_dry(self) -> None:
         """Preview what `R` would do."""
         self.proposals.dry_run(self.proposal("requeue"))
+
+    def set_label(self, action_id: str, label: str) -> None:
+        if self.labels.get(action_id) != label:
+            self.labels[action_id] = label
+            self.query_one(KeyLine).refresh()
 
     def set_status(self, *parts: str) -> None:
         self.query_one(StatusLine).parts = parts
@@ -249,6 +257,15 @@ class MainScreen(Screen[None]):
         """Redraw ages; called once a second while this screen is visible."""
         for row_list in cast("Iterable[RowList[Any]]", self.query(RowList)):
             row_list.tick()
+
+    def on_key(self, event: events.Key) -> None:
+        """Say why the key of an action that changes the database does nothing; Textual ignores disabled keys."""
+        if self.context.can_act or isinstance(self.focused, Input):
+            return
+        disabled = [entry for key, entry in self.active_bindings.items() if key == event.key and not entry.enabled]
+        if disabled:
+            reason = "read-only; ! enables actions" if self.context.is_read_only else "not connected"
+            self.notify(f"cannot {disabled[0].binding.description}: {reason}", severity="warning", markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         known = ACTIONS_BY_METHOD.get(action)

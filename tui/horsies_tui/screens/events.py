@@ -142,7 +142,9 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         super().__init__(context)
         self.filter_bar = FilterBar(TASK_FILTER)
         self.stream = EventStream(entries=(), known_tasks={}, per_minute=0)
-        self.list: RowList[StreamEntry] = RowList(EVENT_COLUMNS, key=lambda entry: entry.key, context=context)
+        self.list: RowList[StreamEntry] = RowList(
+            EVENT_COLUMNS, key=lambda entry: entry.key, context=context, follows_top=True
+        )
         self._is_folded = True
         self._frozen_at: datetime | None = None
         """Newer entries are not shown; None while following."""
@@ -184,9 +186,6 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         matching = [entry for entry in self.stream.entries if matches(entry, self.filter, now)]
         shown = [entry for entry in matching if self._frozen_at is None or entry.at <= self._frozen_at]
         self.list.show(fold_entries(shown) if self._is_folded else shown)
-        if self.is_following:
-            # The list keeps the cursor on its row, which new entries have pushed down.
-            self.list.move_to(0)
         self._update_status(new_count=sum(entry.count for entry in matching) - sum(entry.count for entry in shown))
 
     def _update_status(self, *, new_count: int) -> None:
@@ -223,6 +222,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
 
     def on_filter_bar_changed(self) -> None:
         self._show()
+        self.list.move_to(0)
 
     def step_back(self) -> bool:
         """Leave the filter bar, then clear the filter, then return to the top."""

@@ -144,6 +144,7 @@ class ListScreen(MainScreen, Generic[T]):
 
     def on_filter_bar_changed(self) -> None:
         self.show_rows(self.rows)
+        self.list.move_to(0)
 
     def on_row_list_cursor_moved(self) -> None:
         # Also posted when the content of the cursor's row changed; then the detail query refreshes by itself.

@@ -48,7 +48,7 @@ CHART_WIDTH: Final = 20
 # Columns and sort orders
 
 _STATES: Final = {
-    QueueHealth.OK: Cell("ok", Tone.GOOD),
+    QueueHealth.OK: Cell("ok", Tone.DIM),
     QueueHealth.BACKLOG: Cell("backlog", Tone.WARN, glyph=Glyph.WARN),
     QueueHealth.PAUSED: Cell("paused", Tone.DIM, glyph=Glyph.PAUSED),
     QueueHealth.UNSERVED: Cell("unserved", Tone.BAD, glyph=Glyph.BAD),

@@ -51,7 +51,7 @@ CHART_WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 3
 # Columns and sort orders
 
 _STATES: Final = {
-    WorkerHealth.RUNNING: Cell("running", Tone.GOOD),
+    WorkerHealth.RUNNING: Cell("running", Tone.DIM),
     WorkerHealth.STARTING: Cell("starting", Tone.BUSY),
     WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph=Glyph.PAUSED),

@@ -124,7 +124,7 @@ RUN_TONES: Final = {
     WorkflowStatus.PENDING: Tone.PLAIN,
     WorkflowStatus.RUNNING: Tone.BUSY,
     WorkflowStatus.PAUSED: Tone.WARN,
-    WorkflowStatus.COMPLETED: Tone.GOOD,
+    WorkflowStatus.COMPLETED: Tone.DIM,
     WorkflowStatus.FAILED: Tone.BAD,
     WorkflowStatus.CANCELLED: Tone.DIM,
     WorkflowStatus.EXPIRED: Tone.WARN,
@@ -175,7 +175,9 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.run_list: RowList[WorkflowRow] = RowList(RUN_COLUMNS, key=lambda run: run.id, context=context, id="runs")
+        self.run_list: RowList[WorkflowRow] = RowList(
+            RUN_COLUMNS, key=lambda run: run.id, context=context, follows_top=True, id="runs"
+        )
         self.node_list: RowList[NodeLine] = RowList(
             NODE_COLUMNS, key=lambda line: line.key, context=context, id="nodes"
         )
@@ -357,6 +359,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
     def on_filter_bar_changed(self) -> None:
         # The new list replaces what was opened from the old one.
         self._run_limit, self._entered_run_ids = PAGE_SIZE, ()
+        self.run_list.move_to(0)
         self.context.queries.refresh("runs")
 
     def action_filter_edit(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -145,7 +146,8 @@ class KeyLine(Widget):
         return line + help_entry
 
     def _entry(self, key: str, active: ActiveBinding) -> Content:
-        key_text, label = key_label(key), active.binding.description
+        labels: Mapping[str, str] = getattr(self.screen, "labels", {})
+        key_text, label = key_label(key), labels.get(active.binding.id or "", active.binding.description)
         if key == "enter":
             # The ASCII filter cannot lengthen text, and its replacement of this glyph would not look like a key.
             key_text = "Ent" if self._is_ascii else Glyph.ENTER

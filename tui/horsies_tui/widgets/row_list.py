@@ -144,9 +144,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         *,
         key: Callable[[T], Hashable],
         context: AppContext,
+        follows_top: bool = False,
         id: str | None = None,  # noqa: A002  # Textual's name
     ) -> None:
         super().__init__(id=id)
+        self.follows_top = follows_top
+        """Whether the cursor stays on the first row when new rows push its row down."""
         self.selection: RowSelection[Any] = RowSelection()
         self.columns = tuple(columns)
         self._key = key
@@ -193,12 +196,14 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
             return
         old_top, old_index = self.scroll_offset.y, self.selection.cursor_index
         self.selection.set_keys(keys)
+        if self.follows_top and old_index == 0:
+            self.selection.move_to(0)
         self._skip_headings(1)
         # Set without the watcher, which would trigger a layout: this widget has no scroll bar.
         self.set_reactive(
             cast("Reactive[Size]", Widget.virtual_size), Size(self.size.width, len(self._rows) + HEADER_LINES)
         )
-        # At the top the list stays there and new rows push the cursor down, until it would leave the screen.
+        # At the top the list stays there; new rows push the cursor down, if it does not follow, while it is on screen.
         self._bring_into_view(0 if old_top == 0 else old_top + self.selection.cursor_index - old_index)
         if self._visible_keys() == visible:
             self._repaint(self._placed_columns)

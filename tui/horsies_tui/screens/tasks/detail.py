@@ -297,6 +297,8 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         if rendered.task_id == self.task_id:
             self._rendered = rendered
             self._draw(rendered)
+            if rendered.detail is not None:
+                self.set_label("op.requeue", requeue_or_retry([rendered.detail.task.status]))
 
     @property
     def detail(self) -> TaskDetail | None:

@@ -73,13 +73,14 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         self.window = TaskWindow()
         self._previews = ArgumentPreviews(context.settings)
         columns = (*TASK_COLUMNS, self._previews.column)
-        self.list: RowList[TaskSummary] = RowList(columns, key=lambda task: task.id, context=context)
+        self.list: RowList[TaskSummary] = RowList(columns, key=lambda task: task.id, context=context, follows_top=True)
         self._sorting = Sorting(TASK_SORT_KEYS, NEWEST_FIRST)
         self.proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._facets: Facets | None = None
         self._page_request = PageRequest.NEWEST
         self._all_matching_selected = False
         """Whether all tasks that match the filter are selected, loaded or not."""
+        self._marked_after_filter = False
 
     def body(self) -> ComposeResult:
         yield self.filter_bar
@@ -154,7 +155,10 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
             case PageRequest.RELOAD if self.list.selection.marks and window.rows:
                 return await pages.reload_in_place(source, window)
             case PageRequest.RELOAD:
-                return await pages.reload(source, window, cursor=self.list.selection.cursor)
+                # On the first row the cursor follows new rows, so no row has to stay loaded for it.
+                is_following = self._is_newest_first and self.list.selection.cursor_index == 0
+                cursor = None if is_following else self.list.selection.cursor
+                return await pages.reload(source, window, cursor=cursor)
 
     async def _fetch_previews(self, source: DataSource) -> Mapping[UUID, PayloadPreview]:
         # Several pages ahead: otherwise each page would be drawn twice, without and with its previews.
@@ -178,12 +182,16 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         # A read with the previous filter may end after the filter changed.
         if window.filter != self.filter:
             return
+        is_new_filter = window.filter != self.window.filter
         self.window = window
         if deleted := self.list.selection.marks & window.deleted_ids:
             self.list.selection.unmark(tuple(deleted))
             self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
         now = self.context.clock.now()
+        self.list.follows_top = self._is_newest_first
         self.list.show(window.rows if self._is_newest_first else self._sorting.sort(window.rows, now))
+        if is_new_filter:
+            self.list.move_to(0)
         self._request_previews()
         # In an empty list the user cannot scroll to an end, so the search for newer rows continues by itself.
         if not window.rows and not window.is_at_top and self._page_request is PageRequest.RELOAD:
@@ -235,11 +243,13 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         return "more below" if self.window.has_older else "no more below"
 
     def on_row_list_cursor_moved(self) -> None:
+        self._update_labels()
         self.context.queries.refresh("detail")
         self._request_previews()
 
     def on_row_list_marks_changed(self) -> None:
-        self._all_matching_selected = False
+        self._all_matching_selected, self._marked_after_filter = False, True
+        self._update_labels()
         self._update_status()
         if not self.list.selection.marks:
             # Load the changes that were held back while rows were marked.
@@ -263,7 +273,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
             self.post_message(OpenTask(task.id, tuple(row.id for row in self.list.rows)))
 
     def on_filter_bar_changed(self) -> None:
-        self._all_matching_selected = False
+        self._all_matching_selected = self._marked_after_filter = False
         self._request_page(PageRequest.NEWEST)
         self.context.queries.refresh("count")
         self.context.queries.refresh("facets")
@@ -275,6 +285,12 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
     def on_facet_sidebar_picked(self, message: FacetSidebar.Picked) -> None:
         self.filter_bar.set_filter(message.filter)
 
+    def _update_labels(self) -> None:
+        """Label `R` by what it does to the selected rows; hidden ones are read when the preview opens."""
+        selected_ids = set(self.selected_ids)
+        statuses = [row.status for row in self.list.rows if row.id in selected_ids]
+        self.set_label("op.requeue", requeue_or_retry(statuses))
+
     def _request_page(self, page_request: PageRequest) -> None:
         self._page_request = page_request
         self.context.queries.refresh("tasks")
@@ -285,12 +301,15 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
             self.context.queries.refresh(PAYLOADS_QUERY)
 
     def step_back(self) -> bool:
-        """Leave the filter bar or sidebar, then clear the filter, then the marks."""
+        """Leave the filter bar or sidebar, then clear marks and filter, the newer of the two first."""
+        has_marks = self._all_matching_selected or bool(self.list.selection.marks)
         if self.query_one(FacetSidebar).has_focus_within:
             self.list.focus()
+        elif has_marks and self._marked_after_filter and not self.filter_bar.has_focus_within:
+            self.list.mark("none")
         elif self.filter_bar.step_back():
             pass
-        elif self._all_matching_selected or self.list.selection.marks:
+        elif has_marks:
             self.list.mark("none")
         else:
             return False
@@ -419,7 +438,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         self.call_after_refresh(self._select_all_matching)
 
     def _select_all_matching(self) -> None:
-        self._all_matching_selected = True
+        self._all_matching_selected = self._marked_after_filter = True
         self._update_status()
 
     def action_view_preview(self) -> None:

@@ -24,7 +24,7 @@ STATUS_TONES: Final = {
     TaskStatus.PENDING: Tone.PLAIN,
     TaskStatus.CLAIMED: Tone.BUSY,
     TaskStatus.RUNNING: Tone.BUSY,
-    TaskStatus.COMPLETED: Tone.GOOD,
+    TaskStatus.COMPLETED: Tone.DIM,
     TaskStatus.FAILED: Tone.BAD,
     TaskStatus.CANCELLED: Tone.DIM,
     TaskStatus.EXPIRED: Tone.WARN,
