@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -227,7 +227,8 @@ class PlanBuilder:
         self._targets: list[Target] = []
         self._refused: list[Skipped] = []
         self._seen: set[UUID] = set()
-        self._running = _RunningCounts()
+        # Targets that are running under a live worker, or without one, and those that have run at all.
+        self._running, self._orphaned, self._have_run = 0, 0, 0
 
     def add(self, rows: Iterable[TargetRow]) -> None:
         for row in rows:
@@ -238,7 +239,10 @@ class PlanBuilder:
                 self._samples.append(_sample(row, check))
             if isinstance(check, Allowed):
                 self._targets.append(Target(id=row.id, status=row.status, claim_token=row.claim_token))
-                self._running.add(row)
+                is_running = row.status == TaskStatus.RUNNING
+                self._running += is_running and row.has_live_owner
+                self._orphaned += is_running and not row.has_live_owner
+                self._have_run += row.has_run
 
     def add_unknown(self, ids: Iterable[UUID]) -> None:
         """Refuse the ids for which no task was found."""
@@ -261,44 +265,27 @@ class PlanBuilder:
             # Groups that will be changed come before refused ones.
             groups=tuple(sorted(groups, key=lambda group: group.refusal is not None)),
             samples=tuple(self._samples),
-            warnings=self._running.warnings(self.action, self.options),
+            warnings=tuple(self._warnings()),
             targets=tuple(self._targets),
             refused=tuple(self._refused),
             refused_count=sum(group.count for group in groups if group.refusal is not None),
-            has_running_tasks=self._running.with_live_owner > 0,
+            has_running_tasks=self._running > 0,
         )
+
+    def _warnings(self) -> Iterator[str]:
+        if self.action in (Action.RETRY, Action.REQUEUE) and self._have_run:
+            yield f"side effects may happen again: {self._have_run:,} of these did start"
+        if self.action is Action.REQUEUE and self._orphaned:
+            yield f"{self._orphaned:,} have no live worker to stop them: the old and new attempt may overlap"
+        running = self._running + self._orphaned
+        if self.action in (Action.CANCEL, Action.FAIL) and running and not self.options.kill:
+            yield f"{running:,} running tasks are not interrupted; their results will be discarded"
 
     def _count(self, task_id: UUID, status: str, error_code: str | None, check: ActionCheck) -> None:
         refusal = check.reason if isinstance(check, Rejected) else None
         self._groups[(status, error_code, check.effect, refusal)] += 1
         if refusal is not None and len(self._refused) < MAX_NAMED_TASKS:
             self._refused.append(Skipped(task_id, refusal))
-
-
-class _RunningCounts:
-    """Counts targets that are running or have run, for the warnings of a plan."""
-
-    def __init__(self) -> None:
-        self.with_live_owner = 0
-        self._orphaned = 0
-        self._have_run = 0
-
-    def add(self, row: TargetRow) -> None:
-        is_running = row.status == TaskStatus.RUNNING
-        self.with_live_owner += is_running and row.has_live_owner
-        self._orphaned += is_running and not row.has_live_owner
-        self._have_run += row.has_run
-
-    def warnings(self, action: Action, options: ActionOptions) -> tuple[str, ...]:
-        running = self.with_live_owner + self._orphaned
-        warnings: list[str] = []
-        if action in (Action.RETRY, Action.REQUEUE) and self._have_run:
-            warnings.append(f"side effects may happen again: {self._have_run:,} of these did start")
-        if action is Action.REQUEUE and self._orphaned:
-            warnings.append(f"{self._orphaned:,} have no live worker to stop them: the old and new attempt may overlap")
-        if action in (Action.CANCEL, Action.FAIL) and running and not options.kill:
-            warnings.append(f"{running:,} running tasks are not interrupted; their results will be discarded")
-        return tuple(warnings)
 
 
 def _sample(row: TargetRow, check: ActionCheck) -> PlanSample:

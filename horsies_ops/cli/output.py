@@ -29,6 +29,10 @@ _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069
 _BOLD, _RED, _YELLOW, _CYAN, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
 
 
+MIN_SHRUNK_WIDTH = 13
+"""Columns are not cut below this; a note such as `due in 59m59s` fits."""
+
+
 class Colour:
     """Decides whether output is coloured; `--no-color` disables it for the whole process."""
 
@@ -43,11 +47,12 @@ class Colour:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableColumn(Generic[R]):
-    """A column of a list: its title, the text of a row, and whether it is right-aligned."""
+    """A column of a list: its title, the text of a row, its alignment, and whether it may be cut to fit a terminal."""
 
     title: str
     text: Callable[[R], str]
     right: bool = False
+    can_shrink: bool = False
 
 
 def show_rows(
@@ -73,12 +78,24 @@ def show_rows(
         options.print_message(empty or f"no {noun}")
 
 
-def print_rows(rows: Iterable[R], columns: Sequence[TableColumn[R]]) -> None:
-    print_table(
-        [column.title for column in columns],
-        [[column.text(row) for column in columns] for row in rows],
-        right=[column.title for column in columns if column.right],
-    )
+def print_rows(rows: Iterable[R], columns: Sequence[TableColumn[R]], *, width: int | None = None) -> None:
+    """Print rows as a table; with `width`, columns that can shrink are cut until a line fits."""
+    cells = [[sanitize_text(column.text(row), limit=width) for column in columns] for row in rows]
+    if width is not None:
+        limits = _fitting_widths(columns, cells, width)
+        cells = [[sanitize_text(cell, limit=limit) for cell, limit in zip(row, limits, strict=True)] for row in cells]
+    print_table([column.title for column in columns], cells, right=[column.title for column in columns if column.right])
+
+
+def _fitting_widths(columns: Sequence[TableColumn[R]], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of the columns, of which the widest that can shrink is cut first."""
+    widths = [max(map(len, texts)) for texts in zip([column.title for column in columns], *cells, strict=True)]
+    shrinkable = [index for index, column in enumerate(columns) if column.can_shrink]
+    excess = sum(widths) + 2 * (len(columns) - 1) - width
+    for _ in range(excess):
+        widest = max(shrinkable, key=lambda index: widths[index])
+        widths[widest] -= widths[widest] > MIN_SHRUNK_WIDTH
+    return widths
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:

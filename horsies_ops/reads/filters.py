@@ -13,10 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +166,13 @@ FILTER_KEYS: Final = (*LIST_KEYS, *SINGLE_VALUE_KEYS, *CHOICE_KEYS, "age", *MINI
 
 def parse_filter(text: str) -> TaskFilter | FilterFault:
     """Return the filter that `text` describes, or the first fault in it."""
+    return build_from_text(text, _build_filter)
+
+
+def build_from_text(text: str, build: Callable[[Sequence[FilterTerm | NegatedGroup]], F]) -> F | FilterFault:
+    """Return what `build` makes of the terms of a text, or the first fault in it."""
     try:
-        return _build_filter(FilterParser(text).parse())
+        return build(FilterParser(text).parse())
     except FilterSyntaxError as error:
         return FilterFault(position=error.position, message=error.message, hint=error.hint)
 
@@ -285,14 +293,18 @@ def _single_value(term: FilterTerm) -> FilterValue:
 
 def _validated(key: str, value: FilterValue) -> str:
     if key == "status":
-        try:
-            return TaskStatus(value.text.upper())
-        except ValueError:
-            hint = f"one of {', '.join(TaskStatus).lower()}"
-            raise FilterSyntaxError(value.position, f"unknown status {value.text!r}", hint) from None
+        return parse_status(value, TaskStatus)
     if key in {"id", "worker", "wf"} and not _is_id(value.text):
         raise FilterSyntaxError(value.position, f"invalid id {value.text!r}", "give the full id or its last 8 digits")
     return value.text
+
+
+def parse_status(value: FilterValue, statuses: type[StrEnum]) -> str:
+    try:
+        return statuses(value.text.upper())
+    except ValueError:
+        hint = f"one of {', '.join(statuses).lower()}"
+        raise FilterSyntaxError(value.position, f"unknown status {value.text!r}", hint) from None
 
 
 def _duration(value: FilterValue) -> timedelta:

@@ -14,12 +14,12 @@ from horsies.model.workflow.plan import WorkflowStatus
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.filters import (
     FilterFault,
-    FilterParser,
     FilterSyntaxError,
     FilterTerm,
-    FilterValue,
     NegatedGroup,
+    build_from_text,
     glob_to_like,
+    parse_status,
     quote_value,
 )
 
@@ -208,10 +208,7 @@ _ROOT_ONLY_BY_SUB: Final = {"yes": False, "no": True}
 
 def parse_workflow_filter(text: str) -> WorkflowFilter | FilterFault:
     """Return the filter that `text` describes, or the first fault in it."""
-    try:
-        return _build_filter(FilterParser(text).parse())
-    except FilterSyntaxError as error:
-        return FilterFault(position=error.position, message=error.message, hint=error.hint)
+    return build_from_text(text, _build_filter)
 
 
 def format_workflow_filter(workflow_filter: WorkflowFilter) -> str:
@@ -219,7 +216,7 @@ def format_workflow_filter(workflow_filter: WorkflowFilter) -> str:
     return " ".join(_format_conditions(workflow_filter))
 
 
-def _build_filter(terms: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
+def _build_filter(terms: Sequence[FilterTerm | NegatedGroup]) -> WorkflowFilter:
     statuses: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     root_only = True
@@ -229,7 +226,7 @@ def _build_filter(terms: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
             raise FilterSyntaxError(term.position, "runs cannot be excluded", hint)
         match term.key:
             case "status":
-                statuses += tuple(_status(value) for value in term.values)
+                statuses += tuple(parse_status(value, WorkflowStatus) for value in term.values)
             case "name":
                 names += tuple(value.text for value in term.values)
             case "sub":
@@ -241,14 +238,6 @@ def _build_filter(terms: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
                     term.position, f"unknown key {term.key!r}", f"keys: {', '.join(WORKFLOW_FILTER_KEYS)}"
                 )
     return WorkflowFilter(statuses=statuses, names=names, root_only=root_only)
-
-
-def _status(value: FilterValue) -> str:
-    try:
-        return WorkflowStatus(value.text.upper())
-    except ValueError:
-        hint = f"one of {', '.join(WorkflowStatus).lower()}"
-        raise FilterSyntaxError(value.position, f"unknown status {value.text!r}", hint) from None
 
 
 def _root_only(term: FilterTerm) -> bool:

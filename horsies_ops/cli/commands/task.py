@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -374,42 +374,20 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
-    """Column widths of a task list; None means unlimited."""
-
-    has_full_ids: bool
-    name: int | None = None
-    queue: int | None = None
-    note: int | None = None
-
-    @classmethod
-    def for_terminal(cls, columns: int, *, longest_note: int) -> Widths:
-        """Divide the width of a terminal of at least 80 columns."""
-        has_full_ids = columns >= FULL_ID_COLUMNS
-        # Name, queue and note share what the fixed-width columns leave.
-        spare = max(36, columns - (72 if has_full_ids else 44))
-        # At least 16, so that "due in 59m59s" is never cut.
-        note = min(max(longest_note, len("note")), max(16, spare // 3))
-        name = (spare - note) * 2 // 3
-        return cls(has_full_ids=has_full_ids, name=name, queue=spare - note - name, note=note)
-
-
 def print_tasks(page: TaskPage, *, full: bool) -> None:
     """Print tasks as a table that fits the terminal, or uncut if `full`."""
     width = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
-    longest_note = max((len(_note(task)) for task in page.tasks), default=0)
-    widths = Widths(has_full_ids=True) if full else Widths.for_terminal(width, longest_note=longest_note)
+    has_full_ids = full or width >= FULL_ID_COLUMNS
     columns: tuple[TableColumn[TaskSummary], ...] = (
-        TableColumn("id", lambda task: str(task.id) if widths.has_full_ids else short_form(task.id)),
+        TableColumn("id", lambda task: str(task.id) if has_full_ids else short_form(task.id)),
         TableColumn("status", lambda task: task.status),
-        TableColumn("name", lambda task: sanitize_text(task.name, limit=widths.name)),
-        TableColumn("queue", lambda task: sanitize_text(task.queue, limit=widths.queue)),
+        TableColumn("name", lambda task: task.name, can_shrink=True),
+        TableColumn("queue", lambda task: task.queue, can_shrink=True),
         TableColumn("age", lambda task: format_age(task.age)),
         TableColumn("tries", lambda task: str(task.attempt_count), right=True),
-        TableColumn("note", lambda task: sanitize_text(_note(task), limit=widths.note)),
+        TableColumn("note", lambda task: task.error_code or _due_text(task) or "", can_shrink=True),
     )
-    print_rows(page.tasks, columns)
+    print_rows(page.tasks, columns, width=None if full else width)
 
 
 def print_detail(detail: TaskDetail, *, full: bool) -> None:
@@ -462,10 +440,6 @@ def _print_section(title: str, values: Mapping[str, Any], limit: int | None) -> 
     print_facts({name: sanitize_text(format_value(value), limit=limit) for name, value in shown.items()})
     if not shown:
         print_line("  none")
-
-
-def _note(task: TaskSummary) -> str:
-    return task.error_code or _due_text(task) or ""
 
 
 def _due_text(task: TaskSummary) -> str | None:
