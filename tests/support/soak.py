@@ -48,6 +48,8 @@ TICK_S = 0.5
 MAX_HELD = PROCESSES * 256
 STALL_S = 30.0
 DRAIN_S = 120.0
+GONE_S = 10.0
+"""Time for the children of a killed worker to exit on a busy machine."""
 PRINT_INTERVAL_S = 10.0
 MAX_WAITING = 5_000
 """Sending pauses above this many unfinished tasks, so that a slow machine is not flooded."""
@@ -119,6 +121,8 @@ class Soak:
             else:
                 worker.signal(signal.SIGKILL if fault == "kill worker" else signal.SIGTERM)
                 await worker.until_gone(within_s=60)
+                await worker.until_children_are_gone(within_s=GONE_S)
+                worker.seen_children.clear()  # their pids may be reused
                 self.fleet.remove(worker)
                 await self.start_worker()
             self.faults[fault] += 1
@@ -173,11 +177,13 @@ async def soak(url: str, seconds: float) -> int:
                 for service in (run.send_load, run.inject_faults, run.watch):
                     group.create_task(service(until))
             await run.drain()
+            for row in await ledger.fetch(BY_OUTCOME):
+                print(f"{row['tasks']:>9,}  {row['outcome']}")
             violations = await run.violations()
+            print(f"faults {dict(run.faults)}; {len(violations)} violations", *violations[:50], sep="\n", flush=True)
+            for worker in run.fleet:
+                worker.seen_children &= set(worker.children())  # earlier pids may belong to other processes by now
         await app.close_async()
-        for row in await ledger.fetch(BY_OUTCOME):
-            print(f"{row['tasks']:>9,}  {row['outcome']}")
-    print(f"faults {dict(run.faults)}; {len(violations)} violations", *violations[:50], sep="\n")
     return 1 if violations else 0
 
 
