@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 import horsies.store
@@ -17,6 +18,7 @@ from tests.support.ledger import Ledger
 from tests.support.workers import APP, ROOT, InProcessWorker, environment_of, worker_in_process
 
 POLL_S = 1.0
+FLOOD = "SELECT pg_notify('horsies_worker_ping', $1 || repeat(' ', n)) FROM generate_series(1, 500) AS n"
 PROBE_AFTER_S = 0.3
 
 KILL_LISTENERS = """
@@ -126,3 +128,30 @@ def test_worker_without_notifications_does_not_start(database_url: str, empty_da
     assert "HRS-211" in answer.stderr
     assert "session_database_url" in answer.stderr
     assert "worker started" not in answer.stderr
+
+
+async def test_flood_of_pings_is_bounded(ledger: Ledger, database_url: str) -> None:
+    """Any role that may connect can notify."""
+    async with worker_in_process(database_url, processes=1) as worker:
+        stranger = await asyncpg.connect(database_url)
+        heard: list[str] = []
+
+        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            heard.append(str(payload))
+
+        await stranger.add_listener("horsies_task_new", hear)
+        for message in (
+            "[" * 5_000,
+            "9" * 5_000,
+            '{"kind": "ping", "target_worker_id": 1e999}',
+            '{"kind": "ping", "target_worker_id": []}',
+            json.dumps({"kind": "ping", "reply_channel": "horsies_task_new"}),
+            json.dumps({"kind": "ping", "reply_channel": "horsies_pong_" + "0" * 32, "correlation_id": "x" * 5_000}),
+        ):
+            await stranger.execute("SELECT pg_notify('horsies_worker_ping', $1)", message)
+        ping = json.dumps({"kind": "ping", "reply_channel": "horsies_pong_" + "0" * 32})
+        for _ in range(20):
+            await stranger.execute(FLOOD, ping)
+        assert await waited_s(ledger, worker) < POLL_S
+        await stranger.close()
+        assert all("worker_id" not in payload for payload in heard)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -29,8 +31,15 @@ if TYPE_CHECKING:
     from horsies.engine.heartbeat import Health, WorkerIdentity
     from horsies.engine.reporter import Reporter
 
+REPLY_CHANNEL: Final = re.compile(r"horsies_pong_[0-9a-f]{32}")
+"""The channels that `PingRequest` chooses; a worker notifies no others."""
 PROBE_AFTER_S: Final = 60.0
 PROBE_TIMEOUT_S: Final = 5.0
+MAX_PONGS: Final = 64
+"""Answers to pings that wait to be sent; further pings are dropped."""
+MAX_PING_CHARS: Final = 1_000
+
+logger = logging.getLogger("horsies.notify")
 
 _DISCONNECTED = "the listener lost its connection; new tasks are found by polling"
 _SILENT = "the listener receives no notifications; new tasks are found by polling"
@@ -62,7 +71,7 @@ class Notifications:
         self._identity = identity
         self._wakeup = wakeup
         self._check_rows_now = check_rows_now
-        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue(MAX_PONGS)
         handlers: dict[str, Callable[[str], None]] = {
             TASK_NEW_CHANNEL: self._on_task_new,
             WORKFLOW_DUE_CHANNEL: lambda _workflow_id: workflows_due.set(),
@@ -90,29 +99,37 @@ class Notifications:
             self._wakeup.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:
-        """Answer a ping; on a kill command check our rows, which hold the kill requests. Ignore anything else."""
+        """Answer a ping; on a kill command check our rows, which hold the kill requests. Ignore anything else.
+
+        Any role that may connect can notify, so a message is untrusted.
+        """
         try:
             command = cast("dict[str, Any]", json.loads(payload))
             kind, target = command["kind"], command.get("target_worker_id")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            logger.debug("malformed message on %s: %s", WORKER_PING_CHANNEL, type(error).__name__)
             return
         identity = self._identity
-        if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
+        if target is not None and target not in (str(identity.worker_id), *map(str, identity.former_ids)):
             return
-        if kind == "ping":
+        if kind == "ping" and len(payload) <= MAX_PING_CHARS:
             self._answer_ping(command)
         elif kind == "kill":
             self._check_rows_now.set()
 
     def _answer_ping(self, command: dict[str, Any]) -> None:
-        identity = self._identity
+        identity, channel = self._identity, command.get("reply_channel")
+        if not isinstance(channel, str) or not REPLY_CHANNEL.fullmatch(channel):
+            logger.debug("ping with a reply channel that is not ours")
+            return
         pong = {
             "correlation_id": command.get("correlation_id"),
             "worker_id": str(identity.worker_id),
             "hostname": identity.hostname,
             "pid": identity.pid,
         }
-        self._pongs.put_nowait((str(command.get("reply_channel")), json.dumps(pong)))
+        with suppress(asyncio.QueueFull):  # a flood; a real sender tries again
+            self._pongs.put_nowait((channel, json.dumps(pong)))
 
     async def _send_pongs(self) -> None:
         while True:

@@ -12,8 +12,6 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol, assert_never, cast
 
-from msgspec import MsgspecError
-
 from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
@@ -474,7 +472,7 @@ def _signal_name(number: int) -> str:
 class ChildChannel:
     """The worker's end of the socket to a child: sends commands, delivers reports, never blocks.
 
-    A malformed frame, or a ProtocolError raised by `on_report`, goes to `on_protocol_error`. Reports are read as they
+    A malformed frame, or any error raised by `on_report`, goes to `on_protocol_error`. Reports are read as they
     arrive, or in batches every millisecond while `expects_more()` is true, because one wake-up per report costs more
     than a very short task.
     """
@@ -563,9 +561,9 @@ class ChildChannel:
             for frame in self._reader.feed(data):
                 for report in decode_reports(frame):
                     self._on_report(report)
-        except (ProtocolError, MsgspecError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever a forged report causes must not end the worker
             # Frame boundaries are unreliable after the first error.
             self._stop_reading()
-            self._on_protocol_error(str(error))
+            self._on_protocol_error(str(error) or type(error).__name__)
             return False
         return True

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Raw, Struct, json, msgpack
@@ -241,6 +242,12 @@ class TaskEnded(Message, frozen=True):
     outcome: EncodedOutcome
     run_ms: float
     """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
+
+    def __post_init__(self) -> None:
+        # User code can write to the pipe of its child, so a report is checked when it is decoded.
+        if not 0 <= self.run_ms < inf:
+            raise ValueError(f"run_ms is {self.run_ms}")
+        json.decode(self.outcome.document, type=Raw)
 
 
 class Recalled(Message, frozen=True):
