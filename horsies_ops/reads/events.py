@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.errors import HorsiesError
-from horsies.store.queries import Query, load_queries
+from horsies.store.queries import Query, json_object, json_value, load_queries
 from horsies_ops.reads.changes import FeedStatus, Topic
 from horsies_ops.reads.feed import listen
 
@@ -39,7 +38,7 @@ class EventRow:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        return json.loads(self.evidence_json)
+        return json_object(self.evidence_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class AuditRow:
 
     @property
     def filter(self) -> Any:
-        return None if self.filter_json is None else json.loads(self.filter_json)
+        return json_value(self.filter_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

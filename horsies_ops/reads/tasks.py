@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
 from horsies.model.waiting import MAX_AHEAD_COUNTED, WaitFacts, WaitReason, wait_reasons
 from horsies.recovery.report import SweptTask
-from horsies.store.queries import Query, load_queries
+from horsies.store.queries import Query, json_list, json_object, json_value, load_queries
 from horsies.store.recovery import RecoveryStore
 from horsies.store.tasks import TASKS
 from horsies_ops.reads.events import EventRow
@@ -77,7 +76,7 @@ class TaskSummary:
 
     @property
     def flags(self) -> Mapping[str, bool]:
-        return json.loads(self.flags_json)
+        return json_object(self.flags_json)
 
     @property
     def due_in(self) -> timedelta | None:
@@ -106,20 +105,26 @@ class TaskRecord(TaskSummary):
 
     @property
     def args(self) -> list[Any]:
-        return json.loads(self.args_json)
+        return json_list(self.args_json)
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        return json.loads(self.kwargs_json)
+        return _shown_object(self.kwargs_json)
 
     @property
     def result(self) -> dict[str, Any] | None:
-        return None if self.result_json is None else json.loads(self.result_json)
+        return None if self.result_json is None else _shown_object(self.result_json)
 
     @property
     def options(self) -> dict[str, Any]:
         """`retry_policy` and `timeout_ms`, as sent."""
-        return json.loads(self.options_json)
+        return json_object(self.options_json)
+
+
+def _shown_object(text: str) -> dict[str, Any]:
+    """Parse a stored JSON object; anything else is shown under a key that says so."""
+    value = json_value(text)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"(malformed)": value}
 
 
 class HeartbeatRow(NamedTuple):
@@ -175,8 +180,7 @@ class PayloadPreview:
         """Keyword arguments, with positional ones under `args`; None if they are too long."""
         if self.args_json is None or self.kwargs_json is None:
             return None
-        args: list[Any] = json.loads(self.args_json)
-        kwargs: dict[str, Any] = json.loads(self.kwargs_json)
+        args, kwargs = json_list(self.args_json), _shown_object(self.kwargs_json)
         return {"args": args, **kwargs} if args else kwargs
 
 

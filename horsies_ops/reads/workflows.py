@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from uuid import UUID
 
 from horsies.model.task import parse_id
 from horsies.model.workflow.plan import WorkflowStatus
-from horsies.store.queries import Query, load_queries
+from horsies.store.queries import Query, json_value, load_queries
 from horsies_ops.reads.filters import (
     FilterFault,
     FilterSyntaxError,
@@ -118,11 +117,11 @@ class WorkflowRecord(WorkflowBase):
 
     @property
     def result(self) -> Any:
-        return None if self.result_json is None else json.loads(self.result_json)
+        return json_value(self.result_json)
 
     @property
     def error(self) -> Any:
-        return None if self.error_json is None else json.loads(self.error_json)
+        return json_value(self.error_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.events import MAX_PAYLOAD_BYTES, ChangeSummary, TaskChange
+from horsies.model.events import ChangeSummary, TaskChange
 from horsies.model.task import TaskStatus
 
 DONE = TaskChange(kind="complete", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.COMPLETED)
@@ -77,13 +77,13 @@ def test_messages_are_at_least_a_quarter_second_apart() -> None:
     assert [message["count"] for message in drained(summary, 100.25)] == [2]
 
 
-@pytest.mark.parametrize("queue", ["m" * 100, "\N{HORSE}" * 100, '"\\\x00' * 33, "\N{HORSE}" * 600])
+@pytest.mark.parametrize("queue", ["m" * 100, "\N{HORSE}" * 100, '"\\\x00' * 33, "\N{HORSE}" * 9_000])
 def test_payload_stays_short_for_any_queue_name(queue: str) -> None:
     summary = ChangeSummary()
     summary.add(TaskChange(kind="claim", queue=queue, source=TaskStatus.PENDING, target=TaskStatus.CLAIMED), ids(100))
     (payload,) = summary.drain(LATER)
 
-    assert len(payload.encode()) <= MAX_PAYLOAD_BYTES
+    assert len(payload.encode()) < 8_000
     assert json.loads(payload)["count"] == 100
 
 

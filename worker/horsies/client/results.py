@@ -161,7 +161,7 @@ def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
         return Ok(None)
     try:
         stored = json.loads(document)
-    except ValueError:  # an integer with more digits than the interpreter's limit
+    except (ValueError, RecursionError):  # an integer with more digits than the interpreter's limit, or deep nesting
         stored = None
     if isinstance(stored, dict):
         return Ok(cast("dict[str, object]", stored))

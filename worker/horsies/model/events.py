@@ -57,7 +57,8 @@ class EventRecord:
 
 # Task changes, aggregated for NOTIFY
 
-MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL rejects payloads of 8,000 bytes or more
+MAX_QUEUE_CHARS: Final = 255
+"""PostgreSQL rejects payloads of 8,000 bytes or more; a name of this length is at most 3,060 bytes of JSON."""
 MAX_IDS: Final = 16
 PUBLISH_INTERVAL_S: Final = 0.25
 
@@ -110,12 +111,7 @@ class ChangeSummary:
 
 
 def _payload(change: TaskChange, total: _ChangeCount) -> str:
-    payload = _to_json(change, total.count, total.ids)
-    # The queue name comes from rows that others may have written and can be long; drop the ids rather than the count.
-    return payload if len(payload) <= MAX_PAYLOAD_BYTES else _to_json(change, total.count, [])
-
-
-def _to_json(change: TaskChange, count: int, ids: list[str]) -> str:
-    message = {"kind": change.kind, "queue": change.queue, "from": change.source, "to": change.target}
-    # json.dumps escapes to ASCII, so the length in characters is the length in bytes.
-    return json.dumps(message | {"count": count, "ids": ids}, separators=(",", ":"))
+    # The queue name comes from rows that others may have written, and can be long.
+    queue = change.queue[:MAX_QUEUE_CHARS]
+    message = {"kind": change.kind, "queue": queue, "from": change.source, "to": change.target}
+    return json.dumps(message | {"count": total.count, "ids": total.ids}, separators=(",", ":"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, cached_property
 from importlib import resources
+from math import isfinite
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -97,10 +98,42 @@ def _converter(field_type: Any) -> Callable[[Any], object] | None:
     return None
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; anything else, which only a manual UPDATE can have stored, counts as empty."""
-    value = json.loads(text)
+def json_value(text: str | None) -> Any:
+    """Parse stored JSON for a reader. What Python cannot represent becomes a text that says so; never raises.
+
+    Other programs can store numbers of any length and values of any depth.
+    """
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_int=_parse_integer, parse_float=_parse_float)
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "malformed"
+        return f"({reason}, {len(text):,} characters)"
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """Parse a stored JSON object; anything else, which only a manual change can have stored, counts as empty."""
+    value = json_value(text)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def json_list(text: str | None) -> list[Any]:
+    """Parse a stored JSON array; anything else, which only a manual change can have stored, is its single item."""
+    value = json_value(text)
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _parse_integer(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than the interpreter's limit
+        return f"{digits[:20]}… ({len(digits):,} digits)"
+
+
+def _parse_float(digits: str) -> float | str:
+    number = float(digits)
+    return number if isfinite(number) else f"{digits[:20]}… ({len(digits):,} digits)"
 
 
 def column_values(record: object) -> list[object]:
