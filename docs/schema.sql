@@ -177,8 +177,7 @@ CREATE TABLE public.horsies_workflow_tasks (
     CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),
     CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
-)
-WITH (fillfactor='60');
+);
 
 CREATE FUNCTION public.horsies_node_context(node public.horsies_workflow_tasks) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -354,6 +353,7 @@ CREATE TABLE public.horsies_workers (
     lost_at timestamp with time zone,
     recovery_config jsonb DEFAULT '{}'::jsonb NOT NULL,
     health jsonb DEFAULT '{}'::jsonb NOT NULL,
+    catalog_hash text,
     CONSTRAINT horsies_workers_state CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'draining'::text, 'stopped'::text, 'lost'::text])))
 );
 
@@ -477,6 +477,17 @@ CREATE TABLE public.horsies_task_attempts (
     CONSTRAINT horsies_task_attempts_outcome CHECK ((outcome = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'WORKER_FAILURE'::text])))
 );
 
+CREATE TABLE public.horsies_task_catalog (
+    catalog_hash text NOT NULL,
+    task_name text NOT NULL,
+    queue_name text NOT NULL,
+    priority smallint,
+    max_retries integer NOT NULL,
+    options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    params_schema jsonb DEFAULT '{}'::jsonb NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
 CREATE TABLE public.horsies_worker_states (
     id bigint NOT NULL,
     worker_id uuid NOT NULL,
@@ -544,6 +555,9 @@ ALTER TABLE ONLY public.horsies_schedule_state
 
 ALTER TABLE ONLY public.horsies_task_attempts
     ADD CONSTRAINT horsies_task_attempts_pkey PRIMARY KEY (task_id, attempt);
+
+ALTER TABLE ONLY public.horsies_task_catalog
+    ADD CONSTRAINT horsies_task_catalog_pkey PRIMARY KEY (catalog_hash, task_name);
 
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT horsies_tasks_pkey PRIMARY KEY (id);
@@ -620,6 +634,8 @@ CREATE INDEX horsies_workers_state ON public.horsies_workers USING btree (state,
 CREATE INDEX horsies_workflow_outbox_open ON public.horsies_workflow_outbox USING btree (created_at) WHERE (quarantined_at IS NULL);
 
 CREATE INDEX horsies_workflow_tasks_child ON public.horsies_workflow_tasks USING btree (sub_workflow_id);
+
+CREATE INDEX horsies_workflow_tasks_status ON public.horsies_workflow_tasks USING btree (workflow_id, status, task_index);
 
 CREATE INDEX horsies_workflow_tasks_task ON public.horsies_workflow_tasks USING btree (task_id);
 

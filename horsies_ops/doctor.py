@@ -23,6 +23,7 @@ from horsies.model.retention import RetentionCategory, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
 from horsies.model.text import format_age
+from horsies.store.catalog import CatalogStore, WaitingTasks
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.cleanup import retention_windows
@@ -287,6 +288,23 @@ def stale_finding(fleet: Fleet, *, claimed: int, running: int, orphans: int) -> 
     return warn(detail, hint=f"{preview}; a live worker will recover them")
 
 
+async def read_unregistered(ops: Ops) -> list[WaitingTasks]:
+    catalog = CatalogStore(ops.reader)
+    return await catalog.waiting(await catalog.unregistered())
+
+
+def unknown_tasks_finding(waiting: Sequence[WaitingTasks]) -> Finding:
+    """Tasks wait that no live worker of their queue has registered."""
+    if not waiting:
+        return ok("live workers know all waiting tasks")
+    names = ", ".join(f"{each.task_name} ({each.tasks} in {each.queue_name})" for each in waiting[:SHOWN_TASKS])
+    hint = (
+        "start a worker of an app that has the task, or remove the tasks with horsies task cancel --name NAME;"
+        " after app.unknown_task_grace_s they fail"
+    )
+    return fail(f"no live worker knows: {names}{' …' if len(waiting) > SHOWN_TASKS else ''}", hint=hint)
+
+
 def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | None:
     configs = [member.config for member in fleet.live if not member.is_silent(fleet.now)]
     if not configs:
@@ -446,6 +464,7 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
     "workers": _check(read_fleet, workers_finding),
     "fleet_config": _check(read_fleet, fleet_config_finding),
     "stale": check_stale,
+    "unknown_tasks": _check(read_unregistered, unknown_tasks_finding),
     "outage_grace": _check(read_fleet, outage_grace_finding),
     "outbox": _check(lambda ops: ops.reader.fetch_single(SERVER_READS.outbox), outbox_finding),
     "retention": check_retention,
@@ -464,6 +483,7 @@ NEED_CURRENT_SCHEMA: Final = frozenset(
         "workers",
         "fleet_config",
         "stale",
+        "unknown_tasks",
         "outage_grace",
         "outbox",
         "retention",

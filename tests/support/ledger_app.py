@@ -406,14 +406,18 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
 
 
 def ledger_app(url: str, **config: Any) -> Horsies:
-    """An app with the tasks above and short thresholds; `recovery`, `retention` and `resilience` may be mappings."""
+    """An app with the tasks above and short thresholds; `recovery`, `retention` and `resilience` may be mappings.
+
+    `missing_tasks` are not registered, as in another version of the app.
+    """
+    missing = config.pop("missing_tasks", ())
     recovery = RecoveryConfig.unchecked(**QUICK_RECOVERY | config.pop("recovery", {}))
     retention = RetentionConfig.unchecked(**config.pop("retention", {}))
     resilience = WorkerResilienceConfig.unchecked(**QUICK_RESILIENCE | config.pop("resilience", {}))
     broker = PostgresConfig(database_url=config.pop("database_url", url), **config.pop("broker", {}))
     app = Horsies(AppConfig(broker=broker, recovery=recovery, retention=retention, resilience=resilience, **config))
     queue = {} if "custom_queues" not in config else {"queue_name": config["custom_queues"][0]["name"]}
-    for name, function, options in TASKS:
+    for name, function, options in (task for task in TASKS if task[0] not in missing):
         app.task(name, **queue | options)(function)
     return app
 

@@ -51,7 +51,8 @@ def url(cluster: Cluster) -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene(url: str) -> AsyncIterator[Scene]:
-    async with Ledger.open(url) as ledger, worker_in_process(url) as worker:
+    config = {"unknown_task_grace_s": 0}
+    async with Ledger.open(url) as ledger, worker_in_process(url, config=config) as worker:
         yield Scene(ledger, worker)
 
 

@@ -19,7 +19,8 @@ from tests.support.store import WORKER, Connection, insert_pending
 DUE, BATCH = 20_000, 400
 QUEUES = ["default", "empty"]
 NO_CAPS: list[None] = [None, None]
-CHUNK = QUEUES, [BATCH, BATCH], BATCH, WORKER, "here", 7, None, None
+NO_SKIPS: list[None] = [None, None]
+CHUNK = QUEUES, [BATCH, BATCH], BATCH, WORKER, "here", 7, None, None, NO_SKIPS
 
 
 @pytest.fixture(scope="module", params=[0, 1_000_000], ids=["no delayed tasks", "many delayed tasks"])
@@ -79,7 +80,7 @@ async def _claim(connection: Connection, *, limit: int = BATCH, cluster_cap: int
 
 def _claim_arguments(*, limit: int = BATCH, cluster_cap: int | None = None, pids: bool = True) -> tuple[object, ...]:
     children = list(range(1, limit + 1)) if pids else []
-    return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children, None, None
+    return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children, None, None, NO_SKIPS
 
 
 def _claim_columns(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:

@@ -98,7 +98,7 @@ async def test_definition_unknown_to_all_workers_fails_its_node(driver: Workflow
     await driver.run()
     await connection.execute("UPDATE horsies_workflow_outbox SET tries = 24, retry_at = now()")
     await driver.run()
-    assert await node_statuses(connection, root) == ["READY"], "not before ten minutes have passed"
+    assert await node_statuses(connection, root) == ["READY"], "not before the grace has passed"
     await connection.execute("UPDATE horsies_workflow_outbox SET created_at = now() - interval '1 h', retry_at = now()")
     await driver.run()
     assert (await node_row(connection, root, 0))["error"]["error_code"] == "SUBWORKFLOW_LOAD_FAILED"

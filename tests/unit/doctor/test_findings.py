@@ -11,6 +11,7 @@ import pytest
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.retention import RetentionWindows
 from horsies.model.task import short_form
+from horsies.store.catalog import WaitingTasks
 from horsies_ops import doctor as checks
 from horsies_ops.doctor import CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
@@ -118,6 +119,13 @@ def test_missing_stale_or_degraded_workers_warn() -> None:
     assert checks.workers_finding(fleet(member(), member(silent_s=301))).status is CheckStatus.WARN
     assert "start all" in checks.workers_finding(fleet(member(health={"children": "degraded"}))).detail
     assert "receive no" in checks.workers_finding(fleet(member(health={"listener": "degraded"}))).detail
+
+
+def test_waiting_tasks_that_no_worker_knows_fail() -> None:
+    assert checks.unknown_tasks_finding([]).status is CheckStatus.OK
+    waiting = WaitingTasks(queue_name="mail", task_name="resize", tasks=7, oldest_at=NOW)
+    finding = checks.unknown_tasks_finding([waiting])
+    assert (finding.status, finding.detail) == (CheckStatus.FAIL, "no live worker knows: resize (7 in mail)")
 
 
 def test_silent_worker_is_reported_with_its_last_heartbeat() -> None:

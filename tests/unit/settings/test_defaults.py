@@ -45,6 +45,7 @@ DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
             "exception_mapper": {},
             "default_unhandled_error_code": "UNHANDLED_EXCEPTION",
             "resend_on_transient_err": False,
+            "unknown_task_grace_s": 3_600,
         },
     ),
     (CustomQueueConfig(name="mail"), {"name": "mail", "priority": 1, "max_concurrency": None}),

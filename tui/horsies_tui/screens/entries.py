@@ -88,6 +88,7 @@ _TONES: Final[Mapping[str, Tone]] = {
     EventKind.OVERLAP_POSSIBLE: Tone.WARN,
     EventKind.LATE_RESULT_REFUSED: Tone.WARN,
     EventKind.LISTENER_DEGRADED: Tone.WARN,
+    EventKind.TASK_UNKNOWN: Tone.WARN,
     EventKind.FLEET_MISMATCH: Tone.WARN,
 }
 """Tones by status or kind; all others are PLAIN."""

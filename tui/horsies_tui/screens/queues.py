@@ -98,8 +98,7 @@ def _or_dash(number: int | None) -> str:
 
 
 def _done_cell(line: QueueLine) -> Cell:
-    done = line.row.finished_last_minute - line.row.failed_last_minute
-    return Cell(format_count(done, is_estimate=line.row.is_estimate), Tone.PLAIN if done else Tone.DIM)
+    return _count_cell(line.row.finished_last_minute - line.row.failed_last_minute)
 
 
 QUEUE_COLUMNS: Final[tuple[Column[QueueLine], ...]] = (

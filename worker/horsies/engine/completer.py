@@ -109,7 +109,6 @@ class Completer:
         on_stored: Callable[[], None],
         on_retry: Callable[[float], None],
         on_nodes_finished: Callable[[], None],
-        on_unknown_task: Callable[[str], None],
     ) -> None:
         self._store = store
         self._in_flight = in_flight
@@ -118,7 +117,6 @@ class Completer:
         self._on_stored = on_stored
         self._on_retry = on_retry
         self._on_nodes_finished = on_nodes_finished
-        self._on_unknown_task = on_unknown_task
         self._batcher: WriteBatcher[UnstoredOutcome, StoredBatch] = WriteBatcher(
             self.name,
             self._store_batch,
@@ -141,8 +139,6 @@ class Completer:
             self._put(UnstoredOutcome(chunk, position, outcome.document))
             return
         task = InFlightTask(chunk.rows[position], chunk.worker_id, chunk, position)
-        if outcome.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
-            self._on_unknown_task(task.row.task_name)
         self.store(task, finished_attempt(task, outcome))
 
     def store(

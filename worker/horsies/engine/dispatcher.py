@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from itertools import product
 from math import inf
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from horsies.engine.pool.pool import ChildPool
     from horsies.engine.reporter import Reporter
     from horsies.engine.service import Backoff
+    from horsies.engine.unknown_tasks import UnknownTasks
     from horsies.model.settings import AppConfig, WorkerConfig
 
 RECHECK_DELAY_S = 0.1
@@ -222,6 +224,7 @@ class Dispatcher:
         # Before the claim, so that a notification during the claim adds the kinds again.
         claimed_kinds = set(TaskKind) if plan.kind is TaskKind.ANY else {plan.kind}
         self._wakeup.open_kinds -= claimed_kinds
+        await self._capacity.unknown_tasks.search()
         request = self._capacity.request(plan, takes_expired_leases=self._take_poll())
         sent_at = time.monotonic()
         rows = await self._claims.claim(request)
@@ -348,9 +351,11 @@ class Capacity:
         app_config: AppConfig,
         worker_config: WorkerConfig,
         async_tasks: Collection[str],
+        unknown_tasks: UnknownTasks,
         limits: ClaimLimits,
     ) -> None:
         self._pool = pool
+        self.unknown_tasks = unknown_tasks
         self._assignments = assignments
         self._in_flight = in_flight
         self._durations = durations
@@ -378,6 +383,8 @@ class Capacity:
 
     def request(self, plan: ClaimPlan, *, takes_expired_leases: bool) -> ClaimRequest:
         identity, lease_ms = self._identity, self._app_config.claim_lease_ms
+        unknown = self.unknown_tasks
+        excluded = {*unknown.names, *(self._async_tasks if plan.kind is TaskKind.FUNCTION else ())}
         return ClaimRequest(
             worker_id=identity.worker_id,
             hostname=identity.hostname,
@@ -387,7 +394,8 @@ class Capacity:
             lease_s=None if lease_ms is None else lease_ms / 1000,
             cluster_cap=plan.cluster_cap,
             only_tasks=self._async_tasks if plan.kind is TaskKind.COROUTINE else None,
-            except_tasks=self._async_tasks if plan.kind is TaskKind.FUNCTION else None,
+            except_tasks=sorted(excluded) or None,
+            skip_before=unknown.skip_before,
             takes_expired_leases=takes_expired_leases,
         )
 
@@ -427,6 +435,17 @@ class Capacity:
         ]
 
 
+class ReleaseReason(Enum):
+    """Why a RUNNING task returns to its queue."""
+
+    UNBEGUN = "unbegun"
+    """Recalled, or no child could take it."""
+    LOST_START = "lost start"
+    """Its child died before it began."""
+    UNKNOWN = "unknown"
+    """The child does not know it."""
+
+
 class Releases:
     """Returns tasks that never began here to their queues; this costs no attempt, retry or crash."""
 
@@ -439,6 +458,7 @@ class Releases:
         worker_store: WorkerStore,
         fence: SelfFence,
         reporter: Reporter,
+        unknown_tasks: UnknownTasks,
         check_interval_ms: float,
     ) -> None:
         self._claims = claims
@@ -448,15 +468,13 @@ class Releases:
         self._fence = fence
         self._reporter = reporter
         self._check_interval_ms = check_interval_ms
-        self._unbegun: list[InFlightTask] = []
-        self._lost_starts: list[InFlightTask] = []
-        """Unbegun tasks of children that died."""
+        self._unknown_tasks = unknown_tasks
+        self._waiting: dict[ReleaseReason, list[InFlightTask]] = {reason: [] for reason in ReleaseReason}
         self._reconciled_at = time.monotonic()
 
-    def add(self, tasks: Iterable[InFlightTask], *, lost_start: bool = False) -> None:
-        """Queue tasks for release that are RUNNING in the database and have not begun; `lost_start` counts it."""
-        queue = self._lost_starts if lost_start else self._unbegun
-        queue += tasks
+    def add(self, tasks: Iterable[InFlightTask], reason: ReleaseReason | None = None) -> None:
+        """Queue tasks for release that are RUNNING in the database and have not begun."""
+        self._waiting[reason or ReleaseReason.UNBEGUN] += tasks
 
     def add_rows(self, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
         """Like `add`, for tasks that no child could take."""
@@ -465,9 +483,11 @@ class Releases:
 
     async def release_unbegun(self) -> None:
         """Release the queued tasks; they stay queued if the database does not answer."""
-        for queue in (self._unbegun, self._lost_starts):
+        for reason, queue in self._waiting.items():
             if tasks := list(queue):
-                claims, is_lost = [task.claim for task in tasks], queue is self._lost_starts
+                if reason is ReleaseReason.UNKNOWN:
+                    self._unknown_tasks.expect_echoes({task.row.queue_name for task in tasks})
+                claims, is_lost = [task.claim for task in tasks], reason is ReleaseReason.LOST_START
                 rows = await self._claims.release_running(claims, lost_start=is_lost)
                 del queue[: len(tasks)]  # others may have been added during the statement
                 self._record_changes(TaskStatus.RUNNING, tasks, rows)

@@ -78,7 +78,9 @@ class TasksFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUnknown(Event):
-    """A task failed because this worker's app does not define its name; emitted once per name."""
+    """This worker does not know a task and leaves it to others; emitted at most once a minute per name."""
+
+    kind: ClassVar[EventKind | None] = EventKind.TASK_UNKNOWN
 
     task_name: str
     app: str | None

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 MAX_MISSED_HEARTBEATS = 3.0
 """The worker sends no heartbeats for the tasks of a child that missed this many and used no CPU."""
+
+MAX_UNKNOWN_TASKS = 100
+"""How many unknown task names a worker publishes."""
 
 _OPERATOR_CODES = frozenset({"TASK_CANCELLED", "OPERATOR_FAILED"})
 """Error codes of tasks that an operator ended."""
@@ -296,7 +299,7 @@ class WorkerIdentity:
         self.worker_id = uuid7()
         return self.former_ids[-1]
 
-    def registration(self, worker: WorkerConfig, app: AppConfig) -> WorkerRegistration:
+    def registration(self, worker: WorkerConfig, app: AppConfig, catalog_hash: str) -> WorkerRegistration:
         return WorkerRegistration(
             worker_id=self.worker_id,
             hostname=self.hostname,
@@ -305,6 +308,7 @@ class WorkerIdentity:
             queues=worker.queues or [],
             processes=worker.processes,
             recovery_config=app.recovery.model_dump(mode="json"),
+            catalog_hash=catalog_hash,
         )
 
 
@@ -321,10 +325,12 @@ class Registration:
         reporter: Reporter,
         app_config: AppConfig,
         worker_config: WorkerConfig,
+        catalog_hash: str,
         claim_lock: asyncio.Lock,
         stop: asyncio.Event,
     ) -> None:
         self._identity = identity
+        self._catalog_hash = catalog_hash
         self._worker_store = worker_store
         self._fence = fence
         self._releases = releases
@@ -347,7 +353,7 @@ class Registration:
 
     @property
     def row(self) -> WorkerRegistration:
-        return self._identity.registration(self._worker_config, self._app_config)
+        return self._identity.registration(self._worker_config, self._app_config, self._catalog_hash)
 
     async def register(self) -> None:
         sent_at = time.monotonic()
@@ -417,6 +423,8 @@ class Health:
     """Reaper jobs that keep failing and run less often, with their errors."""
     refused_tasks: dict[str, str] = field(default_factory=dict[str, str])
     """Stale tasks that the last pass could not recover, with the database errors."""
+    unknown_tasks: Collection[str] = ()
+    """Names of tasks that this worker leaves to others."""
     _heartbeat_sent_at: float | None = None
 
     def record_heartbeat(self, at: datetime, sent_at: float) -> float | None:
@@ -454,10 +462,14 @@ class Health:
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
             "audit_retention_hours": self.audit_retention_hours,
             "disabled_operations": sorted(self.disabled_jobs),
+            "unknown_tasks": sorted(self.unknown_tasks)[:MAX_UNKNOWN_TASKS],
             "warnings": [*filter(None, (self.listener_problem, children_problem)), *self._warnings()],
         }
 
     def _warnings(self) -> Iterator[str]:
+        if self.unknown_tasks:
+            names = ", ".join(sorted(self.unknown_tasks)[:10])
+            yield f"does not know these tasks and leaves them to other workers: {names}"
         yield from (f"{name} fails: {error}" for name, error in self.disabled_jobs.items())
         if self.refused_tasks:
             task_id, error = next(iter(self.refused_tasks.items()))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from horsies.engine.dispatcher import Wakeup
     from horsies.engine.heartbeat import Health, WorkerIdentity
     from horsies.engine.reporter import Reporter
+    from horsies.engine.unknown_tasks import UnknownTasks
 
 REPLY_CHANNEL: Final = re.compile(r"horsies_pong_[0-9a-f]{32}")
 """The channels that `PingRequest` chooses; a worker notifies no others."""
@@ -59,6 +60,7 @@ class Notifications:
         queues: Collection[str],
         identity: WorkerIdentity,
         wakeup: Wakeup,
+        unknown_tasks: UnknownTasks,
         health: Health,
         reporter: Reporter,
         workflows_due: asyncio.Event,
@@ -70,6 +72,7 @@ class Notifications:
         self._queues = queues
         self._identity = identity
         self._wakeup = wakeup
+        self._unknown_tasks = unknown_tasks
         self._check_rows_now = check_rows_now
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue(MAX_PONGS)
         handlers: dict[str, Callable[[str], None]] = {
@@ -95,7 +98,7 @@ class Notifications:
         await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
 
     def _on_task_new(self, queue_name: str) -> None:
-        if queue_name in self._queues:
+        if queue_name in self._queues and not self._unknown_tasks.is_echo(queue_name):
             self._wakeup.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:

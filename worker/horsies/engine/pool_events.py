@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from horsies.codec.results import error_document
 from horsies.engine import events
-from horsies.engine.completer import Completer
+from horsies.engine.completer import Completer, finished_attempt
+from horsies.engine.dispatcher import ReleaseReason
 from horsies.engine.hooks import INTERRUPTION_REASONS
 from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from horsies.engine.heartbeat import WorkerIdentity
     from horsies.engine.pool.child import Child, ChildExit
     from horsies.engine.reporter import Reporter
+    from horsies.engine.unknown_tasks import UnknownTasks
 
 logger = logging.getLogger("horsies.worker")
 output_logger = logging.getLogger("horsies.task")
@@ -49,6 +51,8 @@ class PoolEvents:
         reporter: Reporter,
         identity: WorkerIdentity,
         wakeup: Wakeup,
+        unknown_tasks: UnknownTasks,
+        fails_unknown_tasks: bool,
         publish_health_now: asyncio.Event,
     ) -> None:
         self._assignments = assignments
@@ -60,10 +64,15 @@ class PoolEvents:
         self._reporter = reporter
         self._identity = identity
         self._wakeup = wakeup
+        self._unknown_tasks = unknown_tasks
+        self._fails_unknown_tasks = fails_unknown_tasks
         self._publish_health_now = publish_health_now
         self._resolving: set[asyncio.Task[None]] = set()
 
     def on_ready(self, child: Child) -> None:  # noqa: ARG002  # one slot more, whichever child
+        if self._unknown_tasks.names:
+            self._unknown_tasks.clear()
+            self._wakeup.wake_to_claim()
         self._wakeup.wake()
 
     def on_degraded_changed(self) -> None:
@@ -77,10 +86,22 @@ class PoolEvents:
         if chunk.stop_reasons and (reason := chunk.stop_reasons.get(position)) is not None:
             task = _task(chunk, position)
             self._resolve_soon(task, Kill(reason=reason, pid=chunk.child.pid, task_id=task.key.task_id), None)
+        elif outcome.is_unknown_task:
+            self._on_unknown_task(_task(chunk, position), outcome)
         else:
             self._assignments.observe(chunk.rows[position], run_ms)
             self._completer.complete(chunk, position, outcome)
         self._wakeup.wake()
+
+    def _on_unknown_task(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
+        """Leave the task to workers that know it, unless the app wants it to fail at once."""
+        self._unknown_tasks.report(task.row.task_name)
+        if self._fails_unknown_tasks:
+            self._completer.store(task, finished_attempt(task, outcome))
+        else:
+            self._unknown_tasks.exclude(task.row.task_name)
+            self._releases.add([task], ReleaseReason.UNKNOWN)
+            self._publish_health_now.set()
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
         """Release recalled tasks, also those that must not begin because an operator stopped them.
@@ -107,7 +128,7 @@ class PoolEvents:
             if is_crash and task.details.lost_starts >= MAX_FREE_LOST_STARTS:
                 begun.append(task)
             else:
-                self._releases.add([task], lost_start=is_crash)
+                self._releases.add([task], ReleaseReason.LOST_START if is_crash else None)
         for task in begun:
             self._resolve_soon(task, death, child_exit)
         self._wakeup.wake()

@@ -18,6 +18,7 @@ from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import Cleanup, clean_heartbeats
 from horsies.recovery.sweep import Sweep, WorkflowHealing
+from horsies.store.catalog import CatalogStore
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.control import expire_paused
 
@@ -57,6 +58,10 @@ def build_reaper(
     max_pause_hours = app.retention.paused_workflow_expire_hours
     if max_pause_hours is not None:
         jobs["expire paused workflows"] = partial(expire_paused, database, longer_than_s=max_pause_hours * 3600)
+    catalog = CatalogStore(database)
+    if grace_s := app.unknown_task_grace_s:
+        jobs["fail unregistered tasks"] = partial(catalog.fail_unregistered, grace_s=grace_s)
+    jobs["task catalog"] = OncePerInterval(app.retention.interval_s, catalog.expire)
     jobs["retention of heartbeats"] = partial(clean_heartbeats, database, windows, budget_s=interval_s / 2)
     jobs["retention"] = OncePerInterval(app.retention.interval_s, clean_rows)
     healing = WorkflowHealing.for_worker(database, wake=workflows_due.set)

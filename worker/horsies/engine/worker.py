@@ -32,6 +32,7 @@ from horsies.engine.service import (
     run_services,
     run_until,
 )
+from horsies.engine.unknown_tasks import UnknownTasks
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.capacity import ClaimLimits, DurationEstimates
@@ -40,7 +41,8 @@ from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
-from horsies.registry.definition import HasDefinition
+from horsies.registry.definition import HasDefinition, TaskCatalog
+from horsies.store.catalog import CatalogStore
 from horsies.store.claims import ClaimStore
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
@@ -110,6 +112,7 @@ class Worker:
             cluster_wide_cap=app.cluster_wide_cap,
             keeps_child_for_functions=has_functions and bool(self._async_tasks) and worker.processes > 1,
         )
+        self._catalog = TaskCatalog.of(task.definition for task in tasks.values())
         self._definitions = definitions
         self._hooks = hooks or RecoveryHooks()
         self._environment = dict(child_environment or {})
@@ -170,13 +173,18 @@ class Worker:
         # Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection.
         claim_lock = asyncio.Lock()
         wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
-        fence, health = (
-            SelfFence(app.recovery),
-            Health(recovery=app.recovery, audit_retention_hours=app.retention.audit_retention_hours),
-        )
         reporter = Reporter(EventStore(database), Backoff(app.resilience))
         for listener in self._listeners:
             reporter.add_listener(listener)
+        unknown_tasks = UnknownTasks(claims, queues, on_unknown=self._unknown_task_emitter(reporter))
+        fence, health = (
+            SelfFence(app.recovery),
+            Health(
+                recovery=app.recovery,
+                audit_retention_hours=app.retention.audit_retention_hours,
+                unknown_tasks=unknown_tasks.names,
+            ),
+        )
         backoff = partial(_backoff, app.resilience, reporter, identity)
         hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))
         notifier = InterruptionNotifier(hooks, TaskStore(database), backoff(InterruptionNotifier.name))
@@ -199,7 +207,6 @@ class Worker:
             on_stored=wakeup.wake,
             on_retry=due_poller.expect_due_in,
             on_nodes_finished=workflows_due.set,
-            on_unknown_task=self._unknown_task_emitter(reporter),
         )
         releases = Releases(
             claims=claims,
@@ -208,6 +215,7 @@ class Worker:
             worker_store=worker_store,
             fence=fence,
             reporter=reporter,
+            unknown_tasks=unknown_tasks,
             check_interval_ms=app.recovery.check_interval_ms,
         )
         assignments = Assignments(in_flight, durations, async_tasks=self._async_tasks, limits=self._limits)
@@ -227,6 +235,8 @@ class Worker:
             reporter=reporter,
             identity=identity,
             wakeup=wakeup,
+            unknown_tasks=unknown_tasks,
+            fails_unknown_tasks=app.unknown_task_grace_s == 0,
             publish_health_now=publish_health_now,
         )
         pool = ChildPool(self._child_spec(), worker.processes, pool_events)
@@ -240,6 +250,7 @@ class Worker:
             app_config=app,
             worker_config=worker,
             async_tasks=self._async_tasks,
+            unknown_tasks=unknown_tasks,
             limits=self._limits,
         )
         dispatcher = Dispatcher(
@@ -264,6 +275,7 @@ class Worker:
             queues=queues,
             identity=identity,
             wakeup=wakeup,
+            unknown_tasks=unknown_tasks,
             health=health,
             reporter=reporter,
             workflows_due=workflows_due,
@@ -279,6 +291,7 @@ class Worker:
             reporter=reporter,
             app_config=app,
             worker_config=worker,
+            catalog_hash=self._catalog.catalog_hash,
             claim_lock=claim_lock,
             stop=self._stop,
         )
@@ -294,7 +307,12 @@ class Worker:
         )
         others = self._deadline.for_others
         advancer = WorkflowAdvancer(
-            database, self._definitions, woken=workflows_due, backoff=backoff(WorkflowAdvancer.name), poll_s=poll_s
+            database,
+            self._definitions,
+            woken=workflows_due,
+            backoff=backoff(WorkflowAdvancer.name),
+            poll_s=poll_s,
+            unknown_grace_s=app.unknown_task_grace_s,
         )
         services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
             StartupReporter(registration, notifications.listening, backoff(StartupReporter.name), spec.masked_url),
@@ -395,14 +413,9 @@ class Worker:
         return emit
 
     def _unknown_task_emitter(self, reporter: Reporter) -> Callable[[str], None]:
-        """Emit TaskUnknown once per task name."""
-        emitted: set[str] = set()
-
         def emit(name: str) -> None:
-            if name not in emitted:
-                emitted.add(name)
-                worker_id = str(self.identity.worker_id)
-                reporter.emit(events.TaskUnknown(worker_id=worker_id, task_name=name, app=self._worker.app_locator))
+            worker_id = str(self.identity.worker_id)
+            reporter.emit(events.TaskUnknown(worker_id=worker_id, task_name=name, app=self._worker.app_locator))
 
         return emit
 
@@ -429,6 +442,7 @@ class Worker:
             try:
                 await self._migrate_or_check(spec)
                 await self._require_notifications(spec, worker.database)
+                await CatalogStore(worker.database).publish(self._catalog.catalog_hash, self._catalog.entries_json)
                 await worker.registration.register()
             except BrokerError as error:
                 if not error.retryable:

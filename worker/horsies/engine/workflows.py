@@ -31,9 +31,10 @@ class WorkflowAdvancer:
         woken: asyncio.Event,
         backoff: Backoff,
         poll_s: float,
+        unknown_grace_s: float | None,
     ) -> None:
         self._woken = woken
-        self._outbox = OutboxProcessor(database, definitions)
+        self._outbox = OutboxProcessor(database, definitions, unknown_grace_s=unknown_grace_s)
         self._backoff = backoff
         self._poll_s = poll_s
 

@@ -20,6 +20,7 @@ class EventKind(StrEnum):
     LATE_BEAT_REFUSED = "late_beat_refused"
     TASK_RECOVERED = "task_recovered"
     TASK_POISONED = "task_poisoned"
+    TASK_UNKNOWN = "task_unknown"
     CHILD_DIED = "child_died"
     OVERLAP_POSSIBLE = "overlap_possible"
     WORKER_LOST = "worker_lost"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, Generic, Protocol, TypeGuard, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
 from horsies.codec.arguments import SignatureFault, TaskCodec
 from horsies.codec.canonical_json import canonical_json, find_json_fault
@@ -15,6 +17,9 @@ from horsies.model.result import Err, Result
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import DEFAULT_QUEUE, is_priority, queue_fault
 from horsies.model.task_result import ExceptionMapper, ExceptionRules, mapping_faults
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 MAX_NAME_LENGTH = 255
 MIN_TIMEOUT_MS = 1000
@@ -65,6 +70,19 @@ class TaskDefinition:
     @property
     def max_retries(self) -> int:
         return self.options.retry_policy.max_retries if self.options.retry_policy else 0
+
+    @property
+    def params_schema(self) -> dict[str, JsonValue]:
+        """The parameters by name, each with its kind, annotation and whether it is required."""
+        parameters = inspect.signature(inspect.unwrap(self.function)).parameters.values()
+        return {
+            parameter.name: {
+                "kind": parameter.kind.name.lower(),
+                "type": inspect.formatannotation(parameter.annotation),
+                "required": parameter.default is parameter.empty,
+            }
+            for parameter in parameters
+        }
 
     @property
     def options_json(self) -> str:
@@ -142,6 +160,32 @@ def _source_location(function: Callable[..., Any]) -> SourceLocation | None:
 
 
 # The registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCatalog:
+    """The tasks of an app as stored in `horsies_task_catalog`; equal catalogs have the same hash."""
+
+    entries_json: str
+
+    @classmethod
+    def of(cls, definitions: Iterable[TaskDefinition]) -> TaskCatalog:
+        entries: list[JsonValue] = [
+            {
+                "task_name": definition.name,
+                "queue_name": definition.queue_name,
+                "priority": definition.options.priority,
+                "max_retries": definition.max_retries,
+                "options": json.loads(definition.options_json),
+                "params_schema": definition.params_schema,
+            }
+            for definition in sorted(definitions, key=lambda definition: definition.name)
+        ]
+        return cls(entries_json=canonical_json(entries))
+
+    @property
+    def catalog_hash(self) -> str:
+        return hashlib.sha256(self.entries_json.encode()).hexdigest()
 
 
 class HasDefinition(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +63,8 @@ class ClaimRequest:
     """Names of the tasks to claim; None: all."""
     except_tasks: Sequence[str] | None = None
     """Names of tasks that are not claimed."""
+    skip_before: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """By queue: the time before which all due tasks are in `except_tasks`."""
     takes_expired_leases: bool = True
     """Whether to claim tasks whose lease has expired, too."""
 
@@ -104,6 +106,13 @@ class ClaimedRow(NamedTuple):
 
 
 _CLAIM_ORDER = attrgetter("priority", "enqueued_at", "id")
+
+
+class FirstKnownRow(NamedTuple):
+    """The oldest due task of a queue with a known name; the time of the query if there is none."""
+
+    queue_name: str
+    at: datetime
 
 
 class FinishedAttempt(NamedTuple):
@@ -157,6 +166,7 @@ class TaskStateRow:
 class ClaimQueries:
     claim: Query[ClaimedRow]
     claim_chunk: Query[ClaimedRow]
+    first_known: Query[FirstKnownRow]
     start: Query[ClaimKeyRow]
     expire: Query[ClaimKeyRow]
     release: Query[ClaimStatusRow]
@@ -198,15 +208,17 @@ class ClaimStore:
         """Claim due tasks by priority, time and id. Caps hold even if many workers claim at once.
 
         Raises LockTimeout, with the holder in its message, if another session holds the lock of a cap.
-        A task with an expired lease is returned CLAIMED even if a child is free.
+        A task with an expired lease is returned CLAIMED even if a child is free, and so is a workflow task whose node
+        is locked by another transaction; a request for one child leaves the latter in the queue.
         """
         queues = [queue.name for queue in request.queues], [queue.capacity for queue in request.queues]
-        names = request.only_tasks, request.except_tasks
+        skip_before = [request.skip_before.get(queue.name) for queue in request.queues]
+        search = request.only_tasks, request.except_tasks, skip_before
         if request.is_for_one_child:
             owner = request.worker_id, request.hostname, request.pids[0]
-            rows = await self.database.fetch(CLAIMS.claim_chunk, *queues, request.limit, *owner, *names)
+            rows = await self.database.fetch(CLAIMS.claim_chunk, *queues, request.limit, *owner, *search)
         else:
-            rows = await self._claim(request, *queues, *names)
+            rows = await self._claim(request, *queues, *search)
         # UPDATE ... RETURNING gives no order, so it is restored here.
         return sorted(rows, key=_CLAIM_ORDER)
 
@@ -217,6 +229,7 @@ class ClaimStore:
         capacities: Sequence[int],
         only_tasks: Sequence[str] | None,
         except_tasks: Sequence[str] | None,
+        skip_before: Sequence[datetime | None],
     ) -> list[ClaimedRow]:
         try:
             return await self.database.fetch(
@@ -232,12 +245,17 @@ class ClaimStore:
                 request.pids,
                 only_tasks,
                 except_tasks,
+                skip_before,
             )
         except LockTimeout as error:
             capped = [f"{CLAIM_LOCK}/{queue.name}" for queue in request.queues if queue.cap is not None]
             holders = await lock_holders(self.database, [CLAIM_LOCK, *capped])
             error.message = "; ".join(map(str, holders)) or error.message
             raise
+
+    async def first_known(self, queues: Sequence[str], unknown: Sequence[str]) -> dict[str, datetime]:
+        """By queue: the time before which the names of all due tasks are in `unknown`."""
+        return dict(await self.database.fetch(CLAIMS.first_known, queues, unknown))
 
     async def start(self, pids: Mapping[ClaimRef, int], *, hostname: str) -> list[ClaimKeyRow]:
         """Mark claimed tasks RUNNING, each in the child given, unless its lease or good_until has passed."""

@@ -36,6 +36,7 @@ class WorkerRegistration:
     queues: Sequence[str]
     processes: int
     recovery_config: Mapping[str, object]
+    catalog_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

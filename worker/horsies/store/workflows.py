@@ -107,7 +107,7 @@ class PendingSubWorkflow:
     root_workflow_id: UUID
     depth: int
     tries: int
-    has_waited_long: bool
+    waited_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

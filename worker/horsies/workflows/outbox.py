@@ -34,11 +34,17 @@ class OutboxProcessor:
     """Advances many runs per transaction; if one of them fails, advances each in its own transaction."""
 
     def __init__(
-        self, database: Database, definitions: WorkflowDefinitions, *, build_timeout_s: float = BUILD_TIMEOUT_S
+        self,
+        database: Database,
+        definitions: WorkflowDefinitions,
+        *,
+        build_timeout_s: float = BUILD_TIMEOUT_S,
+        unknown_grace_s: float | None = 3_600,
     ) -> None:
         self._database = database
         self._store = WorkflowStore(database)
-        self._sub_workflows = SubWorkflowStarter(database, SubWorkflowBuilder(definitions, timeout_s=build_timeout_s))
+        builder = SubWorkflowBuilder(definitions, timeout_s=build_timeout_s)
+        self._sub_workflows = SubWorkflowStarter(database, builder, unknown_grace_s=unknown_grace_s)
 
     async def is_empty(self) -> bool:
         """Whether the outbox is empty; much cheaper than a pass that finds nothing to do."""

@@ -44,6 +44,15 @@ MAX_SUB_WORKFLOW_DEPTH: Final = 50
 logger = logging.getLogger("horsies.workflow")
 
 
+def gives_up(grace_s: float | None, *, tries: int, waited_s: float) -> bool:
+    """Whether a node fails because no worker knows its definition; None waits for ever.
+
+    The tries show that workers were up for the grace, or for ten minutes of it: the node alone may have waited while
+    there was none.
+    """
+    return grace_s is not None and waited_s >= grace_s and tries >= min(MAX_TRIES, grace_s / UNKNOWN_DEFINITION_DELAY_S)
+
+
 async def start_run(database: Database, plan: WorkflowPlan, workflow_id: UUID) -> bool:
     """Store a run and enqueue its first tasks, in one transaction; False if a run with this id exists."""
     return await database.run(lambda transaction: store_run(WorkflowStore(transaction), plan, workflow_id))
@@ -87,9 +96,10 @@ def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> Plann
 class SubWorkflowStarter:
     """Builds and stores pending sub-workflows, several at a time."""
 
-    def __init__(self, database: Database, builder: SubWorkflowBuilder) -> None:
+    def __init__(self, database: Database, builder: SubWorkflowBuilder, *, unknown_grace_s: float | None) -> None:
         self._database = database
         self._builder = builder
+        self._unknown_grace_s = unknown_grace_s
         self._store = WorkflowStore(database)
         self._unknown: set[str] = set()
         self._starting: dict[UUID, asyncio.Task[None]] = {}
@@ -183,9 +193,9 @@ class SubWorkflowStarter:
             return
 
     async def _defer_unknown(self, pending: PendingSubWorkflow) -> None:
-        """Leave it to a worker that knows the definition; fail the node after MAX_TRIES."""
+        """Leave it to a worker that knows the definition; fail the node after the grace for unknown tasks."""
         self._unknown.add(pending.definition_key)
-        if pending.tries + 1 < MAX_TRIES or not pending.has_waited_long:
+        if not gives_up(self._unknown_grace_s, tries=pending.tries + 1, waited_s=pending.waited_s):
             reason = f"this worker does not know the definition {pending.definition_key!r}"
             await self._store.defer_unknown_definition(pending, reason, delay_s=UNKNOWN_DEFINITION_DELAY_S)
         else:

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
 from horsies.model.task import TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
+from horsies.model.task_result import OperationalErrorCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -182,6 +183,12 @@ class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=Fals
     document: str
     error_code: str | None = None
     error_message: str | None = None
+
+    @property
+    def is_unknown_task(self) -> bool:
+        """Whether the child does not know the task; a task that returns the same code has another outcome."""
+        is_failure = self.outcome is TaskAttemptOutcome.WORKER_FAILURE
+        return is_failure and self.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR
 
 
 class RunTasks(Message, frozen=True):

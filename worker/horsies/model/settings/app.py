@@ -126,6 +126,12 @@ class AppConfig(Settings):
         default=False, description="retry a failed send up to three times"
     )
 
+    unknown_task_grace_s: Annotated[StrictInt | None, _VALUE] = Field(
+        default=3_600,
+        ge=0,
+        description='seconds until a due task that no worker has registered fails; 0 fails it at once, "none" never',
+    )
+
     @classmethod
     def for_database_url(cls, url: str | DatabaseUrl) -> Self:
         """The default settings with this database; raises HRS-203 if the URL is invalid."""

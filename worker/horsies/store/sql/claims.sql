@@ -1,9 +1,14 @@
 -- name: claim
 -- Claim the best due tasks: the first become RUNNING, one for each pid in $9, the rest CLAIMED.
 --
--- Tasks with an expired lease are claimed but not started.
+-- Two kinds of tasks are claimed but not started: those with an expired lease, and those whose workflow node is locked.
+-- All other statements lock the node before the task, so waiting for the node here could deadlock.
+-- `n.status || ''` keeps the planner from using an index on status: with outdated statistics it would scan all nodes of
+-- a run once for every task of the batch.
 WITH input AS (
-    SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS input(queue_name, capacity, cap)
+    SELECT *
+      FROM unnest($1::text[], $2::integer[], $3::integer[], $12::timestamptz[])
+           AS input(queue_name, capacity, cap, skip_before)
 ), in_flight AS MATERIALIZED (
     SELECT queue_name, tasks
       FROM horsies_lock_in_flight($5::integer IS NOT NULL, ARRAY(SELECT queue_name FROM input WHERE cap IS NOT NULL))
@@ -16,7 +21,7 @@ WITH input AS (
 ), open_queues AS MATERIALIZED (
     SELECT input.queue_name,
            greatest(0, least(budget.tasks, input.capacity, input.cap - coalesce(in_flight.tasks, 0)))::integer
-               AS capacity
+               AS capacity, input.skip_before
       FROM budget
      CROSS JOIN input
       LEFT JOIN in_flight USING (queue_name)
@@ -24,7 +29,8 @@ WITH input AS (
                          FROM horsies_queues AS q
                         WHERE q.queue_name = input.queue_name AND q.paused_at IS NOT NULL)
 ), eligible AS (
-    SELECT open_queues.queue_name, open_queues.capacity, due.id, due.priority, due.enqueued_at, true AS may_start
+    SELECT open_queues.queue_name, open_queues.capacity, due.id, due.priority, due.enqueued_at, true AS may_start,
+           due.is_workflow_task
       FROM open_queues
      CROSS JOIN LATERAL (
            {{ due_tasks(open_queues, $10, $11) }}
@@ -33,7 +39,7 @@ WITH input AS (
     SELECT open_queues.queue_name, open_queues.capacity, lease_expired.*
       FROM open_queues
      CROSS JOIN LATERAL (
-           SELECT t.id, t.priority, t.enqueued_at, false AS may_start
+           SELECT t.id, t.priority, t.enqueued_at, false AS may_start, t.is_workflow_task
              FROM horsies_tasks AS t
             WHERE t.status = 'CLAIMED' AND t.queue_name = open_queues.queue_name AND t.claim_expires_at <= now()
               AND (t.good_until IS NULL OR t.good_until > now())
@@ -45,13 +51,26 @@ WITH input AS (
     SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS queue_order
       FROM eligible
 ), chosen AS (
-    SELECT id, may_start, row_number() OVER (ORDER BY priority, enqueued_at, id) AS claim_order
+    SELECT id, may_start, is_workflow_task, row_number() OVER (ORDER BY priority, enqueued_at, id) AS claim_order
       FROM ranked
      WHERE queue_order <= capacity
      ORDER BY claim_order
      LIMIT (SELECT tasks FROM budget)
+), locked_nodes AS MATERIALIZED (
+    SELECT n.id, n.task_id
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS workflow_task(id)
+      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
+       FOR NO KEY UPDATE OF n SKIP LOCKED
 ), assigned AS MATERIALIZED (
-    SELECT id, claim_order, CASE WHEN may_start THEN ($9::integer[])[claim_order] END AS pid FROM chosen
+    SELECT id, claim_order, is_workflow_task,
+           CASE WHEN may_start AND (NOT is_workflow_task OR id IN (SELECT task_id FROM locked_nodes))
+                THEN ($9::integer[])[claim_order] END AS pid
+      FROM chosen
+), started_nodes AS (
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM assigned WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = CASE WHEN assigned_task.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
@@ -72,9 +91,12 @@ RETURNING {{ claimed_columns(t) }};
 
 -- name: claim_chunk
 -- Claim the best due tasks for one child; all become RUNNING. Like `claim`, for requests without caps and leases.
+--
+-- A workflow task whose node is locked by another transaction stays PENDING: all other statements lock the node before
+-- the task, so waiting for it here could deadlock.
 WITH due AS MATERIALIZED (
-    SELECT task.id
-      FROM unnest($1::text[], $2::integer[]) AS queue(queue_name, capacity)
+    SELECT task.id, task.is_workflow_task
+      FROM unnest($1::text[], $2::integer[], $9::timestamptz[]) AS queue(queue_name, capacity, skip_before)
      CROSS JOIN LATERAL (
            {{ due_tasks(queue, $7, $8) }}
            ) AS task
@@ -83,13 +105,40 @@ WITH due AS MATERIALIZED (
                         WHERE q.queue_name = queue.queue_name AND q.paused_at IS NOT NULL)
      ORDER BY task.priority, task.enqueued_at, task.id
      LIMIT $3
+), locked_nodes AS MATERIALIZED (
+    SELECT n.task_id
+      FROM pg_catalog.unnest(ARRAY(SELECT id FROM due WHERE is_workflow_task)) AS workflow_task(id)
+      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
+       FOR NO KEY UPDATE OF n SKIP LOCKED
+), started_nodes AS (
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM pg_catalog.unnest(ARRAY(SELECT task_id FROM locked_nodes)) AS started(id)
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = 'RUNNING', started_at = now(), claimed_at = now(), updated_at = now(), claimed_by_worker_id = $4,
        worker_hostname = $5, worker_pid = $6, worker_process_name = 'worker-' || $6::integer::text,
        claim_token = t.claim_token + 1, next_retry_at = NULL, recovery_hold_until = NULL
- WHERE t.id = ANY(ARRAY(SELECT id FROM due))
+ WHERE t.id = ANY(ARRAY(SELECT id FROM due WHERE NOT is_workflow_task UNION ALL SELECT task_id FROM locked_nodes))
 RETURNING {{ claimed_columns(t) }};
+
+-- name: first_known
+-- For each queue, the time of its oldest due task whose name is not excluded ($2); now if there is none.
+SELECT queue.queue_name, coalesce(min(task.enqueued_at), now()) AS at
+  FROM pg_catalog.unnest($1::text[]) AS queue(queue_name)
+  LEFT JOIN LATERAL (
+       {{ priority_levels(queue) }}
+       SELECT due.enqueued_at
+         FROM level
+        CROSS JOIN LATERAL (
+              SELECT t.enqueued_at
+                FROM horsies_tasks AS t
+               WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name AND t.priority = level.priority
+                 AND t.enqueued_at <= now() AND t.task_name <> ALL($2::text[])
+               ORDER BY t.enqueued_at, t.id
+               LIMIT 1) AS due) AS task ON true
+ GROUP BY queue.queue_name;
 
 -- name: start
 -- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
@@ -99,6 +148,13 @@ WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
            AS input(id, claim_token, worker_id, pid)
+), locked_nodes AS MATERIALIZED (
+    -- Every statement locks nodes before tasks, so that two of them cannot deadlock.
+    SELECT n.id
+      FROM input
+      JOIN horsies_workflow_tasks AS n ON n.task_id = input.id AND n.status || '' = 'ENQUEUED'
+     ORDER BY n.id
+       FOR NO KEY UPDATE OF n
 ), locked AS (
     SELECT t.id, input.pid
       FROM input
@@ -106,6 +162,8 @@ WITH input AS (
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
+       -- Always true; makes PostgreSQL lock the nodes first.
+       AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), started AS (
@@ -115,6 +173,11 @@ WITH input AS (
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token
+), started_nodes AS (
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM started
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 SELECT id, claim_token FROM started;
 

@@ -1,10 +1,7 @@
 -- Parts that several statements share; `source` is a table or CTE, with a condition where not all of its rows count.
 
--- fragment: due_tasks(queue, only, except)
--- Lock the best due tasks of one queue, at most its capacity; `only` and `except` are arrays of task names, or NULL.
---
--- A loose index scan goes from one priority to the next along the claim index. It reads only due rows: it neither sorts
--- the backlog nor reads delayed tasks.
+-- fragment: priority_levels(queue)
+-- The priorities of the PENDING tasks of one queue, ascending and last NULL.
 WITH RECURSIVE level(priority) AS (
     (SELECT t.priority
        FROM horsies_tasks AS t
@@ -20,6 +17,14 @@ WITH RECURSIVE level(priority) AS (
       FROM level
      WHERE level.priority IS NOT NULL
 )
+
+-- fragment: due_tasks(queue, only, except)
+-- Lock the best due tasks of one queue, at most its capacity; `only` and `except` are arrays of task names, or NULL.
+-- All due tasks before `skip_before` of the queue are known to be excluded and not read again.
+--
+-- A loose index scan goes from one priority to the next along the claim index. It reads only due rows: it neither sorts
+-- the backlog nor reads delayed tasks.
+{{ priority_levels({{ queue }}) }}
 SELECT due.*
   FROM level
  CROSS JOIN LATERAL (
@@ -27,6 +32,7 @@ SELECT due.*
          FROM horsies_tasks AS t
         WHERE t.status = 'PENDING' AND t.queue_name = {{ queue }}.queue_name AND t.priority = level.priority
           AND t.enqueued_at <= now()
+          AND t.enqueued_at >= coalesce({{ queue }}.skip_before, '-infinity')
           AND (t.next_retry_at IS NULL OR t.next_retry_at <= now())
           AND (t.good_until IS NULL OR t.good_until > now())
           AND ({{ only }}::text[] IS NULL OR t.task_name = ANY({{ only }}))

@@ -1,7 +1,7 @@
 -- name: register
 -- Register a worker. After a lost answer the second call finds its own row.
-INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, recovery_config)
-VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
+INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, recovery_config, catalog_hash)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb, $8)
 ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = now()
 RETURNING started_at;
 

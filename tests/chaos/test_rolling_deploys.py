@@ -1,0 +1,99 @@
+"""F15: workers of different versions leave tasks that they do not know to those that do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from horsies import Horsies
+from horsies.engine import events
+from tests.support.ledger import Ledger, insert_pending_tasks, statuses
+from tests.support.ledger_app import ledger_app
+from tests.support.workers import InProcessWorker, send, worker_in_process
+
+OLD: dict[str, Any] = {"missing_tasks": ["work", "nap"]}
+NEW: dict[str, Any] = {"missing_tasks": ["work_again"]}
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Horsies]:
+    """The app that sends the tasks: it knows all of them."""
+    app = ledger_app(database_url)
+    yield app
+    await app.close_async()
+
+
+async def test_mixed_workers_run_everything_that_one_of_them_knows(
+    ledger: Ledger, database_url: str, app: Horsies
+) -> None:
+    async with (
+        worker_in_process(database_url, config=OLD) as old,
+        worker_in_process(database_url, config=NEW) as new,
+    ):
+        sent = [await send(app, name, 0.01) for _ in range(20) for name in ("work", "work_again", "nap")]
+        rows = await ledger.until_terminal(*sent, within_s=30)
+        assert {(row["status"], row["attempts"], row["retry_count"]) for row in rows.values()} == {("COMPLETED", 1, 0)}
+        assert await ledger.violations(sent) == []
+        unknown = {event.task_name for worker in (old, new) for event in worker.events_of(events.TaskUnknown)}
+    assert unknown <= {"work", "nap", "work_again"}
+
+
+async def test_unknown_task_waits_for_a_worker_that_knows_it(ledger: Ledger, database_url: str, app: Horsies) -> None:
+    async with worker_in_process(database_url, config=OLD) as old:
+        task_id = await send(app, "work")
+        await old.wait_for_event(events.TaskUnknown)
+        await old.until(lambda: not old.has_in_flight(task_id))
+        claims = (await ledger.row(task_id))["claim_token"]
+        known = await send(app, "plain")
+        await ledger.until_terminal(known)
+        row = await ledger.row(task_id)
+        assert (row["status"], row["attempts"], row["retry_count"]) == ("PENDING", 0, 0)
+        assert row["claim_token"] == claims, "claimed again although it is unknown"
+        async with worker_in_process(database_url, config=NEW):
+            assert (await ledger.until_terminal(task_id))[task_id]["status"] == "COMPLETED"
+    assert len(await ledger.events("task_unknown")) == 1
+
+
+async def test_task_that_no_worker_knows_fails_after_the_grace(ledger: Ledger, database_url: str, app: Horsies) -> None:
+    async with worker_in_process(database_url, config=OLD | {"unknown_task_grace_s": 2}):
+        task_id = await send(app, "work")
+        row = (await ledger.until_terminal(task_id, within_s=20))[task_id]
+        assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "WORKER_RESOLUTION_ERROR", 0)
+        assert row["terminal_at"] - row["enqueued_at"] >= timedelta(seconds=2)
+        assert "'work' for 2s" in row["result"]
+
+
+async def test_task_fails_at_once_without_a_grace(ledger: Ledger, database_url: str, app: Horsies) -> None:
+    async with worker_in_process(database_url, config=OLD | {"unknown_task_grace_s": 0}):
+        task_id = await send(app, "work")
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "WORKER_RESOLUTION_ERROR", 1)
+
+
+async def test_many_unknown_tasks_at_the_head_do_not_slow_down_known_ones(ledger: Ledger, database_url: str) -> None:
+    async with worker_in_process(database_url, config=OLD) as worker:
+        await drain_s(ledger, worker)  # the first claims of a worker are small
+        usual_s = min([await drain_s(ledger, worker) for _ in range(2)])
+        unknown = await insert_pending_tasks(ledger, "work", count=100_000)
+        await worker.wait_for_event(events.TaskUnknown)
+        behind_s = min([await drain_s(ledger, worker) for _ in range(2)])
+        assert usual_s / behind_s >= 0.8, f"{usual_s:.2f} s without, {behind_s:.2f} s behind 100,000 unknown tasks"
+        assert set(await statuses(ledger, *unknown[:1000])) == {"PENDING"}
+
+
+async def drain_s(ledger: Ledger, worker: InProcessWorker, count: int = 10_000) -> float:
+    """The time in which the worker runs this many tasks that it knows."""
+    began = time.monotonic()
+    ids = await insert_pending_tasks(ledger, "plain", count=count)
+    await ledger.until_terminal(*ids, within_s=60)
+    return time.monotonic() - began
