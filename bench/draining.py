@@ -88,13 +88,13 @@ class CpuTimes:
             server=sum(_cpu_s(process) for process in postmaster.children() if process.pid != own_backend_pid),
         )
 
-    def per_task(self, before: CpuTimes, tasks: int) -> str:
+    def per_unit(self, before: CpuTimes, count: int, unit: str = "task") -> str:
         parent, children, server = (
-            1e6 * used_s / tasks
+            1e6 * used_s / count
             for used_s in (self.parent - before.parent, self.children - before.children, self.server - before.server)
         )
         return (
-            f"CPU per task {parent + children + server:.0f} us "
+            f"CPU per {unit} {parent + children + server:.0f} us "
             f"(parent {parent:.0f}, children {children:.0f}, server {server:.0f})"
         )
 
@@ -116,7 +116,7 @@ async def drain(
         while runs_file.stat().st_size < expected_size or await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
-        cpu = CpuTimes.of(tree, own_backend_pid).per_task(before, tasks)
+        cpu = CpuTimes.of(tree, own_backend_pid).per_unit(before, tasks)
     if runs_file.stat().st_size != expected_size:
         raise RuntimeError("a task ran twice")
     return tasks / elapsed_s, cpu

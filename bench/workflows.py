@@ -64,7 +64,7 @@ async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]], tree: 
         while await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
-        cpu = CpuTimes.of(tree, own_backend_pid).per_task(before, nodes)
+        cpu = CpuTimes.of(tree, own_backend_pid).per_unit(before, nodes, "node")
         await connection.execute(DELETE_RUNS)
     return nodes / elapsed_s, cpu
 

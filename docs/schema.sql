@@ -177,7 +177,8 @@ CREATE TABLE public.horsies_workflow_tasks (
     CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),
     CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
-);
+)
+WITH (fillfactor='60');
 
 CREATE FUNCTION public.horsies_node_context(node public.horsies_workflow_tasks) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -634,8 +635,6 @@ CREATE INDEX horsies_workers_state ON public.horsies_workers USING btree (state,
 CREATE INDEX horsies_workflow_outbox_open ON public.horsies_workflow_outbox USING btree (created_at) WHERE (quarantined_at IS NULL);
 
 CREATE INDEX horsies_workflow_tasks_child ON public.horsies_workflow_tasks USING btree (sub_workflow_id);
-
-CREATE INDEX horsies_workflow_tasks_status ON public.horsies_workflow_tasks USING btree (workflow_id, status, task_index);
 
 CREATE INDEX horsies_workflow_tasks_task ON public.horsies_workflow_tasks USING btree (task_id);
 

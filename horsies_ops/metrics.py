@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.events import EventKind
+from horsies.model.text import sanitize_text
 from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 SCRAPE_TIMEOUT_S: Final = 30.0
+MAX_QUEUES: Final = 200
+OTHER_QUEUES: Final = "(other)"
+"""Label of all queues above MAX_QUEUES."""
 
 log = logging.getLogger("horsies.metrics")
 
@@ -126,6 +130,16 @@ class _ThreadCollector:
             return [_up(0)]
 
 
+def queue_labels(names: Iterable[str]) -> dict[str, str]:
+    """Label values for queues: printable, short, and one for all queues above MAX_QUEUES.
+
+    Names come from rows that any producer may write, and each label value is a time series that Prometheus keeps.
+    """
+    known = sorted(set(names))
+    shown = {name: sanitize_text(name, limit=100) for name in known[:MAX_QUEUES]}
+    return shown | dict.fromkeys(known[MAX_QUEUES:], OTHER_QUEUES)
+
+
 def _up(value: int) -> Metric:
     return GaugeMetricFamily("horsies_up", "Whether the database could be read.", value=value)
 
@@ -133,11 +147,19 @@ def _up(value: int) -> Metric:
 def _gauges(overview: Overview) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("horsies_tasks", "Unfinished tasks.", labels=("status", "queue"))
     due = GaugeMetricFamily("horsies_oldest_due_seconds", "Time the oldest due task has waited.", labels=("queue",))
+    counts, waits = Counter[tuple[str, str]](), dict[str, float]()
+    labels = queue_labels(queue.name for queue in overview.queues)
     for queue in overview.queues:
-        tasks.add_metric(("PENDING", queue.name), queue.pending + queue.delayed)
-        tasks.add_metric(("CLAIMED", queue.name), queue.claimed)
-        tasks.add_metric(("RUNNING", queue.name), queue.running)
-        due.add_metric((queue.name,), queue.oldest_due_age.total_seconds() if queue.oldest_due_age else 0)
+        label = labels[queue.name]
+        counts["PENDING", label] += queue.pending + queue.delayed
+        counts["CLAIMED", label] += queue.claimed
+        counts["RUNNING", label] += queue.running
+        age = queue.oldest_due_age.total_seconds() if queue.oldest_due_age else 0
+        waits[label] = max(waits.get(label, 0), age)
+    for key, number in counts.items():
+        tasks.add_metric(key, number)
+    for label, age in waits.items():
+        due.add_metric((label,), age)
     workers = GaugeMetricFamily("horsies_workers", "Workers by state.", labels=("state",))
     for state, number in overview.workers.items():
         workers.add_metric((state,), number)
@@ -147,8 +169,12 @@ def _gauges(overview: Overview) -> Iterable[Metric]:
 
 def _counters(totals: MetricTotals) -> Iterable[Metric]:
     finished = CounterMetricFamily("horsies_tasks_finished", "Finished tasks.", labels=("status", "queue"))
-    for labels, number in totals.finished.items():
-        finished.add_metric(labels, number)
+    labels = queue_labels(queue for _, queue in totals.finished)
+    counts = Counter[tuple[str, str]]()
+    for (status, queue), number in totals.finished.items():
+        counts[status, labels[queue]] += number
+    for key, number in counts.items():
+        finished.add_metric(key, number)
     recovered = CounterMetricFamily("horsies_recovered", "Tasks handled by recovery.", labels=("decision",))
     for decision, number in totals.recovered.items():
         recovered.add_metric((decision,), number)

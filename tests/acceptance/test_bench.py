@@ -70,7 +70,7 @@ def test_workflow_benchmark_prints_nodes_and_cpu_time() -> None:
     command = [sys.executable, "-m", "bench.workflows", "--small"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for figure in ("CPU per task", "x plain tasks (median of 1)"):
+    for figure in ("CPU per node", "x plain tasks (median of 1)"):
         assert figure in result.stdout
 
 

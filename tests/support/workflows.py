@@ -32,6 +32,7 @@ from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt
 from horsies.store.database import Database
+from horsies.store.workflows import WORKFLOWS
 from horsies.workflows.outbox import OutboxProcessor
 from horsies.workflows.start import BUILD_TIMEOUT_S, start_run
 from tests.support.store import Connection, finish_attempts
@@ -229,10 +230,8 @@ async def run_row(connection: Connection, workflow_id: UUID) -> dict[str, Any]:
 
 
 async def node_statuses(connection: Connection, workflow_id: UUID) -> list[str]:
-    """Statuses of the nodes of a run, by index."""
-    rows = await connection.fetch(
-        "SELECT status FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index", workflow_id
-    )
+    """Statuses of the nodes of a run, by index; a node is RUNNING while its task is."""
+    rows = await connection.fetch(WORKFLOWS.node_infos.sql, workflow_id)
     return [row["status"] for row in rows]
 
 

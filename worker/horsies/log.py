@@ -43,7 +43,11 @@ class TextFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         fields = "".join(f"  {key}={sanitize_text(str(value))}" for key, value in extras(record).items())
         line = f"{at} {record.levelname:<7} {record.name}  {sanitize_text(record.getMessage())}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        # Line by line: the message of an exception may hold anything, the line breaks of a traceback are ours.
+        traceback = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *map(sanitize_text, traceback)])
 
 
 class JsonFormatter(logging.Formatter):

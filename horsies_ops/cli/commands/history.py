@@ -37,7 +37,9 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events.")] = False,
     kind: Annotated[list[Any] | None, list_option("Only events of this kind.")] = None,
     since: Annotated[timedelta, duration_option("Only events newer than this.")] = DEFAULT_SINCE,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N events, newest last.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, metavar="N", help="Show the last N events, newest last.")
+    ] = 1000,
     full: FullOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -90,7 +92,9 @@ def audit(
     action: Annotated[
         list[Any] | None, list_option("Only these actions, such as retry or sweep.", choices=AUDITED_ACTIONS)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the last N entries, newest last.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, metavar="N", help="Show the last N entries, newest last.")
+    ] = 50,
     json: JsonOption = False,
 ) -> None:
     """Show operator actions: who, why, which tasks, how many changed.

@@ -64,7 +64,7 @@ def list_(
     options: GlobalOptions,
     *,
     selection: FilterOptions,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows to list.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000_000, metavar="N", help="Most rows to list.")] = 50,
     after: Annotated[UUID | None, full_id_option("Continue after this cursor from the previous page.")] = None,
     search_all: Annotated[
         bool, typer.Option("--all", help="Search until --limit tasks are found or all were read, without a time limit.")

@@ -69,7 +69,7 @@ def list_(
     status: Annotated[list[Any] | None, list_option("Only runs with this status.", choices=WorkflowStatus)] = None,
     name: Annotated[list[Any] | None, list_option("Only runs with this workflow name; * and ? are wildcards.")] = None,
     root_only: Annotated[bool, typer.Option("--root-only", help="Leave out sub-workflows.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows to list.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000_000, metavar="N", help="Most rows to list.")] = 50,
     after: Annotated[UUID | None, full_id_option("Continue after this cursor from the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:

@@ -19,8 +19,11 @@ SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.par
               count(*) FILTER (WHERE node.status = 'COMPLETED')::integer AS done,
               count(*) FILTER (WHERE node.status = 'FAILED')::integer    AS failed,
               count(*) FILTER (WHERE node.status = 'SKIPPED')::integer   AS skipped,
-              count(*) FILTER (WHERE node.status = 'RUNNING')::integer   AS running
+              -- A node stays ENQUEUED while its task is running.
+              count(*) FILTER (WHERE node.status = 'RUNNING' OR task.id IS NOT NULL)::integer AS running
          FROM horsies_workflow_tasks AS node
+         LEFT JOIN horsies_tasks AS task
+           ON task.id = node.task_id AND node.status = 'ENQUEUED' AND task.status = 'RUNNING'
         WHERE node.workflow_id = w.id) AS nodes
  ORDER BY w.id DESC;
 
@@ -33,11 +36,15 @@ SELECT w.id, w.name, w.status, w.definition_key, w.on_error, w.generation, w.par
  WHERE w.id = $1;
 
 -- name: nodes
-SELECT task_index AS index, node_id, coalesce(sub_workflow_name, task_name) AS name, status, join_type AS join, min_success,
-       allow_failed_deps, dependencies, task_id, is_subworkflow, sub_workflow_id, queue_name AS queue, priority,
-       started_at, completed_at,
-       coalesce(error ->> 'error_code'::text, result #>> '{err,error_code}'::text[]) AS error_code,
-       coalesce(error ->> 'message'::text, result #>> '{err,message}'::text[])       AS error_message
-  FROM horsies_workflow_tasks
- WHERE workflow_id = $1
- ORDER BY task_index;
+-- A node stays ENQUEUED while its task is running.
+SELECT node.task_index AS index, node.node_id, coalesce(node.sub_workflow_name, node.task_name) AS name,
+       coalesce(task.status, node.status) AS status, node.join_type AS join, node.min_success, node.allow_failed_deps,
+       node.dependencies, node.task_id, node.is_subworkflow, node.sub_workflow_id, node.queue_name AS queue,
+       node.priority, coalesce(node.started_at, task.started_at) AS started_at, node.completed_at,
+       coalesce(node.error ->> 'error_code'::text, node.result #>> '{err,error_code}'::text[]) AS error_code,
+       coalesce(node.error ->> 'message'::text, node.result #>> '{err,message}'::text[])       AS error_message
+  FROM horsies_workflow_tasks AS node
+  LEFT JOIN horsies_tasks AS task
+    ON task.id = node.task_id AND node.status = 'ENQUEUED' AND task.status = 'RUNNING'
+ WHERE node.workflow_id = $1
+ ORDER BY node.task_index;

@@ -8,6 +8,7 @@ import pytest
 
 from horsies.store.claims import ClaimRef, ClaimStore
 from horsies.store.database import Database
+from horsies.store.workflows import WorkflowStore
 from tests.support.rows import insert, insert_task
 from tests.support.store import WORKER, Connection, claim_and_start, claim_one, collect_notifications, only_row
 
@@ -52,10 +53,11 @@ async def test_claim_of_another_worker_cannot_be_started_or_released(
     assert await claims.release([theirs]) == []
 
 
-async def test_workflow_node_becomes_running_with_its_task(
+async def test_workflow_node_is_running_while_its_task_is(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
-    run = {"id": uuid4(), "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": uuid4()}
+    workflow_id = uuid4()
+    run = {"id": workflow_id, "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": uuid4()}
     task_id = await insert_task(database_url, is_workflow_task=True, workflow_id=run["id"], workflow_task_index=0)
     sent_at = await connection.fetchval("SELECT sent_at FROM horsies_tasks")
     await insert(database_url, "horsies_workflows", **run, sent_at=sent_at)
@@ -70,7 +72,9 @@ async def test_workflow_node_becomes_running_with_its_task(
         database_url, "horsies_workflow_tasks", id=uuid4(), **node, priority=1, status="ENQUEUED", task_id=task_id
     )
     await _start(claims, await claim_one(database))
-    assert await only_row(connection, "horsies_workflow_tasks", "status", "started_at IS NULL") == ("RUNNING", False)
+    (info,) = await WorkflowStore(database).node_infos(workflow_id)
+    assert (info.status, info.started_at is None) == ("RUNNING", False)
+    assert await only_row(connection, "horsies_workflow_tasks", "status", "started_at") == ("ENQUEUED", None)
 
 
 async def test_claimed_task_past_good_until_expires_with_result(

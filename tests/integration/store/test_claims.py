@@ -112,11 +112,6 @@ async def test_expired_lease_is_claimed_but_not_started(
     )
 
 
-async def test_workflow_task_with_locked_node_is_started_later(database: Database, database_url: str) -> None:
-    await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
-    assert [row.worker_pid for row in await claim(database, pids=[7])] == [None]
-
-
 async def test_concurrent_claims_share_the_tasks(database: Database, connection: Connection) -> None:
     await insert_pending(connection, count=200)
     claims = await asyncio.gather(*(claim(database, limit=25, worker_id=uuid4()) for _ in range(8)))
@@ -181,10 +176,9 @@ async def test_chunk_starts_all_tasks_in_one_child(database: Database, connectio
     assert {tuple(row) for row in stored} == {("RUNNING", "worker-7", "here", 1, True)}
 
 
-async def test_chunk_leaves_expired_leases_and_tasks_of_locked_nodes(database: Database, database_url: str) -> None:
+async def test_chunk_leaves_expired_leases(database: Database, database_url: str) -> None:
     expired = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
     await insert_task(database_url, **expired)
-    await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
     assert await claim(database, pids=[7] * 100, takes_expired_leases=False) == []
 
 

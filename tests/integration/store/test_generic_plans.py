@@ -112,7 +112,7 @@ async def _most_rows(connection: Connection, execute: str) -> float:
 @pytest.mark.parametrize("claim", [CLAIM, CLAIM_CHUNK], ids=["claim", "chunk"])
 async def test_claim_of_workflow_tasks_reads_only_claimed_rows(planned_early: Connection, claim: str) -> None:
     assert await _most_rows(planned_early, claim) <= 2 * BATCH
-    assert await planned_early.fetchval("SELECT count(*) FROM horsies_workflow_tasks WHERE status = 'RUNNING'") == BATCH
+    assert await planned_early.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'") == BATCH
 
 
 async def test_complete_reads_only_finished_rows(planned_early: Connection) -> None:
@@ -125,4 +125,5 @@ async def test_complete_reads_only_finished_rows(planned_early: Connection) -> N
 
 async def test_stuck_runs_reads_each_run_a_few_times(planned_early: Connection) -> None:
     await planned_early.execute(RUNS)
-    assert await _most_rows(planned_early, STUCK) <= 4 * STORED
+    nodes = 4 * STORED  # of one run with many, and of many with three
+    assert await _most_rows(planned_early, STUCK) <= 1.1 * nodes

@@ -150,7 +150,7 @@ async def test_custom_schema_is_created_and_used(empty_database_url: str) -> Non
     assert [row["schemaname"] for row in found] == ["Odd name"]
 
 
-async def test_hot_tables_are_vacuumed_early(database: Database, database_url: str) -> None:
+async def test_hot_tables_are_vacuumed_early_or_have_room(database: Database, database_url: str) -> None:
     rows = await _fetch(
         database_url,
         "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' ORDER BY 1",
@@ -159,6 +159,7 @@ async def test_hot_tables_are_vacuumed_early(database: Database, database_url: s
     assert [(row["relname"], row["reloptions"]) for row in rows] == [
         ("horsies_heartbeats", expected),
         ("horsies_tasks", expected),
+        ("horsies_workflow_tasks", ["fillfactor=60"]),
     ]
 
 

@@ -147,7 +147,7 @@ async def test_retry_restarts_a_task_cancelled_during_the_retry(
     await control.cancel(database, workflow_id)
     # The task becomes CANCELLED after the retry has read the nodes, but before it removes the cancel marks.
     async with connection.transaction():
-        await connection.execute("SELECT FROM horsies_workflow_tasks WHERE task_index = 0 FOR UPDATE")
+        await connection.execute("SELECT FROM horsies_tasks WHERE id = $1 FOR UPDATE", running.id)
         retrying = asyncio.create_task(control.retry_failed(database, workflow_id))
         await until_lock_waiters(connection)
         await connection.execute(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals
+from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals, queue_labels
 from horsies_ops.reads.overview import CounterIncrements, DurationBucket, EventCount, FinishedCount
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
@@ -34,3 +34,11 @@ def test_histogram_buckets_are_cumulative() -> None:
     assert counts == [1, 2, *[2] * (len(BUCKET_BOUNDS_S) - 2), 3]
     assert [bound for bound, _ in totals.buckets()][-1] == "+Inf"
     assert totals.duration_sum_s == 4.5
+
+
+def test_queue_labels_are_clean_and_bounded() -> None:
+    names = ["a\x1bb", "x" * 9_000, *(f"queue{number:04}" for number in range(300))]
+    labels = queue_labels(names)
+    assert labels["a\x1bb"] == "a\\x1bb"
+    assert max(map(len, labels.values())) <= 100
+    assert len(set(labels.values())) == 201

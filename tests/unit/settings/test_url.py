@@ -95,6 +95,7 @@ def test_embedded_url_may_name_a_folder() -> None:
         ("postgresql://h/db?pass%77ord=hunter2", "postgresql://h/db?pass%77ord=***"),
         ("postgresql://h/db?PassWord=hunter2", "postgresql://h/db?PassWord=***"),
         ("postgresql://h?sslpassword=hunter2", "postgresql://h?sslpassword=***"),
+        ("postgresql://h?options=-c%20my.secret%3Dhunter2", "postgresql://h?options=***"),
         ("postgresql://u@h/db", "postgresql://u@h/db"),
     ],
 )

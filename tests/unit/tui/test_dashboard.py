@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
 from textual.message import Message
 from textual.pilot import Pilot
 
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
+from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
-from tests.support.tui import NOON, eventually, running_app, screen_text, until_stable
+from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
 
 
 async def _move_to(pilot: Pilot[None], key: str) -> DashboardScreen:
@@ -71,3 +78,22 @@ async def test_empty_system_has_no_task_alerts() -> None:
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
         assert {row.key for row in screen.list.rows} <= {f"dead {worker.worker_id}" for worker in WORKERS}
+
+
+class BusySource(DemoSource):
+    """So many tasks finished in the last minute that completed ones are estimated; failed ones never are."""
+
+    async def list_queues(self) -> tuple[QueueRow, ...]:
+        rows = await super().list_queues()
+        return tuple(replace(row, finished_last_minute=2_585, failed_last_minute=30, is_estimate=True) for row in rows)
+
+
+async def test_only_completed_tasks_are_marked_as_estimated() -> None:
+    @asynccontextmanager
+    async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
+        yield BusySource(frozen_system(), read_only=read_only, pace_s=None)
+
+    async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
+        await eventually(pilot, lambda: "~15k " in screen_text(pilot) and "   180 " in screen_text(pilot))
+        await pilot.press("2")
+        await eventually(pilot, lambda: "~2.6k     30" in screen_text(pilot))

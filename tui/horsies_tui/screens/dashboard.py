@@ -83,8 +83,10 @@ def throughput_lines(overview: Overview, throughput: Throughput, workers: Sequen
     alive = [worker for worker in workers if worker.is_responsive]
     busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
     share = f" {busy / slots:.0%}" if slots else ""
+    is_estimate = any(queue.is_estimate for queue in overview.queues)
+    done_last_minute = format_count(overview.done_last_minute, is_estimate=is_estimate)
     return [
-        f"done {sparkline(done)} {overview.done_last_minute:>6,}",
+        f"done {sparkline(done)} {done_last_minute:>6}",
         f"fail {sparkline(failed)} {overview.failed_last_minute:>6,}",
         f"wait p50 {format_elapsed(times.wait_p50)}  p95 {format_elapsed(times.wait_p95)}",
         f"run  p50 {format_elapsed(times.run_p50)}  p95 {format_elapsed(times.run_p95)}",
@@ -101,9 +103,12 @@ def queue_lines(buckets: Sequence[QueueBucket], now: datetime) -> list[str]:
     busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
     lines: list[str] = []
     for name, found in busiest[:MAX_QUEUES]:
-        done = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(found, now)]
+        aligned = align_buckets(found, now)
+        done = [0.0 if bucket is None else float(bucket.done) for bucket in aligned]
         # The last bucket is still filling; the one before is the last full minute.
-        lines.append(f"{fit(name, 10)} {sparkline(done[-20:])} {done[-2]:>6,.0f}")
+        last = aligned[-2]
+        number = "0" if last is None else format_count(last.done, is_estimate=last.is_estimate)
+        lines.append(f"{fit(name, 10)} {sparkline(done[-20:])} {number:>6}")
     return lines
 
 

@@ -98,7 +98,8 @@ def _or_dash(number: int | None) -> str:
 
 
 def _done_cell(line: QueueLine) -> Cell:
-    return _count_cell(line.row.finished_last_minute - line.row.failed_last_minute)
+    done = line.row.finished_last_minute - line.row.failed_last_minute
+    return Cell(format_count(done, is_estimate=line.row.is_estimate), Tone.PLAIN if done else Tone.DIM)
 
 
 QUEUE_COLUMNS: Final[tuple[Column[QueueLine], ...]] = (

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:  # `horsies --help` does not load pydantic
     from pydantic_core import ErrorDetails, ValidationError
 
-# C0 and C1 controls, DEL, and lone surrogates, which cannot be encoded.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Characters that reorder or hide the text around them.
-_INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# C0 and C1 controls, DEL, lone surrogates, which cannot be encoded, and characters that reorder or hide the text around
+# them: soft hyphens, zero-width and bidirectional characters, blank fillers, tags.
+_UNSAFE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\ud800-\udfff\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e007f]"
+)
 _AGE_UNITS = (
     ("d", timedelta(days=1)),
     ("h", timedelta(hours=1)),
@@ -25,10 +27,9 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def sanitize_text(text: str, *, limit: int | None = None) -> str:
-    """Escape control characters, remove invisible ones, and truncate to `limit` characters with `…`."""
-    # Four times the limit allows for removed characters without scanning a megabyte.
-    read = text if limit is None else text[: 4 * limit]
-    shown = _CONTROL.sub(_escape, _INVISIBLE.sub("", read))
+    """Write out control and invisible characters, and truncate to `limit` characters with `…`."""
+    read = text if limit is None else text[:limit]
+    shown = _UNSAFE.sub(_escape, read)
     if limit is not None and (len(shown) > limit or len(read) < len(text)):
         return shown[: limit - 1] + "…"
     return shown
@@ -42,6 +43,8 @@ def first_line(text: str, *, limit: int) -> str:
 def _escape(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 

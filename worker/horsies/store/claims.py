@@ -208,8 +208,7 @@ class ClaimStore:
         """Claim due tasks by priority, time and id. Caps hold even if many workers claim at once.
 
         Raises LockTimeout, with the holder in its message, if another session holds the lock of a cap.
-        A task with an expired lease is returned CLAIMED even if a child is free, and so is a workflow task whose node
-        is locked by another transaction; a request for one child leaves the latter in the queue.
+        A task with an expired lease is returned CLAIMED even if a child is free.
         """
         queues = [queue.name for queue in request.queues], [queue.capacity for queue in request.queues]
         skip_before = [request.skip_before.get(queue.name) for queue in request.queues]

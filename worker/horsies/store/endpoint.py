@@ -12,7 +12,7 @@ import asyncpg
 
 # Imported at module level so that its atexit handler runs after the program's own handlers, which may still send tasks.
 from horsies.embedded import EmbeddedServer, ServerHandle
-from horsies.errors import BrokerError, BrokerErrorCode
+from horsies.errors import BrokerError, BrokerErrorCode, DatabaseUnreachable
 from horsies.store.connection import (
     DRIVER_ERRORS,
     Connection,
@@ -40,9 +40,19 @@ class Endpoint:
 
 
 def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> Endpoint:
-    """Resolve the configured database; starts or joins the embedded server if it is that one. Blocks."""
+    """Resolve the configured database; starts or joins the embedded server if it is that one. Blocks.
+
+    A reader does not create a cluster: raises DatabaseUnreachable if there is none yet.
+    """
     url = settings.database_url
-    server_handle = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
+    server = EmbeddedServer(url.embedded_folder) if url.is_embedded else None
+    if server is not None and read_only and not server.status().data_exists:
+        raise DatabaseUnreachable(
+            f"there is no database yet in {server.folder}",
+            retryable=False,
+            hint="start one: horsies db start, or horsies worker; or set broker.database_url",
+        )
+    server_handle = server.use() if server is not None else None
     return Endpoint(_make_spec(settings, server_handle, read_only=read_only), server_handle)
 
 

@@ -1,10 +1,7 @@
 -- name: claim
 -- Claim the best due tasks: the first become RUNNING, one for each pid in $9, the rest CLAIMED.
 --
--- Two kinds of tasks are claimed but not started: those with an expired lease, and those whose workflow node is locked.
--- All other statements lock the node before the task, so waiting for the node here could deadlock.
--- `n.status || ''` keeps the planner from using an index on status: with outdated statistics it would scan all nodes of
--- a run once for every task of the batch.
+-- Tasks with an expired lease are claimed but not started.
 WITH input AS (
     SELECT *
       FROM unnest($1::text[], $2::integer[], $3::integer[], $12::timestamptz[])
@@ -29,8 +26,7 @@ WITH input AS (
                          FROM horsies_queues AS q
                         WHERE q.queue_name = input.queue_name AND q.paused_at IS NOT NULL)
 ), eligible AS (
-    SELECT open_queues.queue_name, open_queues.capacity, due.id, due.priority, due.enqueued_at, true AS may_start,
-           due.is_workflow_task
+    SELECT open_queues.queue_name, open_queues.capacity, due.id, due.priority, due.enqueued_at, true AS may_start
       FROM open_queues
      CROSS JOIN LATERAL (
            {{ due_tasks(open_queues, $10, $11) }}
@@ -39,7 +35,7 @@ WITH input AS (
     SELECT open_queues.queue_name, open_queues.capacity, lease_expired.*
       FROM open_queues
      CROSS JOIN LATERAL (
-           SELECT t.id, t.priority, t.enqueued_at, false AS may_start, t.is_workflow_task
+           SELECT t.id, t.priority, t.enqueued_at, false AS may_start
              FROM horsies_tasks AS t
             WHERE t.status = 'CLAIMED' AND t.queue_name = open_queues.queue_name AND t.claim_expires_at <= now()
               AND (t.good_until IS NULL OR t.good_until > now())
@@ -51,26 +47,13 @@ WITH input AS (
     SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS queue_order
       FROM eligible
 ), chosen AS (
-    SELECT id, may_start, is_workflow_task, row_number() OVER (ORDER BY priority, enqueued_at, id) AS claim_order
+    SELECT id, may_start, row_number() OVER (ORDER BY priority, enqueued_at, id) AS claim_order
       FROM ranked
      WHERE queue_order <= capacity
      ORDER BY claim_order
      LIMIT (SELECT tasks FROM budget)
-), locked_nodes AS MATERIALIZED (
-    SELECT n.id, n.task_id
-      FROM pg_catalog.unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS workflow_task(id)
-      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
-       FOR NO KEY UPDATE OF n SKIP LOCKED
 ), assigned AS MATERIALIZED (
-    SELECT id, claim_order, is_workflow_task,
-           CASE WHEN may_start AND (NOT is_workflow_task OR id IN (SELECT task_id FROM locked_nodes))
-                THEN ($9::integer[])[claim_order] END AS pid
-      FROM chosen
-), started_nodes AS (
-    UPDATE horsies_workflow_tasks AS n
-       SET status = 'RUNNING', started_at = now()
-      FROM pg_catalog.unnest(ARRAY(SELECT id FROM assigned WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
-     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
+    SELECT id, claim_order, CASE WHEN may_start THEN ($9::integer[])[claim_order] END AS pid FROM chosen
 )
 UPDATE horsies_tasks AS t
    SET status = CASE WHEN assigned_task.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
@@ -91,11 +74,8 @@ RETURNING {{ claimed_columns(t) }};
 
 -- name: claim_chunk
 -- Claim the best due tasks for one child; all become RUNNING. Like `claim`, for requests without caps and leases.
---
--- A workflow task whose node is locked by another transaction stays PENDING: all other statements lock the node before
--- the task, so waiting for it here could deadlock.
 WITH due AS MATERIALIZED (
-    SELECT task.id, task.is_workflow_task
+    SELECT task.id
       FROM unnest($1::text[], $2::integer[], $9::timestamptz[]) AS queue(queue_name, capacity, skip_before)
      CROSS JOIN LATERAL (
            {{ due_tasks(queue, $7, $8) }}
@@ -105,22 +85,12 @@ WITH due AS MATERIALIZED (
                         WHERE q.queue_name = queue.queue_name AND q.paused_at IS NOT NULL)
      ORDER BY task.priority, task.enqueued_at, task.id
      LIMIT $3
-), locked_nodes AS MATERIALIZED (
-    SELECT n.task_id
-      FROM pg_catalog.unnest(ARRAY(SELECT id FROM due WHERE is_workflow_task)) AS workflow_task(id)
-      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
-       FOR NO KEY UPDATE OF n SKIP LOCKED
-), started_nodes AS (
-    UPDATE horsies_workflow_tasks AS n
-       SET status = 'RUNNING', started_at = now()
-      FROM pg_catalog.unnest(ARRAY(SELECT task_id FROM locked_nodes)) AS started(id)
-     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = 'RUNNING', started_at = now(), claimed_at = now(), updated_at = now(), claimed_by_worker_id = $4,
        worker_hostname = $5, worker_pid = $6, worker_process_name = 'worker-' || $6::integer::text,
        claim_token = t.claim_token + 1, next_retry_at = NULL, recovery_hold_until = NULL
- WHERE t.id = ANY(ARRAY(SELECT id FROM due WHERE NOT is_workflow_task UNION ALL SELECT task_id FROM locked_nodes))
+ WHERE t.id = ANY(ARRAY(SELECT id FROM due))
 RETURNING {{ claimed_columns(t) }};
 
 -- name: first_known
@@ -148,13 +118,6 @@ WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
            AS input(id, claim_token, worker_id, pid)
-), locked_nodes AS MATERIALIZED (
-    -- Every statement locks nodes before tasks, so that two of them cannot deadlock.
-    SELECT n.id
-      FROM input
-      JOIN horsies_workflow_tasks AS n ON n.task_id = input.id AND n.status || '' = 'ENQUEUED'
-     ORDER BY n.id
-       FOR NO KEY UPDATE OF n
 ), locked AS (
     SELECT t.id, input.pid
       FROM input
@@ -162,8 +125,6 @@ WITH input AS (
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
-       -- Always true; makes PostgreSQL lock the nodes first.
-       AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), started AS (
@@ -173,11 +134,6 @@ WITH input AS (
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.claim_token
-), started_nodes AS (
-    UPDATE horsies_workflow_tasks AS n
-       SET status = 'RUNNING', started_at = now()
-      FROM started
-     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 SELECT id, claim_token FROM started;
 

@@ -80,18 +80,10 @@ WITH runs AS (
                                                   FROM horsies_workflow_tasks AS n
                                                  WHERE n.workflow_id = w.id AND n.status = 'FAILED') THEN w.error END
      WHERE w.id = ANY($1::uuid[])
-), locked_nodes AS MATERIALIZED (
-    SELECT n.id
-      FROM horsies_workflow_tasks AS n
-     WHERE n.workflow_id = ANY($1) AND n.status = 'RUNNING'
-     ORDER BY n.id
-       FOR NO KEY UPDATE
 ), locked_tasks AS MATERIALIZED (
     SELECT t.id
       FROM horsies_tasks AS t
      WHERE t.workflow_id = ANY($1) AND t.status = 'RUNNING' AND t.no_restart IS NOT NULL
-       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
-       AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE
 )
@@ -147,8 +139,9 @@ WITH ended AS (
        SET status = 'SKIPPED', error = $3::text::jsonb
       FROM locked_nodes
      WHERE n.id = locked_nodes.id
-       AND (n.status IN ('PENDING', 'READY', 'ENQUEUED')
-            OR n.status = 'RUNNING' AND n.task_id IN (SELECT id FROM withdrawn))
+       -- Others have a task or sub-workflow that is running or has ended; they take its outcome.
+       AND (n.status IN ('PENDING', 'READY') OR n.task_id IN (SELECT id FROM withdrawn)
+            OR n.status = 'ENQUEUED' AND NOT EXISTS (SELECT FROM horsies_tasks AS t WHERE t.id = n.task_id))
 ), parent_outbox AS (
     {{ insert_outbox(ended WHERE workflow_id IS NOT NULL) }}
 ), deleted_outbox AS (

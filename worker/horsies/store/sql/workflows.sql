@@ -57,11 +57,14 @@ SELECT w.id, w.definition_key, w.status, w.result::text AS document, w.error::te
  WHERE w.id = ANY($1::uuid[]);
 
 -- name: node_infos
-SELECT node_id, task_index, task_name, status, task_id, is_subworkflow, sub_definition_key AS definition_key,
-       sub_workflow_id, result::text AS document, started_at, completed_at
-  FROM horsies_workflow_tasks
- WHERE workflow_id = $1
- ORDER BY task_index;
+-- A node stays ENQUEUED until its task has ended: that it is running is stored in the task only.
+SELECT n.node_id, n.task_index, n.task_name, coalesce(t.status, n.status) AS status, n.task_id, n.is_subworkflow,
+       n.sub_definition_key AS definition_key, n.sub_workflow_id, n.result::text AS document,
+       coalesce(n.started_at, t.started_at) AS started_at, n.completed_at
+  FROM horsies_workflow_tasks AS n
+  LEFT JOIN horsies_tasks AS t ON t.id = n.task_id AND n.status = 'ENQUEUED' AND t.status = 'RUNNING'
+ WHERE n.workflow_id = $1
+ ORDER BY n.task_index;
 
 -- name: has_outbox_entries
 SELECT EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS has_entries;
@@ -156,30 +159,29 @@ SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_
 
 -- name: update_nodes
 -- Update nodes of locked runs and delete the outbox entries that are settled by it. A node that ends without an error
--- given takes the result and error of its task or sub-workflow.
+-- given takes the result and error of its task or sub-workflow. Nodes change only under the lock of their run, so they
+-- need no locks of their own.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::text[]), (SELECT $4::uuid[]))
            AS input(id, status, error, task_id)
-), locked AS MATERIALIZED (
+), unfinished AS MATERIALIZED (
     SELECT n.id, n.task_id AS old_task_id, n.sub_workflow_id, input.status, input.task_id, input.error::jsonb AS error
       FROM input
       JOIN horsies_workflow_tasks AS n ON n.id = input.id AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')
-     ORDER BY n.id
-       FOR NO KEY UPDATE OF n
 ), new_values AS (
-    SELECT locked.id, locked.status, locked.task_id, sub_run.summary,
-           CASE WHEN locked.error ? 'sub_workflow_id'::text
-                THEN jsonb_set(locked.error, '{sub_workflow_summary}', sub_run.summary)
-                ELSE coalesce(locked.error, t.result -> 'err'::text) END AS error,
+    SELECT unfinished.id, unfinished.status, unfinished.task_id, sub_run.summary, t.started_at,
+           CASE WHEN unfinished.error ? 'sub_workflow_id'::text
+                THEN jsonb_set(unfinished.error, '{sub_workflow_summary}', sub_run.summary)
+                ELSE coalesce(unfinished.error, t.result -> 'err'::text) END AS error,
            CASE WHEN sub_run.id IS NOT NULL THEN sub_run.result ELSE t.result END AS result
-      FROM locked
-      LEFT JOIN horsies_tasks AS t ON t.id = locked.old_task_id
+      FROM unfinished
+      LEFT JOIN horsies_tasks AS t ON t.id = unfinished.old_task_id
       LEFT JOIN LATERAL (
            SELECT w.id, horsies_run_summary(w) AS summary,
                   CASE WHEN w.output_task_index IS NULL THEN '{"ok": null}'::jsonb ELSE w.result END AS result
              FROM horsies_workflows AS w
-            WHERE w.id = locked.sub_workflow_id) AS sub_run ON true
+            WHERE w.id = unfinished.sub_workflow_id) AS sub_run ON true
 ), updated AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = new_values.status,
@@ -190,6 +192,7 @@ WITH input AS (
                                      WHEN 'FAILED' THEN pg_catalog.jsonb_build_object('err', new_values.error) END,
            error = CASE WHEN new_values.status IN ('FAILED', 'SKIPPED') THEN new_values.error END,
            sub_workflow_summary = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED') THEN new_values.summary END,
+           started_at = coalesce(n.started_at, new_values.started_at),
            completed_at = CASE WHEN new_values.status IN ('COMPLETED', 'FAILED') THEN now() END
       FROM new_values
      WHERE n.id = new_values.id
@@ -212,8 +215,10 @@ SELECT n.task_id, n.task_name, n.queue_name, n.priority, n.task_kwargs, now(), c
        n.max_retries, n.task_options - 'flags'::text, coalesce(n.task_options -> 'flags'::text, '{}'), true,
        n.workflow_id,
        n.task_index, horsies_node_context(n), encode(sha256(n.task_id::text::bytea), 'hex')
-  FROM pg_catalog.unnest((SELECT $1::uuid[])) AS input(id)
+  FROM pg_catalog.unnest((SELECT $1::uuid[])) WITH ORDINALITY AS input(id, position)
   JOIN horsies_workflow_tasks AS n ON n.id = input.id AND n.status = 'ENQUEUED'
+ -- clock_timestamp() is evaluated after the sort, so the tasks are claimed in this order.
+ ORDER BY input.position
 ON CONFLICT DO NOTHING;
 
 -- name: finish_runs
