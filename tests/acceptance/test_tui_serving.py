@@ -136,3 +136,13 @@ def test_missing_package_is_named(horsies: Executable) -> None:
     assert answer.code == 1
     assert "textual-serve" in answer.stderr
     assert "horsies-ops[web]" in answer.stderr
+
+
+async def test_page_forbids_frames_and_other_hosts(serving: RunningCommand, port: int) -> None:
+    address = f"http://127.0.0.1:{port}/"
+    async with ClientSession() as session:
+        async with session.get(address) as page:
+            assert page.headers["X-Frame-Options"] == "DENY"
+            assert "font-src 'self'" in page.headers["Content-Security-Policy"]
+        async with session.get(address, headers={"Host": "attacker.example"}) as page:
+            assert page.status == 403

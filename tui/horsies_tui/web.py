@@ -18,6 +18,17 @@ from textual_serve.server import Server
 
 from horsies.errors import ConfigurationError, ErrorCode
 
+MAX_VISITORS: Final = 8
+"""Each visitor has a process of the UI."""
+# No frames, which would let another site direct clicks, and no outside fonts, which would tell others of a visit.
+PAGE_HEADERS: Final = {
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+        "font-src 'self' data:; img-src 'self' data:; connect-src 'self' ws: wss:; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+}
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """Time for app processes to close. Those that take longer exit when they notice that the server is gone."""
@@ -49,9 +60,18 @@ class WebServer(Server):
         if self._sessions:
             await asyncio.wait(self._sessions, timeout=SHUTDOWN_TIMEOUT_S)
 
+    async def handle_index(self, request: web.Request) -> web.Response:
+        if not self._is_same_origin(request):
+            raise web.HTTPForbidden(text="unknown Host or Origin")
+        response = cast("web.Response", await super().handle_index(request))
+        response.headers.update(PAGE_HEADERS)
+        return response
+
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         if not self._is_same_origin(request):
             raise web.HTTPForbidden(text="requests from other sites are not allowed")
+        if len(self._sessions) >= MAX_VISITORS:
+            raise web.HTTPServiceUnavailable(text=f"at most {MAX_VISITORS} visitors at a time")
         session = cast("asyncio.Task[Any]", asyncio.current_task())
         self._sessions.add(session)
         try:

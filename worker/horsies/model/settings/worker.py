@@ -46,7 +46,7 @@ class WorkerSettings(Settings):
         default=None,
         ge=1,
         examples=[512],
-        description="replace a child process above this memory use, in MB; default: no limit",
+        description="replace a child process above this memory use, in MB, after its current tasks; default: no limit",
     )
     max_chunk: StrictInt = Field(default=64, ge=1, le=64, description="most short tasks sent to a child at once")
     async_concurrency: StrictInt = Field(
