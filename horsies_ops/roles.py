@@ -30,6 +30,7 @@ _WORK_TABLES: Final = (
     "horsies_workflow_outbox",
     "horsies_events",
     "horsies_schedule_state",
+    "horsies_task_catalog",
 )
 # Retention reads due rows through these, and locks them.
 _VIEWS: Final = (
