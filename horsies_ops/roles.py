@@ -25,7 +25,6 @@ _WORK_TABLES: Final = (
     "horsies_heartbeats",
     "horsies_workers",
     "horsies_worker_states",
-    "horsies_task_catalog",
     "horsies_workflows",
     "horsies_workflow_tasks",
     "horsies_workflow_outbox",
