@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from textual.message import Message
@@ -11,7 +12,8 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS, LOST_WORKER
+from horsies_tui.demo.catalog import KINDS, KINDS_BY_NAME, LOST_WORKER
+from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, SharedScope, actions_in
 from horsies_tui.screens.base import OpenTask, ShowRun, ShowTasks
@@ -69,6 +71,26 @@ async def test_stale_task_shows_silence_and_recovery_decision() -> None:
         assert "silent" in screen_text(pilot)
         assert "┄┄┄┄" in screen_text(pilot)
         assert "a sweep would retry it" in screen_text(pilot)
+
+
+async def test_pending_task_shows_why_it_waits() -> None:
+    system = frozen_system()
+    mail = KINDS_BY_NAME["mail.send"]
+    _, pending = system.send(mail, at=NOON - timedelta(seconds=9)), system.send(mail, at=NOON)
+    source = DemoSource(system, read_only=False, pace_s=None)
+    await source.pause_queue("mail", reason="[/red] smtp down")
+    async with running_app(DemoOpener(system, pace_s=None), size=(80, 40)) as pilot:
+        await _open(pilot, pending.id, (pending.id, _stale(system).id))
+        assert "Why is it waiting?" in screen_text(pilot)
+        assert "queue mail is paused by" in screen_text(pilot)
+        assert ": [/red] smtp down" in screen_text(pilot)
+        assert "ahead of it" in screen_text(pilot)
+        await source.resume_queue("mail")
+        await pilot.press("r")
+        await eventually(pilot, lambda: "is paused by" not in screen_text(pilot))
+        await pilot.press("right_square_bracket")
+        await eventually(pilot, lambda: "STALE" in screen_text(pilot))
+        assert "Why is it waiting?" not in screen_text(pilot)
 
 
 async def test_search_highlights_and_scrolls_to_hits() -> None:

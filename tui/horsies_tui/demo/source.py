@@ -26,6 +26,7 @@ from horsies.model.recovery.fleet import (
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
+from horsies.model.waiting import WaitFacts, WaitReason, wait_reasons
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweepReport, SweptTask
@@ -200,7 +201,36 @@ class DemoSource:
                 make_row(EventRow, at=at, kind="task_retry", evidence_json='{"delay_s": 60}') for at in retries
             ),
             recovery_decision=decision,
+            wait_reasons=self._wait_reasons(task) if task.status == TaskStatus.PENDING else (),
         )
+
+    def _wait_reasons(self, task: TaskRecord) -> tuple[WaitReason, ...]:
+        now, pending = self.system.now(), self.system.in_state(TaskStatus.PENDING)
+        queue = next(self._with_counts(queue) for queue in catalog.QUEUES if queue.name == task.queue)
+        serving = [worker for worker in WORKERS if task.queue in worker.queues]
+        alive = {worker.worker_id: worker for worker in serving if worker is not LOST_WORKER}
+        running = [other for other in self.system.in_state(TaskStatus.RUNNING) if other.worker_id in alive]
+        facts = WaitFacts(
+            queue=queue.name,
+            due_in=task.enqueued_at - now if task.enqueued_at > now else None,
+            is_retry=task.retry_count > 0,
+            is_overdue=task.good_until is not None and task.good_until <= now,
+            is_paused=queue.is_paused,
+            paused_by=queue.paused_by,
+            pause_reason=queue.pause_reason,
+            ahead=sum(
+                other.queue == task.queue and other.enqueued_at < min(task.enqueued_at, now) for other in pending
+            ),
+            workers=len(alive),
+            silent_workers=len(serving) - len(alive),
+            slots=sum(worker.processes for worker in alive.values()),
+            running=Counter(other.name for other in running),
+            queue_in_flight=queue.claimed + queue.running,
+            queue_limit=queue.max_concurrency,
+            cluster_in_flight=0,
+            cluster_limit=None,
+        )
+        return wait_reasons(facts)
 
     async def plan(self, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
         now, tasks = self.system.now(), self.system.tasks

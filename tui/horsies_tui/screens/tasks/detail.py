@@ -1,4 +1,4 @@
-"""Task detail: state, attempts and heartbeats, timeline, arguments and result of one task."""
+"""Task detail: state, why it waits, attempts and heartbeats, timeline, arguments and result of one task."""
 
 from __future__ import annotations
 
@@ -268,6 +268,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         yield self.filter_bar
         with Page():
             yield Section("State", name="task-state")
+            yield Section("Why is it waiting?", name="task-wait")
             yield Section("Attempts and heartbeats", name="task-attempts")
             yield Section("Timeline", name="task-timeline")
             yield Section("Arguments", name="task-arguments")
@@ -315,6 +316,8 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         if detail is None:
             return
         self._draw_live_sections(detail)
+        self._section("wait").display = bool(detail.wait_reasons)
+        self._section("wait").show([reason.text for reason in detail.wait_reasons])
         self._draw_timeline(detail)
         size = len(detail.task.args_json) + len(detail.task.kwargs_json)
         title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
