@@ -105,6 +105,11 @@ def eat_memory() -> TaskResult[int, TaskError]:
     return TaskResult(ok=len(bytearray(1 << 31)))
 
 
+@app.task("eat_memory_with_default_code", default_unhandled_error_code="UNKNOWN_ERROR")
+def eat_memory_with_default_code() -> TaskResult[int, TaskError]:
+    raise MemoryError
+
+
 @app.task("eat_memory_mapped", exception_mapper={MemoryError: "TOO_MUCH"})
 def eat_memory_mapped() -> TaskResult[int, TaskError]:
     raise MemoryError

@@ -51,6 +51,7 @@ async def test_killed_child_loses_only_its_own_task(tmp_path: Path) -> None:
         ("shut_down_channel", [], ExitCause.CHILD_PROTOCOL, None, 72),
         ("send_garbage", [], ExitCause.CHILD_PROTOCOL, signal.SIGKILL, None),
         ("eat_memory", [], ExitCause.CHILD_MEMORY, None, 71),
+        ("eat_memory_with_default_code", [], ExitCause.CHILD_MEMORY, None, 71),
         ("raise_on_validation", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
         ("raise_on_validation_async", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
     ],

@@ -124,6 +124,20 @@ async def test_exception_from_a_report_is_a_protocol_error() -> None:
         assert receiver.received.empty()
 
 
+@pytest.mark.parametrize("expects_more", [False, True])
+async def test_channel_reads_nothing_after_a_protocol_error(expects_more: bool) -> None:
+    async with open_channel() as (receiver, child):
+        receiver.expects_more = expects_more
+        _send(child, "a")
+        assert await _next(receiver, 1) == ["a"]
+        for name in ("invalid", "b", "invalid"):
+            _send(child, name)
+            await asyncio.sleep(5 * READ_INTERVAL_S)
+        receiver.channel.drain()
+        assert receiver.errors == ["invalid"]
+        assert receiver.received.empty()
+
+
 @pytest.mark.parametrize("run_ms", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("document", [b'{"ok": 1}'])
 async def test_forged_run_time_is_a_protocol_error(run_ms: float, document: bytes) -> None:

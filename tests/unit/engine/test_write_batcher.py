@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.completer import WriteBatcher, is_row_error
+from horsies.engine.completer import UnstoredOutcome, WriteBatcher, is_row_error
 from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
+from horsies.model.task import TaskAttemptOutcome
+from horsies.store.claims import ClaimRef, FinishedAttempt
 from horsies.store.connection import StatementFailed
 
 UNAVAILABLE = DatabaseUnreachable("no answer")
@@ -117,6 +121,14 @@ async def test_batches_are_limited_in_rows_and_bytes(
         batcher.put([1, 2, 3, 4, 5])
 
     assert table.statements == statements
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 0), ("abc", 3), ("äöü", 6), ("€", 3), ("😀", 4)])
+def test_size_of_an_outcome_is_its_document_in_utf8(text: str, size: int) -> None:
+    chunk: Any = None  # the size does not depend on it
+    finish = FinishedAttempt(claim=ClaimRef(uuid4(), 1, uuid4()), outcome=TaskAttemptOutcome.FAILED, document=text)
+    assert UnstoredOutcome(chunk, 0, text).size_bytes == size
+    assert UnstoredOutcome(chunk, 0, finish=finish).size_bytes == size
 
 
 async def test_refused_row_does_not_block_others() -> None:

@@ -1,0 +1,64 @@
+"""Which out-of-memory errors end the child: all but those that the user's code or mappers handled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from horsies import AppConfig, Horsies, TaskError, TaskResult
+from horsies.engine.child.execution import Attempt, TaskExecutor
+from tests.support.pool import assignment
+
+
+def raise_memory_error() -> TaskResult[None, TaskError]:
+    raise MemoryError
+
+
+async def raise_memory_error_async() -> TaskResult[None, TaskError]:
+    raise MemoryError
+
+
+def catch_memory_error() -> TaskResult[None, TaskError]:
+    try:
+        raise MemoryError
+    except MemoryError as error:
+        return TaskResult(err=TaskError(error_code="TOO_MUCH", message="too much", exception=error))
+
+
+DEFAULT: dict[str, Any] = {"default_unhandled_error_code": "UNKNOWN_ERROR"}
+MAPPED: dict[str, Any] = {"exception_mapper": {MemoryError: "TOO_MUCH"}}
+
+RULES: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {}), (DEFAULT, {}), ({}, DEFAULT), (DEFAULT, DEFAULT)]
+"""Options of the task and settings of the app that map no MemoryError."""
+
+
+@pytest.mark.parametrize(("options", "settings"), RULES)
+def test_unmapped_memory_error_is_raised(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    app = Horsies(AppConfig(**settings))
+    app.task("t", **options)(raise_memory_error)
+    with pytest.raises(MemoryError):
+        TaskExecutor(app).run(Attempt(assignment("t"), "a worker"))
+
+
+@pytest.mark.parametrize(("options", "settings"), RULES)
+async def test_unmapped_memory_error_of_a_coroutine_is_raised(
+    options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    app = Horsies(AppConfig(**settings))
+    app.task("t", **options)(raise_memory_error_async)
+    with pytest.raises(MemoryError):
+        await TaskExecutor(app).run_async(Attempt(assignment("t"), "a worker"))
+
+
+@pytest.mark.parametrize(("options", "settings"), [(MAPPED, {}), ({}, MAPPED), (MAPPED, DEFAULT), (DEFAULT, MAPPED)])
+def test_mapped_memory_error_fails_the_task(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    app = Horsies(AppConfig(**settings))
+    app.task("t", **options)(raise_memory_error)
+    assert TaskExecutor(app).run(Attempt(assignment("t"), "a worker")).error_code == "TOO_MUCH"
+
+
+def test_memory_error_that_the_task_caught_fails_the_task() -> None:
+    app = Horsies(AppConfig(**DEFAULT))
+    app.task("t")(catch_memory_error)
+    assert TaskExecutor(app).run(Attempt(assignment("t"), "a worker")).error_code == "TOO_MUCH"
