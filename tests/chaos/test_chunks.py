@@ -5,17 +5,22 @@ Each test first runs many short tasks, because only tasks with a known short dur
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 from horsies import Ok
 from horsies.engine import events
 from tests.support.ledger import Ledger
-from tests.support.workers import InProcessWorker, worker_in_process
+from tests.support.ledger_app import ledger_app
+from tests.support.workers import InProcessWorker, WorkerProcess, worker_in_process, worker_process
 
 FREQUENT_HEARTBEATS = {
     "recovery": {
@@ -72,6 +77,70 @@ async def test_heartbeat_during_a_release_reports_no_lost_row(database_url: str,
         closed_gate.touch()
         await ledger.until_terminal(slow, *short)
         assert worker.events_of(events.LateHeartbeatRefused) == []
+
+
+PROCESSES = 2
+MAX_UNBEGUN = PROCESSES * 256
+"""The documented number of tasks that a killed worker had sent to its children and that had not begun."""
+PREFETCHING = {"prefetch_buffer": 200, "claim_lease_ms": 60_000}
+STATES = "SELECT id::text, status FROM horsies_tasks"
+COUNT = "SELECT count(*) AS count FROM horsies_tasks WHERE status = $1"
+
+
+@pytest.mark.timeout(180)
+async def test_killed_worker_costs_only_tasks_in_its_children(database_url: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    async with Ledger.open(database_url) as ledger:
+        names = await _send_short_tasks(database_url, str(lines))
+        connections = await ledger.connections()
+        async with worker_process(database_url, "--processes", str(PROCESSES), config=PREFETCHING) as worker:
+            await _fill_children(ledger, worker)
+            worker.signal(signal.SIGKILL)
+            await worker.until_children_are_gone(within_s=10)
+            await ledger.until_connections_are(connections)
+        states = {row["id"]: row["status"] for row in await ledger.fetch(STATES)}
+        runs_before = Counter(lines.read_text().split())
+        async with worker_in_process(database_url, config=PREFETCHING):
+            rows = await ledger.until_terminal(*names, within_s=90)
+            assert await ledger.violations(list(names), unrecorded=names) == []
+        runs = Counter(lines.read_text().split())
+
+    unbegun = [task_id for task_id, status in states.items() if status == "RUNNING" and not runs_before[task_id]]
+    assert 0 < len(unbegun) <= MAX_UNBEGUN
+    for task_id, status in states.items():
+        row, before = rows[task_id], runs_before[task_id]
+        facts = (row["status"], row["error_code"], row["retry_count"], row["attempts"], row["crash_count"])
+        if status != "RUNNING":
+            expected = ("COMPLETED", None, 0, 1, 0), 1
+        elif names[task_id] == "append_line_again":
+            expected = ("COMPLETED", None, 1, 2, 1), before + 1
+        else:
+            expected = ("FAILED", "WORKER_CRASHED", 0, 1, 1), before
+        assert (facts, runs[task_id]) == expected, status
+
+
+async def _send_short_tasks(url: str, file: str) -> dict[str, str]:
+    """Send many very short tasks, with and without retries; returns their names by id."""
+    app, names = ledger_app(url), dict[str, str]()
+    for _ in range(20):
+        for name in ("append_line", "append_line_again"):
+            sent = await app.tasks[name].send_many_async([{"file": file}] * 200)
+            names |= {handle.task_id: name for handle in sent.unwrap()}
+    await app.close_async()
+    return names
+
+
+async def _fill_children(ledger: Ledger, worker: WorkerProcess) -> None:
+    """Stop the children in the middle of their work; the worker sends them all they may hold, then prefetches."""
+
+    async def has(status: str, count: int) -> bool:
+        (row,) = await ledger.fetch(COUNT, status)
+        return row["count"] >= count
+
+    await ledger.until(lambda: has("COMPLETED", 2_000), within_s=60)
+    for pid in worker.children():
+        os.kill(pid, signal.SIGSTOP)
+    await ledger.until(lambda: has("CLAIMED", PREFETCHING["prefetch_buffer"]), within_s=60)
 
 
 @asynccontextmanager

@@ -367,6 +367,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("work_briefly_again", work, {"timeout_ms": 1_000, "retry_policy": retried("TASK_TIMEOUT")}),
     ("plain", plain, {}),
     ("append_line", append_line, {}),
+    ("append_line_again", append_line, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("wait_for", wait_for, {}),
     ("wait_for_again", wait_for, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap", nap, {}),
