@@ -16,6 +16,8 @@ from tests.support.workers import send, worker_process
 SHIM = """
 import datetime, itertools, os, time
 
+import horsies.engine.pool.protocol  # before the change: msgspec accepts only the real class as a type
+
 offsets = itertools.cycle(float(offset) for offset in os.environ["CLOCK_OFFSETS_S"].split(","))
 real, real_time, real_time_ns = datetime.datetime, time.time, time.time_ns
 

@@ -65,12 +65,13 @@ async def test_send_notifies_its_queue_once(
     assert await drain_notifications(notifications, other) == ["default"]
 
 
-async def test_delayed_send_does_not_notify(
-    app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any]
+@pytest.mark.parametrize(("delay_s", "queues"), [(30, ["default"]), (3600, [])])
+async def test_delayed_send_notifies_only_if_due_soon(
+    app: Horsies, notifications: asyncio.Queue[str], other: asyncpg.Connection[Any], delay_s: int, queues: list[str]
 ) -> None:
-    (await app.tasks["double"].schedule_async(60, 1)).unwrap()
+    (await app.tasks["double"].schedule_async(delay_s, 1)).unwrap()
     await app.close_async()
-    assert await drain_notifications(notifications, other) == []
+    assert await drain_notifications(notifications, other) == queues
 
 
 async def test_deduplicated_send_does_not_notify_again(
