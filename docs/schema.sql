@@ -206,6 +206,15 @@ CREATE FUNCTION public.horsies_node_result(node public.horsies_workflow_tasks) R
     SELECT CASE WHEN node.status = 'SKIPPED' THEN pg_catalog.jsonb_build_object('err', node.error) ELSE node.result END
 $$;
 
+CREATE FUNCTION public.horsies_notify_schedules() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_notify('horsies_schedules', '');
+    RETURN NULL;
+END
+$$;
+
 CREATE FUNCTION public.horsies_quiet(in_status text, after_id uuid, threshold interval, heard_since timestamp with time zone, owner_id uuid, with_held boolean, page_size integer) RETURNS TABLE(id uuid, last_beat_at timestamp with time zone)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan'
@@ -437,6 +446,40 @@ CREATE TABLE public.horsies_queues (
     updated_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE public.horsies_schedule_participants (
+    id uuid NOT NULL,
+    owner text NOT NULL,
+    names text[] NOT NULL,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE public.horsies_schedule_runs (
+    id bigint NOT NULL,
+    schedule_name text NOT NULL,
+    slot_at timestamp with time zone NOT NULL,
+    kind text DEFAULT 'clock'::text NOT NULL,
+    outcome text NOT NULL,
+    reason text,
+    task_id uuid,
+    workflow_id uuid,
+    fired_at timestamp with time zone,
+    fired_by uuid,
+    revision integer DEFAULT 1 NOT NULL,
+    CONSTRAINT horsies_schedule_runs_kind CHECK ((kind = ANY (ARRAY['clock'::text, 'backfill'::text, 'manual'::text]))),
+    CONSTRAINT horsies_schedule_runs_outcome CHECK ((outcome = ANY (ARRAY['fired'::text, 'skipped'::text, 'refused'::text, 'waiting'::text])))
+);
+
+ALTER TABLE public.horsies_schedule_runs ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.horsies_schedule_runs_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.horsies_schedule_state (
     schedule_name text NOT NULL,
     last_run_at timestamp with time zone,
@@ -444,7 +487,26 @@ CREATE TABLE public.horsies_schedule_state (
     last_task_id uuid,
     run_count integer DEFAULT 0 NOT NULL,
     config_hash text NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    owner text DEFAULT ''::text NOT NULL,
+    source text DEFAULT 'code'::text NOT NULL,
+    state text DEFAULT 'active'::text NOT NULL,
+    definition jsonb DEFAULT '{}'::jsonb NOT NULL,
+    call jsonb DEFAULT '{}'::jsonb NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    old_hashes text[] DEFAULT '{}'::text[] NOT NULL,
+    anchor_at timestamp with time zone,
+    last_slot_at timestamp with time zone,
+    waiting_slot_at timestamp with time zone,
+    tz_version text,
+    paused_at timestamp with time zone,
+    paused_by text,
+    pause_reason text,
+    resumed_at timestamp with time zone,
+    failures integer DEFAULT 0 NOT NULL,
+    refusals integer DEFAULT 0 NOT NULL,
+    CONSTRAINT horsies_schedule_state_source CHECK ((source = ANY (ARRAY['code'::text, 'toml'::text, 'dynamic'::text]))),
+    CONSTRAINT horsies_schedule_state_state CHECK ((state = ANY (ARRAY['active'::text, 'disabled'::text, 'retired'::text])))
 );
 
 CREATE VIEW public.horsies_spent_heartbeats AS
@@ -458,6 +520,17 @@ CREATE VIEW public.horsies_spent_heartbeats AS
                   WHERE ((newest.task_id = beat.task_id) AND (newest.role = beat.role) AND (newest.claim_token >= beat.claim_token))
                   ORDER BY newest.claim_token, newest.sent_at DESC
                  LIMIT 1))))));
+
+CREATE VIEW public.horsies_spent_schedule_runs AS
+ SELECT id,
+    slot_at
+   FROM public.horsies_schedule_runs run
+  WHERE (slot_at < ( SELECT newest.slot_at
+           FROM public.horsies_schedule_runs newest
+          WHERE (newest.schedule_name = run.schedule_name)
+          ORDER BY newest.slot_at DESC
+         OFFSET 49
+         LIMIT 1));
 
 CREATE TABLE public.horsies_task_attempts (
     task_id uuid NOT NULL,
@@ -551,6 +624,12 @@ ALTER TABLE public.horsies_queues
 ALTER TABLE ONLY public.horsies_queues
     ADD CONSTRAINT horsies_queues_pkey PRIMARY KEY (queue_name);
 
+ALTER TABLE ONLY public.horsies_schedule_participants
+    ADD CONSTRAINT horsies_schedule_participants_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_schedule_runs
+    ADD CONSTRAINT horsies_schedule_runs_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.horsies_schedule_state
     ADD CONSTRAINT horsies_schedule_state_pkey PRIMARY KEY (schedule_name);
 
@@ -602,7 +681,15 @@ CREATE INDEX horsies_heartbeats_sent ON public.horsies_heartbeats USING btree (s
 
 CREATE INDEX horsies_heartbeats_task ON public.horsies_heartbeats USING btree (task_id, role, claim_token, sent_at DESC);
 
-CREATE INDEX horsies_schedule_state_next ON public.horsies_schedule_state USING btree (next_run_at);
+CREATE INDEX horsies_schedule_runs_age ON public.horsies_schedule_runs USING brin (slot_at);
+
+CREATE INDEX horsies_schedule_runs_newest ON public.horsies_schedule_runs USING btree (schedule_name, slot_at DESC);
+
+CREATE UNIQUE INDEX horsies_schedule_runs_slot ON public.horsies_schedule_runs USING btree (schedule_name, slot_at) WHERE (kind <> 'manual'::text);
+
+CREATE INDEX horsies_schedule_state_due ON public.horsies_schedule_state USING btree (next_run_at) WHERE ((state = 'active'::text) AND (paused_at IS NULL));
+
+CREATE INDEX horsies_schedule_state_waiting ON public.horsies_schedule_state USING btree (schedule_name) WHERE ((state = 'active'::text) AND (paused_at IS NULL) AND (waiting_slot_at IS NOT NULL));
 
 CREATE INDEX horsies_task_attempts_errors ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
 
@@ -647,6 +734,10 @@ CREATE INDEX horsies_workflows_parent ON public.horsies_workflows USING btree (p
 CREATE INDEX horsies_workflows_root ON public.horsies_workflows USING btree (root_workflow_id);
 
 CREATE INDEX horsies_workflows_status ON public.horsies_workflows USING btree (status, updated_at);
+
+CREATE TRIGGER horsies_schedule_added AFTER INSERT ON public.horsies_schedule_state FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_notify_schedules();
+
+CREATE TRIGGER horsies_schedule_changed AFTER UPDATE ON public.horsies_schedule_state FOR EACH ROW WHEN (((new.next_run_at < old.next_run_at) OR (old.next_run_at IS NULL) OR (new.state IS DISTINCT FROM old.state) OR ((new.paused_at IS NULL) AND (old.paused_at IS NOT NULL)))) EXECUTE FUNCTION public.horsies_notify_schedules();
 
 CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS added FOR EACH STATEMENT WHEN ((current_setting('horsies.announce'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_announce_new_tasks();
 

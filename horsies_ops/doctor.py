@@ -20,6 +20,7 @@ from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import Fleet, FleetMember, mismatched_settings
 from horsies.model.retention import RetentionCategory, RetentionWindows
+from horsies.model.schedule.decide import REFUSALS_TO_FAIL
 from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
 from horsies.model.text import format_age
@@ -27,6 +28,7 @@ from horsies.store.catalog import CatalogStore, WaitingTasks
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.cleanup import retention_windows
+from horsies_ops.reads.schedules import ScheduleRow, list_schedules, schedule_participants
 from horsies_ops.reads.security import MAX_MALFORMED, Access, MalformedTask, held_locks, malformed_tasks, read_access
 from horsies_ops.reads.server import (
     SERVER_READS,
@@ -360,6 +362,27 @@ def outbox_finding(outbox: OutboxStatus) -> Finding:
     return ok(detail)
 
 
+async def check_schedules(ops: Ops) -> Finding:
+    return schedules_finding(await list_schedules(ops), await schedule_participants(ops))
+
+
+def schedules_finding(rows: Sequence[ScheduleRow], participants: int) -> Finding:
+    firing = [row for row in rows if row.fires and row.next_run_at is not None]
+    if overdue := [row.name for row in firing if row.is_overdue]:
+        hint = "start a worker of the app, or horsies scheduler" if not participants else "see the log of the workers"
+        return fail(f"{len(overdue)} overdue: {', '.join(overdue[:5])}", hint=hint)
+    if refused := [row.name for row in firing if row.refusals >= REFUSALS_TO_FAIL]:
+        hint = f"see why with: horsies schedule history {refused[0]}"
+        return fail(f"refused again and again: {', '.join(refused[:5])}", hint=hint)
+    paused = sum(row.is_paused for row in rows)
+    detail = f"{len(firing)} active, {paused} paused, {participants} processes fire them"
+    if own := [row.name for row in rows if row.is_paused and row.paused_by == "horsies"]:
+        return warn(
+            f"{detail}; paused by horsies: {', '.join(own[:5])}", hint="horsies schedule show NAME has the reason"
+        )
+    return ok(detail)
+
+
 async def check_retention(ops: Ops) -> Finding:
     # Two intervals, because one pass may run out of time before it has deleted everything.
     slack = timedelta(seconds=2 * ops.settings.retention.interval_s)
@@ -468,6 +491,7 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
     "outage_grace": _check(read_fleet, outage_grace_finding),
     "outbox": _check(lambda ops: ops.reader.fetch_single(SERVER_READS.outbox), outbox_finding),
     "retention": check_retention,
+    "schedules": check_schedules,
     "disabled_operations": _check(read_fleet, disabled_operations_finding),
     "long_transactions": _check(storage, lambda found: transaction_finding(found.longest_transaction)),
     "bloat": _check(storage, lambda found: bloat_finding(found.tables)),
@@ -487,6 +511,7 @@ NEED_CURRENT_SCHEMA: Final = frozenset(
         "outage_grace",
         "outbox",
         "retention",
+        "schedules",
         "disabled_operations",
         "locks",
         "rows",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -18,11 +20,13 @@ from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_o
 from horsies.model.events import EventKind
 from horsies.model.text import sanitize_text
 from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
+from horsies_ops.reads.schedules import SCHEDULE_READS, ScheduleRow, list_schedules
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
 BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
+LAG_BOUNDS_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 SCRAPE_TIMEOUT_S: Final = 30.0
 MAX_QUEUES: Final = 200
 OTHER_QUEUES: Final = "(other)"
@@ -65,6 +69,30 @@ class MetricTotals:
 
 
 @dataclass(slots=True)
+class ScheduleTotals:
+    """Slots by outcome and the lags of those that fired, since the exporter started."""
+
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    lags: list[int] = field(default_factory=lambda: [0] * (len(LAG_BOUNDS_S) + 1))
+    """Slots by index of the bucket."""
+    lag_sum_s: float = 0.0
+    _last_run: int | None = None
+
+    async def update(self, ops: Ops) -> None:
+        newest = await ops.reader.fetch_single(SCHEDULE_READS.newest_run)
+        after, self._last_run = self._last_run, newest
+        for row in [] if after is None else await ops.reader.fetch(SCHEDULE_READS.totals, after, newest):
+            self.outcomes[row.outcome] += row.count
+            for lag in row.lags or ():
+                self.lag_sum_s += lag
+                self.lags[bisect_left(LAG_BOUNDS_S, lag)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        bounds = (*map(str, LAG_BOUNDS_S), "+Inf")
+        return list(zip(bounds, map(float, accumulate(self.lags)), strict=True))
+
+
+@dataclass(slots=True)
 class Exporter:
     """Reads the database on every scrape and keeps the running totals in between.
 
@@ -74,6 +102,7 @@ class Exporter:
 
     ops: Ops
     totals: MetricTotals = field(default_factory=MetricTotals)
+    schedules: ScheduleTotals = field(default_factory=ScheduleTotals)
     _since: datetime | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -84,7 +113,9 @@ class Exporter:
             increments = await read_increments(self.ops.reader, since=self._since, bucket_bounds_s=BUCKET_BOUNDS_S)
             self.totals.add(increments)
             self._since = increments.until
-        return [_up(1), *_gauges(await self.ops.overview()), *_counters(self.totals)]
+            await self.schedules.update(self.ops)
+        schedules = _schedule_metrics(self.schedules, await list_schedules(self.ops))
+        return [_up(1), *_gauges(await self.ops.overview()), *_counters(self.totals), *schedules]
 
 
 @contextmanager
@@ -182,3 +213,16 @@ def _counters(totals: MetricTotals) -> Iterable[Metric]:
     seconds = HistogramMetricFamily("horsies_task_seconds", "Execution time of attempts.")
     seconds.add_metric((), buckets=list(totals.buckets()), sum_value=totals.duration_sum_s)
     return finished, recovered, late, seconds
+
+
+def _schedule_metrics(totals: ScheduleTotals, rows: Iterable[ScheduleRow]) -> Iterable[Metric]:
+    late = GaugeMetricFamily("horsies_schedule_overdue_seconds", "Lateness of the next slot.", labels=("schedule",))
+    for row in rows:
+        if row.fires and row.due_in is not None:
+            late.add_metric((row.name,), max(0.0, -row.due_in.total_seconds()))
+    runs = CounterMetricFamily("horsies_schedule_runs", "Slots of schedules.", labels=("outcome",))
+    for outcome, number in totals.outcomes.items():
+        runs.add_metric((outcome,), number)
+    lag = HistogramMetricFamily("horsies_schedule_lag_seconds", "Time from a slot to its firing.")
+    lag.add_metric((), buckets=totals.buckets(), sum_value=totals.lag_sum_s)
+    return late, runs, lag

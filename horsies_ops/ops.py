@@ -17,12 +17,14 @@ from horsies_ops import cleanup as cleanup_actions
 from horsies_ops import sweep as sweep_actions
 from horsies_ops.actions import plan as plans
 from horsies_ops.actions import queues as queue_actions
+from horsies_ops.actions import schedules as schedule_actions
 from horsies_ops.actions import tasks as task_actions
 from horsies_ops.actions import workflows as workflow_actions
 from horsies_ops.reads import events as event_reads
 from horsies_ops.reads import feed
 from horsies_ops.reads import overview as overview_reads
 from horsies_ops.reads import queues as queue_reads
+from horsies_ops.reads import schedules as schedule_reads
 from horsies_ops.reads import search as search_reads
 from horsies_ops.reads import server as server_reads
 from horsies_ops.reads import stale as stale_reads
@@ -158,7 +160,17 @@ class Ops:
     has_work = queue_reads.has_work
     pause_queue = queue_actions.pause_queue
     resume_queue = queue_actions.resume_queue
-    list_schedules = queue_reads.list_schedules
+    list_schedules = schedule_reads.list_schedules
+    schedule = schedule_reads.schedule
+    schedule_history = schedule_reads.schedule_history
+    schedule_participants = schedule_reads.schedule_participants
+    pause_schedule = schedule_actions.pause_schedule
+    resume_schedule = schedule_actions.resume_schedule
+    run_schedule = schedule_actions.run_schedule
+    plan_backfill = schedule_actions.plan_backfill
+    backfill_schedule = schedule_actions.backfill_schedule
+    forget_schedule = schedule_actions.forget_schedule
+    sync_schedules = schedule_actions.sync_schedules
 
     # Workers
     list_active_workers = worker_reads.list_active_workers

@@ -30,6 +30,8 @@ _WORK_TABLES: Final = (
     "horsies_workflow_outbox",
     "horsies_events",
     "horsies_schedule_state",
+    "horsies_schedule_runs",
+    "horsies_schedule_participants",
     "horsies_task_catalog",
 )
 # Retention reads due rows through these, and locks them.
@@ -38,6 +40,7 @@ _VIEWS: Final = (
     "horsies_ended_trees",
     "horsies_ended_workers",
     "horsies_spent_heartbeats",
+    "horsies_spent_schedule_runs",
     "horsies_old_audit",
 )
 TABLES: Final = (*_WORK_TABLES, "horsies_queues", "horsies_audit", "horsies_migrations", *_VIEWS)

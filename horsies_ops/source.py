@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.actions.plan import Plan, Selector
     from horsies_ops.actions.report import ActionProgress, ActionReport
+    from horsies_ops.actions.schedules import BackfillPlan
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow, ScheduleRow
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
     from horsies_ops.reads.search import Count, Facets, ShortIdMatch
     from horsies_ops.reads.server import Storage
     from horsies_ops.reads.stale import SilentTasks
@@ -91,6 +93,26 @@ class DataSource(Protocol):
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]: ...
+
+    async def schedule(self, name: str) -> ScheduleRow: ...
+
+    async def schedule_history(self, name: str, *, limit: int = 50) -> tuple[ScheduleRunRow, ...]: ...
+
+    async def schedule_participants(self) -> int: ...
+
+    async def pause_schedule(self, name: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def resume_schedule(
+        self, name: str, *, catch_up: bool = False, reason: str | None = None
+    ) -> ActionReport: ...
+
+    async def run_schedule(self, name: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def plan_backfill(self, name: str, first: datetime, last: datetime) -> BackfillPlan: ...
+
+    async def backfill_schedule(
+        self, name: str, first: datetime, last: datetime, *, reason: str | None = None
+    ) -> ActionReport: ...
 
     @property
     def settings(self) -> AppConfig: ...

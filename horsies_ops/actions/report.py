@@ -12,10 +12,13 @@ SWEEP, RELEASE, CLEANUP, SEND = "sweep", "release", "cleanup", "send"
 PAUSE_QUEUE, RESUME_QUEUE = "pause_queue", "resume_queue"
 PAUSE_WORKFLOW, RESUME_WORKFLOW = "pause_workflow", "resume_workflow"
 CANCEL_WORKFLOW, RETRY_WORKFLOW = "cancel_workflow", "retry_workflow"
+PAUSE_SCHEDULE, RESUME_SCHEDULE, RUN_SCHEDULE = "pause_schedule", "resume_schedule", "run_schedule"
+BACKFILL_SCHEDULE, FORGET_SCHEDULE, SYNC_SCHEDULES = "backfill_schedule", "forget_schedule", "sync_schedules"
 AUDITED_ACTIONS: Final = (
     *Action,
     *(SWEEP, RELEASE, CLEANUP, SEND, PAUSE_QUEUE, RESUME_QUEUE),
     *(PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW),
+    *(PAUSE_SCHEDULE, RESUME_SCHEDULE, RUN_SCHEDULE, BACKFILL_SCHEDULE, FORGET_SCHEDULE, SYNC_SCHEDULES),
 )
 """Names of all actions in the audit log."""
 

@@ -124,7 +124,7 @@ def _run(arguments: list[str]) -> int:
 
 def handle_error(error: HorsiesError, arguments: list[str]) -> int:
     """Print an error to stderr, and to stdout as JSON with --json; return its exit code."""
-    if json_log.is_on() or (_command_name(arguments) == "worker" and json_log.is_asked_for(arguments)):
+    if json_log.is_on() or (_command_name(arguments) in {"worker", "scheduler"} and json_log.is_asked_for(arguments)):
         json_log.log_error(error)
         return error.exit_code
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):

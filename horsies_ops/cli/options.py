@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SERVICES: Final = frozenset({"worker", "metrics"})
+SERVICES: Final = frozenset({"worker", "scheduler", "metrics"})
 """Commands that run until they are stopped and report through the log."""
 
 
@@ -39,6 +39,7 @@ class CommandInfo(NamedTuple):
 # In the order of `horsies --help`.
 COMMANDS: Final = {
     "worker": CommandInfo("worker", "Run a worker: claim tasks, run them and store their results."),
+    "scheduler": CommandInfo("scheduler", "Run the scheduler alone, without a worker."),
     "tui": CommandInfo("tui", "Open the terminal UI."),
     "init": CommandInfo("setup", "Write a commented horsies.toml."),
     "check": CommandInfo("setup", "Validate an app; lists every error of the first failing phase."),
@@ -48,7 +49,7 @@ COMMANDS: Final = {
     "queue": CommandInfo("queues", "List, pause and resume queues."),
     "workflow": CommandInfo("workflow", "List, show, pause, resume, cancel or retry workflow runs."),
     "workers": CommandInfo("workers", "List or ping workers."),
-    "schedule": CommandInfo("queues", "List schedules and their next runs."),
+    "schedule": CommandInfo("schedule", "List, inspect, pause, run and backfill schedules."),
     "events": CommandInfo("history", "Show recorded events."),
     "audit": CommandInfo("history", "Show operator actions: who, why, which tasks, how many changed."),
     "sweep": CommandInfo("recovery", "Recover stale tasks now: requeue, retry or fail them."),

@@ -1,18 +1,16 @@
-"""Queues with their tasks, throughput, pauses and workers; and schedules with their next runs."""
+"""Queues with their tasks, throughput, pauses and workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final
 
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import RecoveryStore
 
 if TYPE_CHECKING:
-    from horsies.model.settings import TaskSchedule
     from horsies_ops.ops import Ops
 
 
@@ -73,70 +71,3 @@ async def has_work(ops: Ops, queues: Sequence[str]) -> bool:
     Delayed tasks and due tasks of paused queues do not count.
     """
     return await ops.reader.fetch_single(QUEUE_READS.has_work, list(queues))
-
-
-# Schedules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleState:
-    """Stored state of a schedule; all but the name is empty before a scheduler has stored it."""
-
-    name: str
-    next_run_at: datetime | None = None
-    due_in: timedelta | None = None
-    last_run_at: datetime | None = None
-    last_task_id: UUID | None = None
-    last_status: str | None = None
-    last_error_code: str | None = None
-    run_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRow(ScheduleState):
-    """One schedule; task, pattern, timezone and `is_enabled` are None if it is not configured in this process."""
-
-    task_name: str | None
-    pattern: str | None
-    timezone: str | None
-    is_enabled: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleReadQueries:
-    states: Query[ScheduleState]
-
-
-SCHEDULE_READS = load_queries(ScheduleReadQueries, "horsies_ops.reads", "schedules")
-
-
-async def list_schedules(ops: Ops, configured: Sequence[TaskSchedule] | None = None) -> tuple[ScheduleRow, ...]:
-    """Return all stored schedules and those in `configured` [default: from the settings].
-
-    The next run comes first; schedules without a next run come last.
-    """
-    if configured is None:
-        configured = ops.settings.schedule.schedules if ops.settings.schedule is not None else ()
-    by_name = {schedule.name: schedule for schedule in configured}
-    states = await ops.reader.fetch(SCHEDULE_READS.states)
-    unsaved = sorted(by_name.keys() - {state.name for state in states})
-    return (
-        *(_row(state, by_name.get(state.name)) for state in states),
-        *(_row(ScheduleState(name=name), by_name[name]) for name in unsaved),
-    )
-
-
-def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
-    return ScheduleRow(
-        **{field.name: getattr(state, field.name) for field in fields(state)},
-        task_name=configured.task_name if configured else None,
-        pattern=format_pattern(configured.pattern) if configured else None,
-        timezone=configured.timezone if configured else None,
-        is_enabled=configured.enabled if configured else None,
-    )
-
-
-def format_pattern(pattern: Mapping[str, Any]) -> str:
-    """Format a pattern in one line, such as `daily time=02:00`."""
-    kind = str(pattern.get("type", ""))
-    return " ".join([kind, *(f"{name}={value}" for name, value in pattern.items() if name != "type")]).strip()

@@ -33,6 +33,7 @@ NAMES = [
     "outage_grace",
     "outbox",
     "retention",
+    "schedules",
     "disabled_operations",
     "long_transactions",
     "bloat",

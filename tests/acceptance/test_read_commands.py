@@ -235,8 +235,8 @@ def test_configured_schedules_are_listed_before_first_run(horsies: Executable) -
         '[[schedule.entries]]\nname = "night"\ntask_name = "etl.run"\npattern = {type = "daily", time = "02:00"}\n'
     )
     (schedule,) = horsies("schedule", "list", "--json").document["schedules"]
-    assert (schedule["name"], schedule["task_name"], schedule["run_count"]) == ("night", "etl.run", 0)
-    assert "daily time=02:00" in horsies("schedule", "list").stdout
+    assert (schedule["name"], schedule["target"], schedule["run_count"]) == ("night", "etl.run", 0)
+    assert "daily 02:00" in horsies("schedule", "list").stdout
 
 
 def test_events_print_one_line_each_as_text_and_json(horsies: Executable, database_url: str) -> None:

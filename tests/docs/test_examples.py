@@ -77,6 +77,11 @@ def test_workflow_examples_run(database_url: str, run_examples_of: Callable[[str
     assert asyncio.run(ends_of_tasks(database_url)) == {("fetch", "COMPLETED", None), ("compare", "COMPLETED", None)}
 
 
+def test_schedule_examples_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+    examples = run_examples_of("docs/schedules.md")
+    assert [schedule.name for schedule in examples["app"].get_schedules()] == ["reports.nightly", "export", "monthly"]
+
+
 def test_maintenance_examples_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     assert asyncio.run(run_examples_of("docs/maintenance.md")["preview_cleanup"]()) == 0
 

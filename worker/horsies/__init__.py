@@ -78,6 +78,28 @@ if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule as TaskSchedule
     from horsies.model.settings import WorkerConfig as WorkerConfig
     from horsies.model.settings import WorkerResilienceConfig as WorkerResilienceConfig
+    from horsies.model.settings.patterns import BothDays as BothDays
+    from horsies.model.settings.patterns import ByMonthDay as ByMonthDay
+    from horsies.model.settings.patterns import ByWeekday as ByWeekday
+    from horsies.model.settings.patterns import CronEnumRange as CronEnumRange
+    from horsies.model.settings.patterns import CronEnumStep as CronEnumStep
+    from horsies.model.settings.patterns import CronEnumValues as CronEnumValues
+    from horsies.model.settings.patterns import CronEvery as CronEvery
+    from horsies.model.settings.patterns import CronRange as CronRange
+    from horsies.model.settings.patterns import CronSchedule as CronSchedule
+    from horsies.model.settings.patterns import CronStep as CronStep
+    from horsies.model.settings.patterns import CronValues as CronValues
+    from horsies.model.settings.patterns import DailySchedule as DailySchedule
+    from horsies.model.settings.patterns import DaySelector as DaySelector
+    from horsies.model.settings.patterns import EitherDay as EitherDay
+    from horsies.model.settings.patterns import EveryDay as EveryDay
+    from horsies.model.settings.patterns import HourlySchedule as HourlySchedule
+    from horsies.model.settings.patterns import IntervalSchedule as IntervalSchedule
+    from horsies.model.settings.patterns import Month as Month
+    from horsies.model.settings.patterns import MonthlySchedule as MonthlySchedule
+    from horsies.model.settings.patterns import SchedulePattern as SchedulePattern
+    from horsies.model.settings.patterns import Weekday as Weekday
+    from horsies.model.settings.patterns import WeeklySchedule as WeeklySchedule
     from horsies.model.settings.recovery import INFRASTRUCTURE_RESILIENT_FLAG as INFRASTRUCTURE_RESILIENT_FLAG
     from horsies.model.task import TASK_TERMINAL_STATES as TASK_TERMINAL_STATES
     from horsies.model.task import TaskAttemptInfo as TaskAttemptInfo
@@ -143,6 +165,11 @@ _NAMES = {
     "horsies.model.settings": (
         "AppConfig CustomQueueConfig PayloadPolicy PostgresConfig QueueMode RecoveryConfig RetentionConfig "
         "ScheduleConfig TaskSchedule WorkerConfig WorkerResilienceConfig"
+    ),
+    "horsies.model.settings.patterns": (
+        "BothDays ByMonthDay ByWeekday CronEnumRange CronEnumStep CronEnumValues CronEvery CronRange CronSchedule "
+        "CronStep CronValues DailySchedule DaySelector EitherDay EveryDay HourlySchedule IntervalSchedule Month "
+        "MonthlySchedule SchedulePattern Weekday WeeklySchedule"
     ),
     "horsies.model.task": "TASK_TERMINAL_STATES TaskAttemptInfo TaskAttemptOutcome TaskContext TaskInfo TaskStatus",
     "horsies.model.task_result": (

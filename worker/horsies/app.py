@@ -27,7 +27,8 @@ from horsies.config import LoadedSettings, load_settings
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation
 from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
 from horsies.model.retry import RetryPolicy
-from horsies.model.settings import AppConfig
+from horsies.model.settings import AppConfig, TaskSchedule
+from horsies.model.settings.patterns import SchedulePattern, invalid_schedule, parse_pattern
 from horsies.model.task import DEFAULT_QUEUE, TaskInfo, queue_fault
 from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
 from horsies.model.workflow.plan import NodeRef, OnError
@@ -46,6 +47,7 @@ from horsies.task_modules import (
 if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker, Role
     from horsies.client.delivery import Delivery
+    from horsies.client.schedules import RuntimeSchedules
     from horsies.client.workers import WorkerMonitor
 
 P = ParamSpec("P")
@@ -59,6 +61,7 @@ _TASK_KINDS: dict[tuple[bool, bool], type[AnyTask]] = {
     (False, True): PlainTaskFunction,
     (True, True): AsyncPlainTaskFunction,
 }
+ScheduledTask = TypeVar("ScheduledTask", bound=TaskFunction[Any, Any])
 ChildProcessStartHook: TypeAlias = Callable[[], None]
 
 logger = logging.getLogger("horsies")
@@ -91,10 +94,13 @@ class Horsies:
 
     def __init__(self, config: AppConfig | None = None) -> None:
         self.settings: LoadedSettings = load_settings(app_config=config)
+        self.name = self.config.name or SourceLocation.calling_module()
+        """Owns the app's schedules: `app.name`, else the name of the module that created the app."""
         self.logger = logger
         self._child_hooks: list[ChildProcessStartHook] = []
         self.recovery_hooks = RecoveryHooks()
         self.definitions = AppDefinitions(self, self._result_codec_for)
+        self._schedules: list[TaskSchedule] = []
         self._builders: dict[Callable[..., Any], WorkflowBuilder] = {}
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
@@ -212,6 +218,48 @@ class Horsies:
                 return cast("AnyTask", record_or_raise(error))
 
         return register(task_name) if callable(task_name) else register
+
+    def scheduled(
+        self, pattern: SchedulePattern | Mapping[str, Any] | str, *, name: str | None = None, **options: Any
+    ) -> Callable[[ScheduledTask], ScheduledTask]:
+        """Send a task at the times of `pattern`; put it above `@app.task`. `options` are the fields of TaskSchedule.
+
+        The schedule has the name of the task, unless `name` is given.
+        """
+
+        def register(task: ScheduledTask) -> ScheduledTask:
+            if isinstance(task, DefinitionPlaceholder):
+                return task
+            try:
+                if not isinstance(cast("object", task), TaskFunction):
+                    raise invalid_schedule("@app.scheduled needs a task", hint="put @app.scheduled above @app.task")
+                schedule = TaskSchedule(
+                    name=name or task.task_name, task_name=task.task_name, pattern=parse_pattern(pattern), **options
+                )
+            except HorsiesError as error:
+                return cast("ScheduledTask", record_or_raise(error))
+            self.add_schedules([schedule])
+            return task
+
+        return register
+
+    def add_schedules(self, schedules: Iterable[TaskSchedule]) -> None:
+        """Define more schedules in code; a sync stores them when a worker or scheduler starts."""
+        # A module that is imported again defines its schedules again.
+        self._schedules += [schedule for schedule in schedules if schedule not in self._schedules]
+
+    @cached_property
+    def schedules(self) -> RuntimeSchedules:
+        """Creates, changes and deletes schedules at run time."""
+        # Imported here: it needs the store, which children that send nothing do not load.
+        from horsies.client.schedules import RuntimeSchedules
+
+        return RuntimeSchedules(self)
+
+    def get_schedules(self) -> list[TaskSchedule]:
+        """Return the schedules of the settings and of `@app.scheduled`."""
+        config = self.config.schedule
+        return [*(config.schedules if config else ()), *self._schedules]
 
     @overload
     def workflow(

@@ -6,11 +6,13 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from types import FunctionType
 from typing import Final
 
 from horsies.app import Horsies, WorkflowBuilder, is_required
 from horsies.client.broker import BrokerSession, PostgresBroker
+from horsies.client.schedules import encode_schedules
 from horsies.client.task import sends_suppressed
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.spec import WorkflowSpec
@@ -24,7 +26,8 @@ from horsies.errors import (
     ValidationReport,
     WorkflowValidationError,
 )
-from horsies.model.settings import TaskSchedule
+from horsies.model.schedule.slots import times_in_gaps
+from horsies.model.settings.patterns import load_zone
 from horsies.model.task_result import ExceptionRules, reserved_code_faults
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import SCHEMA, schema_state
@@ -179,28 +182,19 @@ def _check_mappers(app: Horsies) -> Iterator[HorsiesError]:
 
 
 def _check_schedules(app: Horsies) -> Iterator[HorsiesError]:
-    schedules = app.config.schedule.schedules if app.config.schedule else ()
-    for schedule in schedules:
-        for fault in _schedule_faults(app, schedule):
-            fault.notes = (f"in schedule {schedule.name!r}",)
-            fault.location = app.settings.origin_of(("app", "schedule", "schedules")).location
-            yield fault
+    for fault in _raised_by(lambda: encode_schedules(app, app.get_schedules())):
+        fault.location = app.settings.origin_of(("app", "schedule", "schedules")).location
+        yield fault
 
 
-def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesError]:
-    if schedule.queue_name is not None:
-        yield from _raised_by(lambda: app.validate_queue_name(schedule.queue_name))
-    if unknown := _raised_by(lambda: app.tasks.find(schedule.task_name)):
-        yield from unknown
-        return
-    try:
-        app.tasks[schedule.task_name].bind(*schedule.args, **schedule.kwargs)
-    except ValueError as error:
-        yield ConfigurationError(
-            f"invalid arguments: {error}",
-            code=ErrorCode.CONFIG_INVALID_SCHEDULE,
-            hint="correct args and kwargs of the schedule to match the task's parameters",
-        )
+def schedule_warnings(app: Horsies) -> Iterator[str]:
+    """Yield a warning for each schedule with a local time that does not exist on some day of the next year."""
+    for schedule in app.get_schedules():
+        gaps = times_in_gaps(schedule.pattern, load_zone(schedule.timezone), datetime.now(UTC))
+        if gaps:
+            effect = "is skipped" if schedule.dst_gap == "skip" else "runs at the end of the gap"
+            zone, at = schedule.timezone, f"{gaps[0]:%Y-%m-%d %H:%M}"
+            yield f"schedule {schedule.name!r}: {at} does not exist in {zone}; it {effect}"
 
 
 # The live phase: connection, schema and LISTEN of the configured database

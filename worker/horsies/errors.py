@@ -154,6 +154,17 @@ class SourceLocation:
             return None
         return cls(file=frame.f_code.co_filename, line=frame.f_lineno)
 
+    @staticmethod
+    def calling_module() -> str:
+        """Return the name of the first module outside horsies in the call stack; a script has the name of its file."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+            frame = frame.f_back
+        if frame is None:
+            return "horsies"
+        name = str(frame.f_globals.get("__name__", "__main__"))
+        return Path(frame.f_code.co_filename).stem if name == "__main__" else name
+
     @property
     def source(self) -> str:
         """The text of the line; empty if it may contain a password, for example in a database URL."""

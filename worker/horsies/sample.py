@@ -9,13 +9,17 @@ import asyncio
 import os
 import signal
 import time
+from datetime import time as clock_time
 from decimal import Decimal
 from statistics import median
 
 from pydantic import BaseModel
 
 from horsies import (
+    CronSchedule,
+    DailySchedule,
     Horsies,
+    IntervalSchedule,
     NodeKey,
     OnError,
     OperationalErrorCode,
@@ -23,6 +27,7 @@ from horsies import (
     SubWorkflowNode,
     TaskError,
     TaskResult,
+    TaskSchedule,
     WorkflowContext,
     WorkflowDefinition,
     current_task,
@@ -46,6 +51,13 @@ class Size(BaseModel):
     height: int
 
 
+@app.scheduled(
+    DailySchedule(time=clock_time(8, 0)),
+    name="morning-mail",
+    timezone="Europe/Vienna",
+    kwargs={"to": "ada@example.org", "subject": "Good morning"},
+    good_for="next",
+)
 @app.task("sample.send_email")
 def send_email(to: str, subject: str, body: str = "") -> TaskResult[Receipt, TaskError]:
     """Expected failures: return a TaskError with your own error code."""
@@ -82,6 +94,7 @@ def make_report(seconds: float = 5.0) -> TaskResult[str, TaskError]:
     return TaskResult(ok=f"report made in {seconds} s")
 
 
+@app.scheduled(IntervalSchedule(seconds=10), name="exchange-rate", kwargs={"currency": "EUR"}, overlap="skip")
 @app.task("sample.fetch_rate")
 async def fetch_rate(currency: str, latency_s: float = 0.1) -> TaskResult[Decimal, TaskError]:
     """Async task: one child process runs many of these concurrently."""
@@ -137,6 +150,10 @@ _sizes = [
 ]
 _gallery = make_gallery.node(waits_for=_sizes, workflow_ctx_from=_sizes)(title="holidays")
 gallery = app.workflow("gallery", [*_sizes, _gallery], output=_gallery, definition_key="sample.gallery.v1")
+# A workflow on a schedule: every minute, one run at a time.
+app.add_schedules(
+    [TaskSchedule(name="gallery", workflow=gallery, pattern=CronSchedule.parse("* * * * *"), overlap="skip")]
+)
 
 # Quorum: continues after two of three results, without waiting for the slowest.
 _one = fetch_rate.node(node_id="first-bank")(currency="EUR")

@@ -1,4 +1,4 @@
-"""`horsies queue` and `horsies schedule`: list, pause and resume queues; list schedules."""
+"""`horsies queue`: list, pause and resume queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from horsies_ops.cli.option_types import ActorOption, ReasonOption
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import (
     TableColumn,
-    format_value,
     print_json,
     print_line,
     print_warnings,
@@ -22,9 +21,9 @@ from horsies_ops.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from horsies_ops.reads.queues import QueueRow, ScheduleRow
+    from horsies_ops.reads.queues import QueueRow
 
-queue_app, schedule_app = group("queue"), group("schedule")
+queue_app = group("queue")
 
 
 @queue_app.command("list")
@@ -134,45 +133,4 @@ QUEUE_COLUMNS: tuple[TableColumn[QueueRow], ...] = (
     TableColumn("failed/min", lambda queue: f"{queue.failed_last_minute:,}", right=True),
     TableColumn("workers", lambda queue: str(queue.served_by), right=True),
     TableColumn("state", _state),
-)
-
-
-# Schedules
-
-
-@schedule_app.callback()
-def schedule() -> None:
-    """Keep this a command group although it has a single command."""
-
-
-@schedule_app.command("list")
-@with_global_options
-def list_schedules(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List schedules and their next runs.
-
-    Example: horsies schedule list
-    """
-    schedules = options.read(lambda ops: ops.list_schedules())
-    show_rows(options, "schedules", schedules, SCHEDULE_COLUMNS, json=json)
-
-
-def _pattern(schedule: ScheduleRow) -> str:
-    zone = "" if schedule.timezone in {None, "UTC"} else f" {schedule.timezone}"
-    return f"{schedule.pattern or '?'}{zone}"
-
-
-def _next_run(schedule: ScheduleRow) -> str:
-    if schedule.is_enabled is False:
-        return "disabled"
-    return f"in {format_age(schedule.due_in)}" if schedule.due_in else "-"
-
-
-SCHEDULE_COLUMNS: tuple[TableColumn[ScheduleRow], ...] = (
-    TableColumn("schedule", lambda schedule: schedule.name),
-    TableColumn("task", lambda schedule: schedule.task_name or "?"),
-    TableColumn("pattern", _pattern),
-    TableColumn("next", _next_run),
-    TableColumn("last", lambda schedule: format_value(schedule.last_run_at) if schedule.last_run_at else "-"),
-    TableColumn("result", lambda schedule: schedule.last_error_code or schedule.last_status or "-"),
-    TableColumn("runs", lambda schedule: f"{schedule.run_count:,}", right=True),
 )

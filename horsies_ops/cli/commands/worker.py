@@ -14,6 +14,7 @@ import typer
 
 from horsies.app import Horsies
 from horsies.check import first_failed_phase
+from horsies.client.schedules import encode_schedules
 from horsies.config import LoadedSettings
 from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
@@ -21,6 +22,7 @@ from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, raise_together
 from horsies.model.bounds import connection_budget, describe_limits, describe_queue, recovery_bounds
 from horsies.model.settings import AppConfig, WorkerConfig
+from horsies.scheduler.service import ScheduleSet
 from horsies.version import __version__
 from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
@@ -42,6 +44,7 @@ _CLAIM_BATCH = "Most tasks claimed per queue in one pass; 0 = fill the free capa
 _CLAIMS = "Most claimed tasks a worker may hold; 0 = its slots plus the prefetch buffer [default: 0]"
 _TASKS_PER_CHILD = "Replace a child after this many tasks; 0 = never [default: 0]"
 _MEMORY_PER_CHILD = "Replace a child that uses more memory than this [default: no limit]"
+_SCHEDULER = "Run the scheduler in this worker"
 _GRACE = "Seconds for running tasks to finish on shutdown; none = no limit; a second signal stops immediately"
 
 
@@ -58,6 +61,9 @@ class WorkerOptions:
     ] = None
     max_claim_batch: Annotated[int | None, _number(_CLAIM_BATCH)] = None
     max_claim_per_worker: Annotated[int | None, _number(_CLAIMS)] = None
+    with_scheduler: Annotated[
+        bool | None, typer.Option("--with-scheduler", help=f"{_SCHEDULER} [default: on if the app has schedules]")
+    ] = None
     max_tasks_per_child: Annotated[int | None, _number(_TASKS_PER_CHILD)] = None
     max_memory_per_child_mb: Annotated[int | None, _number(_MEMORY_PER_CHILD)] = None
     grace_s: Annotated[str | None, typer.Option(metavar="SECONDS", help=f"{_GRACE} [default: 300]")] = None
@@ -166,6 +172,7 @@ async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool) -> None
         tasks=user_app.tasks,
         definitions=user_app.definitions,
         hooks=user_app.recovery_hooks,
+        schedules=_schedules_to_fire(user_app, config),
     )
     if not burst:
         await worker.run()
@@ -191,3 +198,10 @@ async def _stop_without_work(worker: Worker, app: AppConfig, queues: Sequence[st
             with suppress(HorsiesError):
                 has_work = await ops.has_work(queues)
     worker.stop()
+
+
+def _schedules_to_fire(user_app: Horsies, config: WorkerConfig) -> ScheduleSet | None:
+    """The schedules of the app; None if this worker takes no part in firing them."""
+    defined = user_app.get_schedules()
+    takes_part = bool(defined) if config.with_scheduler is None else config.with_scheduler
+    return encode_schedules(user_app, defined) if takes_part else None

@@ -1,7 +1,54 @@
--- name: states
--- Stored state of each schedule, and the status of its last task.
-SELECT state.schedule_name AS name, state.next_run_at, state.next_run_at - now() AS due_in, state.last_run_at,
-       state.last_task_id, task.status AS last_status, task.error_code AS last_error_code, state.run_count
-  FROM horsies_schedule_state AS state
-  LEFT JOIN horsies_tasks AS task ON task.id = state.last_task_id
- ORDER BY state.next_run_at, state.schedule_name;
+-- name: list
+-- Stored schedules, the next one first; $1 limits it to one of them, and a slot is overdue if it is $2 seconds late.
+SELECT s.schedule_name AS name, s.owner, s.source, s.state,
+       coalesce(s.call ->> 'task_name'::text, s.call ->> 'workflow'::text) AS target,
+       s.call ? 'plan'::text AS is_workflow, s.definition::text AS definition, s.anchor_at, s.next_run_at,
+       s.next_run_at - now() AS due_in, s.last_slot_at, s.last_run_at, newest.fired_at - newest.slot_at AS lag,
+       s.last_task_id, coalesce(task.status, workflow.status) AS last_status, task.error_code AS last_error_code,
+       s.run_count, s.revision, s.waiting_slot_at, s.failures, s.refusals, s.paused_at, s.paused_by, s.pause_reason,
+       s.state = 'active' AND s.paused_at IS NULL AND s.next_run_at < now() - make_interval(secs => $2) AS is_overdue,
+       ARRAY(SELECT run.outcome
+               FROM (SELECT recent.outcome, recent.slot_at
+                       FROM horsies_schedule_runs AS recent
+                      WHERE recent.schedule_name = s.schedule_name
+                      ORDER BY recent.slot_at DESC
+                      LIMIT 20) AS run
+              ORDER BY run.slot_at) AS recent
+  FROM horsies_schedule_state AS s
+  LEFT JOIN LATERAL (SELECT run.fired_at, run.slot_at
+                       FROM horsies_schedule_runs AS run
+                      WHERE run.schedule_name = s.schedule_name AND run.outcome = 'fired' AND run.kind = 'clock'
+                      ORDER BY run.slot_at DESC
+                      LIMIT 1) AS newest ON true
+  LEFT JOIN horsies_tasks AS task ON task.id = s.last_task_id
+  LEFT JOIN horsies_workflows AS workflow ON workflow.id = s.last_task_id
+ WHERE $1::text IS NULL OR s.schedule_name = $1
+ ORDER BY is_overdue DESC, s.next_run_at, s.schedule_name;
+
+-- name: history
+-- Runs of a schedule, newest slot first, with the status of what they sent.
+SELECT run.slot_at, run.kind, run.outcome, run.reason, run.task_id, run.workflow_id, run.fired_at,
+       CASE WHEN run.kind = 'clock' THEN run.fired_at - run.slot_at END AS lag, run.fired_by, run.revision,
+       coalesce(task.status, workflow.status) AS status, task.error_code
+  FROM horsies_schedule_runs AS run
+  LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
+  LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
+ WHERE run.schedule_name = $1
+ ORDER BY run.slot_at DESC, run.id DESC
+ LIMIT $2;
+
+-- name: participants
+-- Processes that take part in firing schedules.
+SELECT count(*) AS participants FROM horsies_schedule_participants WHERE seen_at > now() - make_interval(secs => $1);
+
+-- name: totals
+-- Slots by outcome since $1, and the lags of those that fired by the clock, in seconds.
+SELECT run.outcome, count(*) AS count,
+       pg_catalog.array_agg(extract(epoch FROM run.fired_at - run.slot_at)::double precision)
+           FILTER (WHERE run.outcome = 'fired' AND run.kind = 'clock') AS lags
+  FROM horsies_schedule_runs AS run
+ WHERE run.id > $1 AND run.id <= $2
+ GROUP BY run.outcome;
+
+-- name: newest_run
+SELECT coalesce(max(id), 0) AS id FROM horsies_schedule_runs;

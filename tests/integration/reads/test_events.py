@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import horsies_ops
 from horsies.model.events import EventRecord
-from horsies.model.settings import TaskSchedule
 from horsies.store.database import Database
 from horsies.store.operators import EventStore
 from tests.support.rows import insert, insert_task
@@ -65,16 +64,3 @@ async def test_audit_entries_are_read_as_stored(database: Database, database_url
     )
     assert await ops_on(database).audit(after=row.id) == ()
     assert await ops_on(database).audit(before=row.id) == ()
-
-
-async def test_configured_and_stored_schedules_are_listed(database: Database, database_url: str) -> None:
-    task = await insert_task(database_url, status="FAILED", error_code="X")
-    soon = datetime.now(UTC) + HOUR
-    state = {"schedule_name": "digest", "config_hash": "", "next_run_at": soon, "last_task_id": task, "run_count": 3}
-    await insert(database_url, "horsies_schedule_state", **state)
-    configured = TaskSchedule(name="etl", task_name="etl.run", pattern={"type": "daily", "time": "02:00"})
-    stored, unsaved = await ops_on(database).list_schedules([configured])
-    assert (stored.name, stored.task_name, stored.run_count) == ("digest", None, 3)
-    assert (stored.next_run_at, stored.last_status, stored.last_error_code) == (soon, "FAILED", "X")
-    assert (unsaved.name, unsaved.task_name, unsaved.pattern) == ("etl", "etl.run", "daily time=02:00")
-    assert (unsaved.next_run_at, unsaved.is_enabled, unsaved.run_count) == (None, True, 0)

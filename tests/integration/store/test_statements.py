@@ -18,12 +18,14 @@ from horsies.store.operators import OPERATORS
 from horsies.store.queries import Query, every_query
 from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
+from horsies.store.schedules import SCHEDULES
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.overview import COUNTERS, OVERVIEW
-from horsies_ops.reads.queues import QUEUE_READS, SCHEDULE_READS
+from horsies_ops.reads.queues import QUEUE_READS
+from horsies_ops.reads.schedules import SCHEDULE_READS
 from horsies_ops.reads.search import SEARCH
 from horsies_ops.reads.security import SECURITY_READS
 from horsies_ops.reads.server import SERVER_READS
@@ -36,7 +38,8 @@ from tests.support.databases import Cluster
 TASK_QUERIES = (TASK_READS, SEARCH, STALE_READS)
 SYSTEM_QUERIES = (SERVER_READS, SECURITY_READS, OVERVIEW, QUEUE_READS, WORKER_READS, EVENT_READS, COUNTERS)
 READS = (*TASK_QUERIES, *SYSTEM_QUERIES, WORKFLOW_READS, SCHEDULE_READS)
-STORE = (SCHEMA, NOTIFY, LOCKS, TASKS, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
+STORE_ROWS = (TASKS, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, SCHEDULES, WORKFLOWS, WORKFLOW_CONTROL)
+STORE = (SCHEMA, NOTIFY, LOCKS, *STORE_ROWS)
 EVERY_QUERY = list(every_query(*STORE, *READS))
 
 

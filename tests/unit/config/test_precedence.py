@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from horsies import CronSchedule
 from horsies.config import LoadedSettings, Precedence, load_settings
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import (
@@ -18,6 +19,7 @@ from horsies.model.settings import (
     QueueMode,
     RecoveryConfig,
     ScheduleConfig,
+    TaskSchedule,
 )
 
 CHECK = ("app", "recovery", "check_interval_ms")
@@ -195,3 +197,17 @@ def test_contradiction_with_code_names_the_file(tmp_path: Path) -> None:
         loaded(tmp_path, explicit, app_config=code)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_RECOVERY
     assert str(explicit) in caught.value.message
+
+
+def test_schedules_of_file_and_code_add_up(tmp_path: Path) -> None:
+    entry = '[[schedule.entries]]\nname = "a"\ntask_name = "t"\npattern = { type = "daily", time = "02:30" }\n'
+    (tmp_path / "horsies.toml").write_text(entry)
+    in_code = TaskSchedule(name="b", task_name="t", pattern=CronSchedule.parse("@daily"))
+    config = AppConfig(schedule=ScheduleConfig(schedules=[in_code]))
+    loaded = load_settings(app_config=config, environ={}, cwd=tmp_path)
+    assert loaded.app.schedule is not None
+    assert [(each.name, each.source) for each in loaded.app.schedule.schedules] == [("a", "toml"), ("b", "code")]
+    assert loaded.overridden == ()
+    twice = AppConfig(schedule=ScheduleConfig(schedules=[in_code.model_copy(update={"name": "a"})]))
+    with pytest.raises(ConfigurationError, match="unique names"):
+        load_settings(app_config=twice, environ={}, cwd=tmp_path)

@@ -19,10 +19,12 @@ from horsies.config import (
 from horsies.config.keys import ENTRY_SECTION, AllSettings
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import CustomQueueConfig, Settings
+from horsies.model.settings.patterns import Pattern
 from tests.support.settings_files import EXAMPLE_FILE as EXAMPLE
 from tests.support.settings_files import expected_files
 
-CODE_ONLY = {("app", "exception_mapper")}
+ENTRY = ("app", "schedule", "schedules")
+CODE_ONLY = {("app", "exception_mapper"), (*ENTRY, "workflow"), (*ENTRY, "source")}
 
 
 def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -30,7 +32,8 @@ def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, 
     found: set[tuple[str, ...]] = set()
     for name, field in model.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        group = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+        groups = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings))
+        group = next((kind for kind in groups if not issubclass(kind, Pattern)), None)
         found |= fields_of(group, (*prefix, name)) if group else {(*prefix, name)}
     return found
 

@@ -24,12 +24,14 @@ from horsies.model.settings import (
     WorkerSettings,
 )
 from horsies.model.settings.broker import DatabaseUrl
+from horsies.model.settings.patterns import HourlySchedule
 from horsies.model.settings.worker import usable_cpus
 
 DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
     (
         AppConfig(),
         {
+            "name": None,
             "queue_mode": QueueMode.DEFAULT,
             "custom_queues": None,
             "broker": PostgresConfig(),
@@ -130,24 +132,35 @@ DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
             "grace_s": 300,
             "kill_wait_s": 5,
             "snapshot_interval_ms": 30_000,
-            "with_scheduler": False,
+            "with_scheduler": None,
         },
     ),
     (PayloadPolicy(), {"warn_bytes": 1_048_576, "reject_bytes": None}),
     (ScheduleConfig(), {"enabled": True, "schedules": [], "check_interval_seconds": 1}),
     (
-        TaskSchedule(name="n", task_name="t", pattern={"type": "hourly", "minute": 5}),
+        TaskSchedule(name="n", task_name="t", pattern=HourlySchedule(minute=5)),
         {
             "name": "n",
             "task_name": "t",
-            "pattern": {"type": "hourly", "minute": 5},
+            "workflow": None,
+            "pattern": HourlySchedule(minute=5),
             "args": (),
             "kwargs": {},
             "queue_name": None,
+            "priority": None,
             "enabled": True,
             "timezone": "UTC",
+            "dst_gap": "skip",
+            "missed": "latest",
+            "missed_within": None,
+            "grace": 60.0,
             "catch_up_missed": False,
             "max_catch_up_runs": 100,
+            "good_for": None,
+            "jitter_s": None,
+            "overlap": "allow",
+            "pause_after_failures": None,
+            "source": "code",
         },
     ),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zoneinfo
 from collections.abc import Iterator
 from datetime import time
@@ -12,6 +13,11 @@ import pytest
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import TaskSchedule
+from horsies.model.settings.patterns import parse_pattern
+
+
+def schedule(**options: Any) -> TaskSchedule:
+    return TaskSchedule(name="n", task_name="t", **options)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +38,10 @@ from horsies.model.settings import TaskSchedule
         {"type": "cron", "expression": "0 0 31 2 mon"},
     ],
 )
-def test_valid_patterns_are_kept_unchanged(pattern: dict[str, Any]) -> None:
-    assert TaskSchedule(name="n", task_name="t", pattern=pattern).pattern == pattern
+def test_valid_patterns_survive_storing(pattern: dict[str, Any]) -> None:
+    parsed = schedule(pattern=pattern).pattern
+    assert parse_pattern(json.loads(json.dumps(parsed.to_table()))) == parsed
+    assert parsed.to_table()["type"] == pattern["type"]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +49,14 @@ def test_valid_patterns_are_kept_unchanged(pattern: dict[str, Any]) -> None:
     [
         ({}, "pattern.type must be one of interval, hourly"),
         ({"type": "yearly"}, "pattern.type must be one of"),
+        ("* * *", "five fields"),
         ({"type": "interval"}, "at least one of seconds"),
+        ({"type": "interval", "seconds": 5, "anchor": "2026-01-01T00:00:00"}, "with a time zone"),
         ({"type": "interval", "seconds": 0}, "from 1 to 86400"),
         ({"type": "interval", "hours": 169}, "from 1 to 168"),
         ({"type": "interval", "secons": 5}, "did you mean seconds"),
         ({"type": "hourly", "minute": 60}, "from 0 to 59"),
-        ({"type": "hourly", "second": 5}, "needs minute"),
+        ({"type": "hourly", "second": 5}, "pattern.minute: is required"),
         ({"type": "daily", "time": "24:00"}, "such as 02:30"),
         ({"type": "weekly", "days": [], "time": "02:30"}, "weekdays"),
         ({"type": "weekly", "days": ["monday", "monday"], "time": "02:30"}, "weekdays"),
@@ -71,7 +81,7 @@ def test_valid_patterns_are_kept_unchanged(pattern: dict[str, Any]) -> None:
 )
 def test_invalid_patterns_are_rejected(pattern: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
-        TaskSchedule(name="n", task_name="t", pattern=pattern)
+        schedule(pattern=pattern)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_SCHEDULE
 
 
@@ -86,10 +96,10 @@ def no_zone_data() -> Iterator[None]:
 @pytest.mark.usefixtures("no_zone_data")
 def test_utc_needs_no_zone_data() -> None:
     pattern = {"type": "hourly", "minute": 5}
-    assert TaskSchedule(name="n", task_name="t", pattern=pattern, timezone="UTC").timezone == "UTC"
+    assert schedule(pattern=pattern, timezone="UTC").timezone == "UTC"
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd"])
 def test_unknown_time_zone_is_rejected(zone: str) -> None:
     with pytest.raises(ConfigurationError, match="IANA"):
-        TaskSchedule(name="n", task_name="t", pattern={"type": "hourly", "minute": 5}, timezone=zone)
+        schedule(pattern={"type": "hourly", "minute": 5}, timezone=zone)

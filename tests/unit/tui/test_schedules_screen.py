@@ -1,22 +1,22 @@
 from __future__ import annotations
 
-from textual.message import Message
-
-from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
-from horsies_tui.keys import ACTIONS, ScreenId
-from horsies_tui.screens.base import ShowTasks
-from horsies_tui.screens.schedules import SchedulesScreen
-from tests.support.tui import NOON, eventually, running_app, screen_text
+from horsies_tui.keys import ScreenId
+from tests.support.tui import NOON, eventually, running_app, screen_text, until_plan_dialog
 
 
-async def test_list_shows_next_run_and_last_result() -> None:
+async def test_list_shows_next_run_outcomes_and_overdue_first() -> None:
     async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
-        await eventually(pilot, lambda: "4 schedules" in screen_text(pilot))
-        assert "in 10m28s" in screen_text(pilot)
-        assert "disabled" in screen_text(pilot)
-        assert "HTTP_503" in screen_text(pilot)
+        await eventually(pilot, lambda: "5 schedules" in screen_text(pilot))
+        text = screen_text(pilot)
+        assert text.index("rates") < text.index("digest")
+        assert "late 2m31s" in text
+        assert "1 overdue" in text
+        assert "in 10m28s" in text
+        assert "disabled" in text
+        assert "HTTP_503" in text
+        assert "⊘" in text
 
 
 async def test_disabled_schedules_can_be_hidden() -> None:
@@ -27,25 +27,42 @@ async def test_disabled_schedules_can_be_hidden() -> None:
         assert "1 disabled hidden" in screen_text(pilot)
 
 
-async def test_enter_opens_tasks_of_schedule() -> None:
-    messages = list[Message]()
-    async with running_app(screen_id=ScreenId.SCHEDULES, hook=messages.append) as pilot:
-        await eventually(pilot, lambda: "nightly-etl" in screen_text(pilot))
+async def test_enter_opens_history_and_d_the_next_ten() -> None:
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
+        await eventually(pilot, lambda: "digest" in screen_text(pilot))
         await pilot.press("j", "enter")
-        await eventually(pilot, lambda: "name:etl.load" in screen_text(pilot))
-        shown = next(message for message in messages if isinstance(message, ShowTasks))
-        assert shown.filter == TaskFilter(names=("etl.load",))
+        await eventually(pilot, lambda: "History of digest" in screen_text(pilot))
+        assert "⊘ skipped" in screen_text(pilot)
+        await pilot.press("escape", "d")
+        await eventually(pilot, lambda: "Next ten slots of digest" in screen_text(pilot))
+
+
+async def test_pause_and_run_show_a_preview_and_act() -> None:
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
+        await eventually(pilot, lambda: "digest" in screen_text(pilot))
+        await pilot.press("j", "P")
+        await until_plan_dialog(pilot)
+        assert "Pause schedule digest" in screen_text(pilot)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "digest paused" in screen_text(pilot))
+        await pilot.press("escape")
+        await eventually(pilot, lambda: "1 paused" in screen_text(pilot))
+        await pilot.press("R")
+        await eventually(pilot, lambda: "Run schedule digest" in screen_text(pilot))
+
+
+async def test_large_backfill_asks_for_the_count() -> None:
+    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
+        await eventually(pilot, lambda: "digest" in screen_text(pilot))
+        await pilot.press("j", "B")
+        await until_plan_dialog(pilot)
+        assert "96" in screen_text(pilot)
+        await pilot.press("y")
+        assert "slots fired" in screen_text(pilot)
+        assert "Backfill schedule digest" in screen_text(pilot)
 
 
 async def test_empty_screen_explains_how_to_define_schedules() -> None:
     async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))
-        assert "No command runs them yet" in screen_text(pilot)
-
-
-async def test_screen_has_no_actions() -> None:
-    async with running_app(screen_id=ScreenId.SCHEDULES) as pilot:
-        assert not [action for action in ACTIONS if action.mutates and ScreenId.SCHEDULES in action.scopes]
-        assert isinstance(pilot.app.screen, SchedulesScreen)
-        await pilot.press(*[key for action in ACTIONS if action.mutates for key in action.keys])
-        assert isinstance(pilot.app.screen, SchedulesScreen)
+        assert "@app.scheduled" in screen_text(pilot)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import time, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from horsies.model.retention import RetentionCategory
+from horsies.model.settings.patterns import DailySchedule, HourlySchedule, IntervalSchedule, Weekday, WeeklySchedule
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies_ops.reads.queues import QueueRow
@@ -108,10 +109,19 @@ FLAGS: Final = {"billing.charge": '{"audited": true}'}
 """Flags as JSON by task name; the others have none."""
 
 SCHEDULES: Final = (
-    ("digest", "mail.digest", "interval minutes=15", "UTC", 628, 272, 9_120),
-    ("nightly-etl", "etl.load", "daily time=02:00", "UTC", 50_129, 36_271, 311),
-    ("purge-tokens", "billing.charge", "weekly days=['monday'] time=04:30", "Europe/Oslo", 145_529, 459_271, 44),
-    ("legacy-sync", "scrape.page", "interval minutes=5", "UTC", None, 1_036_800, 1_002),
+    ("rates", "scrape.page", HourlySchedule(minute=2), "UTC", -151, 3_751, 612),
+    ("digest", "mail.digest", IntervalSchedule(minutes=15), "UTC", 628, 272, 9_120),
+    ("nightly-etl", "etl.load", DailySchedule(time=time(2, 0)), "UTC", 50_129, 36_271, 311),
+    (
+        "purge-tokens",
+        "billing.charge",
+        WeeklySchedule(days=(Weekday.MONDAY,), time=time(4, 30)),
+        "Europe/Oslo",
+        145_529,
+        459_271,
+        44,
+    ),
+    ("legacy-sync", "scrape.page", IntervalSchedule(minutes=5), "UTC", None, 1_036_800, 1_002),
 )
 """Name, task, pattern, time zone, seconds to the next run (None: disabled) and since the last, and number of runs."""
 

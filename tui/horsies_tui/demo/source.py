@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from math import sin
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +25,7 @@ from horsies.model.recovery.fleet import (
     is_silent,
 )
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionWindows
+from horsies.model.schedule.decide import RunKind, RunOutcome, SchedulePolicy, ScheduleState
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.waiting import WaitFacts, WaitReason, wait_reasons
@@ -35,12 +37,14 @@ from horsies.store.recovery import StaleRow
 from horsies_ops.actions import report as actions
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
+from horsies_ops.actions.schedules import MAX_BACKFILL, BackfillPlan
 from horsies_ops.cleanup import CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
 from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
-from horsies_ops.reads.queues import QueueRow, ScheduleRow
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, SilentTasks, summarize_silent
@@ -532,22 +536,90 @@ class DemoSource:
         last_tasks = {task.name: task for task in self.system.tasks.values() if task.finished_at is not None}
         for name, task_name, pattern, timezone, next_s, last_s, run_count in catalog.SCHEDULES if last_tasks else ():
             last, due_in = last_tasks.get(task_name), None if next_s is None else next_s * SECOND
+            pause = self.system.paused_schedules.get(name)
             row = ScheduleRow(
                 name=name,
-                task_name=task_name,
-                pattern=pattern,
-                timezone=timezone,
-                is_enabled=due_in is not None,
+                owner="shop",
+                state=ScheduleState.DISABLED if due_in is None else ScheduleState.ACTIVE,
+                target=task_name,
+                definition=SchedulePolicy(pattern=pattern, timezone=timezone).to_json(),
+                anchor_at=self.system.started_at,
                 next_run_at=None if due_in is None else now + due_in,
                 due_in=due_in,
+                last_slot_at=now - last_s * SECOND,
                 last_run_at=now - last_s * SECOND,
+                lag=0.1 * SECOND,
                 last_task_id=last and last.id,
                 last_status=last and last.status,
                 last_error_code=last and last.error_code,
                 run_count=run_count,
+                paused_at=pause and pause.at,
+                paused_by=pause and pause.actor,
+                pause_reason=pause and pause.reason,
+                is_overdue=pause is None and due_in is not None and due_in < -MINUTE,
+                recent=["skipped" if n == 16 else "fired" for n in range(20)],
             )
             rows.append(row)
-        return tuple(rows)
+        return tuple(sorted(rows, key=lambda row: not row.is_overdue))
+
+    async def schedule(self, name: str) -> ScheduleRow:
+        return next(row for row in await self.list_schedules() if row.name == name)
+
+    async def schedule_history(self, name: str, *, limit: int = 50) -> tuple[ScheduleRunRow, ...]:
+        """The last slots; the demo does not record them, so all that are shown fired on time."""
+        row, runs = await self.schedule(name), list[ScheduleRunRow]()
+        for n, outcome in enumerate(reversed(row.recent[-limit:])):
+            slot = (row.last_slot_at or self.system.now()) - n * HOUR
+            is_fired = outcome == RunOutcome.FIRED
+            run = ScheduleRunRow(
+                slot_at=slot,
+                kind=RunKind.CLOCK,
+                outcome=RunOutcome(outcome),
+                reason=None if is_fired else "an earlier slot is running",
+                task_id=row.last_task_id if is_fired else None,
+                workflow_id=None,
+                fired_at=slot + 0.1 * SECOND if is_fired else None,
+                lag=0.1 * SECOND if is_fired else None,
+                fired_by=None,
+                revision=1,
+                status=TaskStatus.COMPLETED if is_fired else None,
+                error_code=None,
+            )
+            runs.append(run)
+        return tuple(runs)
+
+    async def schedule_participants(self) -> int:
+        return len(WORKERS) - 1
+
+    async def pause_schedule(self, name: str, *, reason: str | None = None) -> ActionReport:
+        paused = self.system.paused_schedules
+        report = self._record(
+            actions.PAUSE_SCHEDULE, {"schedule": name}, affected=int(name not in paused), reason=reason
+        )
+        paused.setdefault(name, self.system.audit_log[-1])
+        return report
+
+    async def resume_schedule(self, name: str, *, catch_up: bool = False, reason: str | None = None) -> ActionReport:
+        del catch_up  # the demo misses no slots
+        paused = self.system.paused_schedules
+        report = self._record(actions.RESUME_SCHEDULE, {"schedule": name}, affected=int(name in paused), reason=reason)
+        paused.pop(name, None)
+        return report
+
+    async def run_schedule(self, name: str, *, reason: str | None = None) -> ActionReport:
+        return self._record(actions.RUN_SCHEDULE, {"schedule": name}, affected=1, reason=reason)
+
+    async def plan_backfill(self, name: str, first: datetime, last: datetime) -> BackfillPlan:
+        policy = (await self.schedule(name)).policy
+        start = policy and policy.next_slot(first)
+        slots = takewhile(lambda slot: slot <= last, policy.slots_from(start)) if policy and start else ()
+        return BackfillPlan(name=name, slots=tuple(islice(slots, MAX_BACKFILL)), already_fired=0)
+
+    async def backfill_schedule(
+        self, name: str, first: datetime, last: datetime, *, reason: str | None = None
+    ) -> ActionReport:
+        plan = await self.plan_backfill(name, first, last)
+        return self._record(actions.BACKFILL_SCHEDULE, {"schedule": name}, affected=len(plan.slots), reason=reason)
 
     async def audit(
         self, *, after: int | None = None, before: int | None = None, limit: int = 100

@@ -55,6 +55,7 @@ class DemoSystem:
         self.events: list[EventRow] = []
         self.audit_log: list[AuditRow] = []
         self.paused_queues: dict[str, AuditRow] = {}
+        self.paused_schedules: dict[str, AuditRow] = {}
         """The audit entry of the pause, by queue."""
         self.expired_rows = dict(catalog.EXPIRED_ROWS)
         self._silent_ids: set[UUID] = set()

@@ -13,6 +13,7 @@ from typing import Any, cast
 from horsies.config.keys import KEYS, AllSettings, KeyPath
 from horsies.config.sources import (
     DEFAULT_ORIGIN,
+    SCHEDULES,
     GivenSettings,
     Origin,
     Precedence,
@@ -152,7 +153,7 @@ def _related_origins(given: GivenSettings, path: SettingPath) -> Iterator[Origin
 
 def _overridden_keys(code: AppConfig, settings: AllSettings) -> tuple[str, ...]:
     """Return the keys whose value in code was overridden with a different one."""
-    given = explicit_values(code)
+    given = ((path, value) for path, value in explicit_values(code) if path != SCHEDULES)  # a file adds to them
     return tuple(sorted(toml_name(path) for path, value in given if value_at(settings, path) != value))
 
 

@@ -78,6 +78,8 @@ class SettingValue:
 
 _QUEUES = ("app", "custom_queues")
 _MODE = ("app", "queue_mode")
+SCHEDULES = ("app", "schedule", "schedules")
+_FILES = (Precedence.DISCOVERED_FILE, Precedence.EXPLICIT_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,18 @@ class GivenSettings:
             self._add(_MODE, QueueMode.CUSTOM, origin)  # implied, unless the same source sets it
 
     def _add(self, model_path: KeyPath, value: Any, origin: Origin) -> None:
-        if self.origin_of(model_path).precedence <= origin.precedence:
+        if model_path == SCHEDULES and origin.precedence in _FILES and isinstance(value, list):
+            self._add_schedules(cast("list[Any]", value), origin)
+        elif self.origin_of(model_path).precedence <= origin.precedence:
             self.values[model_path] = SettingValue(value=value, origin=origin)
+
+    def _add_schedules(self, entries: list[Any], origin: Origin) -> None:
+        """Add the schedules of a file to those of code; a name used in both is an error."""
+        known = self.values.get(SCHEDULES)
+        value: list[Any] = [entry | {"source": "toml"} if type(entry) is dict else entry for entry in entries]
+        # Those of the file first, so that its line numbers are found by their index.
+        value += [] if known is None else known.value
+        self.values[SCHEDULES] = SettingValue(value=value, origin=origin)
 
     def origin_of(self, model_path: KeyPath) -> Origin:
         given = self.values.get(model_path)

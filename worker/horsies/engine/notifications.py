@@ -25,6 +25,7 @@ from horsies.store.listen import (
     is_notify_trigger_enabled,
     notify,
 )
+from horsies.store.schedules import SCHEDULES_CHANNEL
 
 if TYPE_CHECKING:
     from horsies.engine.dispatcher import Wakeup
@@ -64,6 +65,7 @@ class Notifications:
         health: Health,
         reporter: Reporter,
         workflows_due: asyncio.Event,
+        schedules_changed: asyncio.Event,
         check_rows_now: asyncio.Event,
         stop: asyncio.Event,
         probe_after_s: float = PROBE_AFTER_S,
@@ -79,6 +81,7 @@ class Notifications:
             TASK_NEW_CHANNEL: self._on_task_new,
             WORKFLOW_DUE_CHANNEL: lambda _workflow_id: workflows_due.set(),
             WORKER_PING_CHANNEL: self._on_worker_command,
+            SCHEDULES_CHANNEL: lambda _payload: schedules_changed.set(),
         }
         self._listener = ProbedListener(
             database,

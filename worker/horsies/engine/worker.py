@@ -42,6 +42,7 @@ from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.registry.definition import HasDefinition, TaskCatalog
+from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.catalog import CatalogStore
 from horsies.store.claims import ClaimStore
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
@@ -95,9 +96,12 @@ class Worker:
         definitions: WorkflowDefinitions,
         hooks: RecoveryHooks | None = None,
         child_environment: Mapping[str, str] | None = None,
+        schedules: ScheduleSet | None = None,
         probe_after_s: float = PROBE_AFTER_S,
     ) -> None:
         self._app = app
+        self._schedules = schedules
+        """The schedules to sync and fire; None: this worker does not take part."""
         self._worker = worker
         served = [task.definition for task in tasks.values() if task.definition.queue_name in (worker.queues or ())]
         has_functions = not all(definition.is_async for definition in served)
@@ -170,6 +174,7 @@ class Worker:
         database, heartbeat_database = self._open_databases(stack, spec)
         claims, worker_store = ClaimStore(database), WorkerStore(heartbeat_database)
         check_rows_now, publish_health_now, workflows_due = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        schedules_changed = asyncio.Event()
         # Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection.
         claim_lock = asyncio.Lock()
         wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
@@ -279,6 +284,7 @@ class Worker:
             health=health,
             reporter=reporter,
             workflows_due=workflows_due,
+            schedules_changed=schedules_changed,
             check_rows_now=check_rows_now,
             stop=self._stop,
             probe_after_s=self._probe_after_s,
@@ -314,9 +320,21 @@ class Worker:
             poll_s=poll_s,
             unknown_grace_s=app.unknown_task_grace_s,
         )
+        scheduler = Scheduler(
+            database,
+            self._schedules or ScheduleSet(owner=""),
+            identity.worker_id,
+            woken=schedules_changed,
+            is_notified=lambda: health.listener_problem is None,
+        )
         services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
             StartupReporter(registration, notifications.listening, backoff(StartupReporter.name), spec.masked_url),
             due_poller,
+            *(
+                [BoundedService(scheduler, lambda: asyncio.timeout(REAPER_STOP_S))]
+                if self._schedules is not None
+                else []
+            ),
             DispatchThenDrain(
                 dispatcher,
                 capacity=capacity,

@@ -40,6 +40,9 @@ class EventKind(StrEnum):
     WORKFLOW_RETRIED = "workflow_retried"
     RETENTION_FINISHED = "retention_finished"
     SCHEDULE_SKIPPED = "schedule_skipped"
+    SCHEDULE_REFUSED = "schedule_refused"
+    SCHEDULE_PAUSED = "schedule_paused"
+    SCHEDULE_RETIRED = "schedule_retired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

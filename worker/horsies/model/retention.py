@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 
 
+SCHEDULE_RUN_WINDOW = timedelta(days=30)
+"""How long runs of schedules are kept; the newest 50 of each schedule are always kept."""
+
+
 class RetentionCategory(StrEnum):
     """Kinds of rows with their own retention window, in the order in which a pass deletes them."""
 
@@ -22,6 +26,7 @@ class RetentionCategory(StrEnum):
     WORKFLOWS = "workflows"  # includes the tasks of the runs; TASKS covers only tasks outside of runs
     TASKS = "tasks"
     EVENTS = "events"
+    SCHEDULE_RUNS = "schedule_runs"
 
     @property
     def table(self) -> str:
@@ -38,6 +43,7 @@ class RetentionWindows:
     terminal_records: timedelta | None = None
     events: timedelta | None = None
     audit: timedelta | None = None
+    schedule_runs: timedelta | None = None
     batch_size: int = 500
 
     @classmethod
@@ -48,6 +54,7 @@ class RetentionWindows:
             terminal_records=_hours(recovery.terminal_record_retention_hours),
             events=_hours(retention.event_retention_hours),
             audit=_hours(retention.audit_retention_hours),
+            schedule_runs=SCHEDULE_RUN_WINDOW,
             batch_size=retention.batch_size,
         )
 
@@ -63,6 +70,8 @@ class RetentionWindows:
                 return self.events
             case RetentionCategory.AUDIT:
                 return self.audit
+            case RetentionCategory.SCHEDULE_RUNS:
+                return self.schedule_runs
 
     def __iter__(self) -> Iterator[tuple[RetentionCategory, timedelta | None]]:
         return ((category, self.for_category(category)) for category in RetentionCategory)

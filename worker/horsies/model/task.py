@@ -49,6 +49,23 @@ class TaskAttemptOutcome(StrEnum):
 # Public views of a task
 
 
+class ScheduledSlot(Struct, frozen=True, kw_only=True):
+    """The slot of a schedule that sent a task: process what happened in [previous_slot_at, slot_at).
+
+    `previous_slot_at` is the slot that fired before, None for the first one.
+    """
+
+    name: str
+    slot_at: datetime
+    previous_slot_at: datetime | None
+    fired_at: datetime
+
+    @property
+    def lateness(self) -> timedelta:
+        """How long after its slot time the task was sent, by the database clock."""
+        return self.fired_at - self.slot_at
+
+
 class TaskContext(Struct, frozen=True, kw_only=True, array_like=True):
     """The task that is currently running, returned by `current_task()`.
 
@@ -71,6 +88,8 @@ class TaskContext(Struct, frozen=True, kw_only=True, array_like=True):
     flags: Mapping[str, bool]
     possible_overlap: bool
     """Whether an earlier attempt may still be running because its process could not be proven dead."""
+    schedule: ScheduledSlot | None = None
+    """The slot that sent this task; None if it was not sent by a schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

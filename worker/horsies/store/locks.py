@@ -23,6 +23,8 @@ RETENTION_LOCK: Final = "retention"
 """Lock of a full retention pass."""
 HEARTBEAT_RETENTION_LOCK: Final = "retention of heartbeats"
 """Lock of the reaper's heartbeat cleanup."""
+SCHEDULE_SYNC_LOCK: Final = "schedules"
+"""Lock of a sync of schedule definitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +84,5 @@ async def all_lock_holders(executor: Executor) -> list[LockHolder]:
     The locks of NOTIFY coalescing are left out: a send that does not get one notifies a moment later.
     """
     claims = await executor.fetch(LOCKS.claim_lock_purposes)
-    return await lock_holders(executor, [CLAIM_LOCK, *claims, SWEEP_LOCK, RETENTION_LOCK, HEARTBEAT_RETENTION_LOCK])
+    ours = (CLAIM_LOCK, SWEEP_LOCK, RETENTION_LOCK, HEARTBEAT_RETENTION_LOCK, SCHEDULE_SYNC_LOCK)
+    return await lock_holders(executor, [*ours, *claims])

@@ -57,6 +57,8 @@ class RetentionQueries:
     count_due_events: Query[TableRowCount]
     delete_audit_entries: Query[TableRowCount]
     count_due_audit_entries: Query[TableRowCount]
+    delete_schedule_runs: Query[TableRowCount]
+    count_due_schedule_runs: Query[TableRowCount]
 
 
 RETENTION = load_queries(RetentionQueries, "horsies.store", "retention")
@@ -69,6 +71,7 @@ _DELETE_AND_COUNT = {
     RetentionCategory.TASKS: (RETENTION.delete_tasks, RETENTION.count_due_tasks),
     RetentionCategory.EVENTS: (RETENTION.delete_events, RETENTION.count_due_events),
     RetentionCategory.AUDIT: (RETENTION.delete_audit_entries, RETENTION.count_due_audit_entries),
+    RetentionCategory.SCHEDULE_RUNS: (RETENTION.delete_schedule_runs, RETENTION.count_due_schedule_runs),
 }
 
 

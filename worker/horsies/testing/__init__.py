@@ -4,6 +4,7 @@
 `horsies.testing.pytest_plugin`, the only module here that needs pytest.
 """
 
+from horsies.testing.clock import FiredSlot, ScheduleClock, clock
 from horsies.testing.databases import (
     TemporaryServer,
     temporary_database,
@@ -15,7 +16,10 @@ from horsies.testing.drain import drain, drain_async
 from horsies.testing.inline import inline
 
 __all__ = [
+    "FiredSlot",
+    "ScheduleClock",
     "TemporaryServer",
+    "clock",
     "drain",
     "drain_async",
     "inline",

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Unpack
@@ -19,7 +20,13 @@ from horsies.client.results import broker_result, parse_timeout, stored_task_res
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
 from horsies.engine.child.execution import Attempt, TaskExecutor
-from horsies.engine.pool.protocol import Assignment, EncodedOutcome, TaskDetails, encode_details
+from horsies.engine.pool.protocol import (
+    Assignment,
+    EncodedOutcome,
+    TaskDetails,
+    encode_details,
+    scheduled_context,
+)
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import Err, Ok
 from horsies.model.retry import AttemptState, Cause, Retry, decide_retry, has_expired, stored_policy
@@ -33,6 +40,7 @@ from horsies.model.send import (
 )
 from horsies.model.task import (
     InfoParts,
+    ScheduledSlot,
     TaskAttemptInfo,
     TaskAttemptOutcome,
     TaskInfo,
@@ -41,6 +49,9 @@ from horsies.model.task import (
     parse_id,
 )
 from horsies.registry import TaskDefinition
+
+SCHEDULED_SLOT: ContextVar[ScheduledSlot | None] = ContextVar("horsies_scheduled_slot", default=None)
+"""The slot that the inline sends of `horsies.testing.clock` belong to."""
 
 
 @contextmanager
@@ -247,6 +258,7 @@ class InlineTask:
             retry_count=self._retry_count,
             attempts=number - 1,
             good_until=payload.good_until,
+            context=scheduled_context(SCHEDULED_SLOT.get()),
         )
         assignment = Assignment(
             task_id=payload.task_id,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ca
 from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
-from horsies.model.task import TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
+from horsies.model.task import ScheduledSlot, TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
 from horsies.model.task_result import OperationalErrorCode
 
 if TYPE_CHECKING:
@@ -94,11 +94,17 @@ class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all messages; tagged with the class name."""
 
 
+class ScheduledContext(Struct, frozen=True):
+    """The stored context of a task that a schedule sent; that of a workflow task has no `schedule`."""
+
+    schedule: ScheduledSlot | None = None
+
+
 class TaskDetails(Struct, frozen=True, kw_only=True):
     """What a claim returns about a task beside its name and arguments; the defaults are those of most tasks."""
 
     context: Raw = Raw(b"null")
-    """Results and metadata that a workflow passes to the task."""
+    """Results and metadata that a workflow passes to the task, or the slot of a schedule."""
     task_options: dict[str, Any] = {}
     flags: Any = {}
     retry_count: int = 0
@@ -118,6 +124,18 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     @property
     def workflow_context(self) -> bytes | None:
         return None if bytes(self.context) == b"null" else bytes(self.context)
+
+    @property
+    def schedule(self) -> ScheduledSlot | None:
+        return None if self.workflow_context is None else _decode_schedule(self.context).schedule
+
+
+_decode_schedule = json.Decoder(ScheduledContext).decode
+
+
+def scheduled_context(slot: ScheduledSlot | None) -> Raw:
+    """The context of a task that this slot sends, for tasks that were not claimed from a database."""
+    return Raw(b"null") if slot is None else Raw(json.encode(ScheduledContext(slot)))
 
 
 NO_DETAILS: Final = TaskDetails()
@@ -173,6 +191,7 @@ class Assignment(Struct, frozen=True, array_like=True, gc=False):
             worker_id=worker_id,
             flags={name: bool(value) for name, value in flags.items()},
             possible_overlap=details.overlap_possible,
+            schedule=details.schedule,
         )
 
 

@@ -87,6 +87,13 @@ class AppConfig(Settings):
         "modules": "app.modules in horsies.toml, or Horsies.discover_tasks(…)",
     }
 
+    name: Annotated[StrictStr | None, _VALUE] = Field(
+        default=None,
+        min_length=1,
+        max_length=255,
+        examples=["shop"],
+        description="name of the app, which owns its schedules; default: the module that creates the app",
+    )
     queue_mode: Annotated[QueueMode, _MODE] = Field(
         default=QueueMode.DEFAULT,
         examples=["default"],

@@ -1,133 +1,76 @@
-"""Settings of schedules and validation of their patterns; the scheduler computes slot times."""
+"""Settings of schedules."""
 
-import re
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, time
-from typing import Annotated, Any, TypeAlias, cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeAlias
+from zoneinfo import ZoneInfoNotFoundError
 
-from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, RuleText, Settings, describe_unknown_key
+from horsies.errors import ErrorCode
+from horsies.model.settings.base import Fault, RuleText, Settings
+from horsies.model.settings.patterns import DstGap, SchedulePattern, load_zone, parse_pattern
 
-# Cron expressions
-
-CRON_SYNTAX = (
-    "five fields that match some date, such as */5 8-18 * * 1-5: "
-    "minute 0-59, hour 0-23, day 1-31, month 1-12 or jan-dec, weekday 0-7 or sun-sat"
-)
-
-# A step needs a range: cron implementations disagree on the meaning of 5/10.
-_STEP_WITHOUT_RANGE = re.compile(r"(?:^|[\s,])[^\s,*-]*/")
+Missed: TypeAlias = Literal["latest", "all", "none"]
+"""Which of several due slots fire, for example after an outage; "none": only those less than `grace` late."""
+Overlap: TypeAlias = Literal["allow", "skip", "queue_one", "replace"]
+"""What happens with a slot while an earlier one is running: it fires, is skipped, waits, or replaces that one."""
 
 
-def is_cron(value: object) -> bool:
-    """Whether this is a valid cron expression with five fields that matches some date: not 31 February."""
-    # CronSim also accepts a sixth field, for seconds.
-    if not isinstance(value, str) or len(value.split()) != 5 or _STEP_WITHOUT_RANGE.search(value):
-        return False
-    try:
-        CronSim(value, datetime(2000, 1, 1))  # noqa: DTZ001  # only parsed; no instant is computed from it
-    except (CronSimError, ValueError):  # ValueError: a number with thousands of digits
-        return False
-    return True
-
-
-# Patterns
-
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-
-def validate_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pattern unchanged if its `type` and all its fields are valid; raises HRS-205 otherwise."""
-    kind = pattern.get("type")
-    fields = _PATTERN_FIELDS.get(kind) if isinstance(kind, str) else None
-    if fields is None:
-        raise _invalid(f"pattern.type must be one of {', '.join(_PATTERN_FIELDS)}")
-    given = {name: value for name, value in pattern.items() if name != "type"}
-    for name, value in given.items():
-        if name not in fields:
-            text, hint = describe_unknown_key(name, fields)
-            raise _invalid(f"pattern.{name}: {text}", hint=hint)
-        is_valid, expected = fields[name]
-        if not is_valid(value):
-            raise _invalid(f"pattern.{name} must be {expected}")
-    required = fields.keys() - _OPTIONAL_FIELDS.get(str(kind), frozenset())
-    if missing := sorted(required - given.keys()):
-        raise _invalid(f"a pattern of type {kind} needs {', '.join(missing)}")
-    if not given:
-        raise _invalid(f"a pattern of type {kind} needs at least one of {', '.join(fields)}")
-    return pattern
-
-
-_Rule: TypeAlias = tuple[Callable[[object], bool], str]
-
-
-def _int_between(low: int, high: int) -> _Rule:
-    return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
-
-
-def _is_time(value: object) -> bool:
-    if isinstance(value, time):
-        return value.tzinfo is None
-    return isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", value) is not None
-
-
-def _are_weekdays(value: object) -> bool:
-    days = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
-    return 0 < len(days) == len({day for day in days if day in _WEEKDAYS})
-
-
-_TIME: _Rule = (_is_time, "a time such as 02:30")
-_MINUTE = _int_between(0, 59)
-_PATTERN_FIELDS: dict[str, dict[str, _Rule]] = {
-    "interval": {
-        "seconds": _int_between(1, 86_400),
-        "minutes": _int_between(1, 1_440),
-        "hours": _int_between(1, 168),
-        "days": _int_between(1, 365),
-    },
-    "hourly": {"minute": _MINUTE, "second": _MINUTE},
-    "daily": {"time": _TIME},
-    "weekly": {
-        "days": (_are_weekdays, "a list of weekdays without duplicates: " + ", ".join(_WEEKDAYS)),
-        "time": _TIME,
-    },
-    "monthly": {"day": _int_between(1, 31), "time": _TIME},
-    "cron": {"expression": (is_cron, CRON_SYNTAX)},
-}
-_OPTIONAL_FIELDS = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
-
-
-def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
-    return ConfigurationError(message, code=ErrorCode.CONFIG_INVALID_SCHEDULE, hint=hint)
-
-
-def _validate_timezone(name: str) -> str:
-    if name == "UTC":
-        return name  # valid even if the system has no time zone data
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
-        raise ValueError(name) from cause
+def _check_timezone(name: str) -> str:
+    if name != "UTC":  # valid even if the system has no time zone data
+        try:
+            load_zone(name)
+        except ZoneInfoNotFoundError as cause:
+            raise ValueError(name) from cause
     return name
 
 
+def _to_seconds(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _check_seconds(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
+        raise ValueError(value)
+    return float(value)
+
+
+_LONGEST_S = 10 * 365 * 86_400
+_DURATION = RuleText("a number of seconds or a timedelta, above 0 and at most ten years")
+_Duration = Annotated[float, BeforeValidator(_check_seconds), BeforeValidator(_to_seconds)]
+Duration = Annotated[_Duration, _DURATION]
+OptionalDuration = Annotated[_Duration | None, _DURATION]
+GoodFor = Annotated[
+    Annotated[
+        float | Literal["next"],
+        BeforeValidator(lambda value: value if value == "next" else _check_seconds(_to_seconds(value))),
+    ]
+    | None,
+    RuleText('seconds, a timedelta or "next"'),
+]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=255)]
-TimeZone = Annotated[str, AfterValidator(_validate_timezone), RuleText("an IANA time zone such as Europe/Vienna")]
+TimeZone = Annotated[str, AfterValidator(_check_timezone), RuleText("an IANA time zone such as Europe/Vienna")]
+PatternField: TypeAlias = Annotated[
+    SchedulePattern, BeforeValidator(parse_pattern), RuleText("a pattern, or a table with its type and fields")
+]
+
+ScheduleSource: TypeAlias = Literal["code", "toml", "dynamic"]
 
 
 class TaskSchedule(Settings):
-    """A recurring send of one task; `name` is the key of its stored state."""
+    """A recurring send of a task, or a recurring workflow run; `name` is the key of its stored state."""
 
     fault_code = ErrorCode.CONFIG_INVALID_SCHEDULE
 
     name: Name = Field(examples=["nightly-report"], description="unique name; progress is stored under it")
-    task_name: Name = Field(examples=["reports.nightly"], description="task to send")
-    pattern: Annotated[Mapping[str, Any], AfterValidator(validate_pattern)] = Field(
+    task_name: Name | None = Field(default=None, examples=["reports.nightly"], description="task to send")
+    workflow: Any = None
+    """Workflow to start in place of a task: a WorkflowDefinition, its `definition_key`, or a WorkflowSpec."""
+    pattern: PatternField = Field(
         examples=[{"type": "daily", "time": "02:30"}],
         description="when to run; type: interval, hourly, daily, weekly, monthly or cron",
     )
@@ -136,10 +79,58 @@ class TaskSchedule(Settings):
     queue_name: str | None = Field(
         default=None, examples=["reports"], description="queue to send to; default: the task's queue"
     )
+    priority: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        examples=[50],
+        description="priority, 1 (first) to 100; default: the task's priority",
+    )
     enabled: StrictBool = Field(default=True, description="set to false to stop this schedule")
     timezone: TimeZone = Field(default="UTC", description="IANA time zone of the pattern")
-    catch_up_missed: StrictBool = Field(default=False, description="send every missed run instead of only the latest")
+    dst_gap: DstGap = Field(
+        default="skip",
+        description="what happens at a local time that does not exist: skip it, or shift it to the end of the gap",
+    )
+    missed: Missed = Field(
+        default="latest", description="which missed slots fire: latest, all, or none that are later than grace"
+    )
+    missed_within: OptionalDuration = Field(
+        default=None, examples=[86_400], description="drop missed slots older than this many seconds"
+    )
+    grace: Duration = Field(default=60.0, description='with missed = "none": how many seconds late a slot may fire')
+    catch_up_missed: StrictBool = Field(default=False, description='the same as missed = "all"')
     max_catch_up_runs: StrictInt = Field(default=100, ge=1, le=10_000, description="most missed runs sent in one check")
+    good_for: GoodFor = Field(
+        default=None,
+        examples=[3600],
+        description='seconds after its slot until which the task may start; "next": until the next slot',
+    )
+    jitter_s: OptionalDuration = Field(
+        default=None, examples=[30], description="spread the starts over this many seconds, by name and slot"
+    )
+    overlap: Overlap = Field(
+        default="allow",
+        description="what happens while an earlier slot is still running: allow, skip, queue_one or replace",
+    )
+    pause_after_failures: StrictInt | None = Field(
+        default=None, ge=1, le=1000, examples=[5], description="pause after this many failed slots in a row"
+    )
+    source: ScheduleSource = "code"
+
+    def contradictions(self) -> Iterator[Fault]:
+        if (self.task_name is None) == (self.workflow is None):
+            yield Fault.between("task_name", "workflow", text="give either task_name or workflow")
+        if self.workflow is not None:
+            for name in ("args", "queue_name", "priority", "jitter_s"):
+                if getattr(self, name):
+                    yield Fault.between(name, "workflow", text="applies to tasks only, not to a workflow")
+        if self.catch_up_missed and self.missed == "none":
+            yield Fault.between("catch_up_missed", "missed", text='contradicts missed = "none"')
+
+    @property
+    def effective_missed(self) -> Missed:
+        return "all" if self.catch_up_missed else self.missed
 
 
 class ScheduleConfig(Settings):
@@ -157,3 +148,6 @@ class ScheduleConfig(Settings):
         counts = Counter(schedule.name for schedule in self.schedules)
         for name in (name for name, count in counts.items() if count > 1):
             yield Fault.between("schedules", text=f"must have unique names, but {name!r} is used {counts[name]} times")
+
+
+__all__ = ["Missed", "Overlap", "ScheduleConfig", "SchedulePattern", "ScheduleSource", "TaskSchedule"]

@@ -59,8 +59,10 @@ class WorkerSettings(Settings):
     snapshot_interval_ms: StrictInt = Field(
         default=30_000, ge=1_000, le=300_000, description="milliseconds between snapshots of the worker's state"
     )
-    with_scheduler: StrictBool = Field(
-        default=False, description="reserved for a scheduler inside the worker; no effect yet"
+    with_scheduler: StrictBool | None = Field(
+        default=None,
+        examples=[True],
+        description="fire schedules in this worker; default: true if the app has schedules",
     )
 
 

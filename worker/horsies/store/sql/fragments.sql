@@ -135,3 +135,41 @@ SELECT '{{ table }}' AS table_name, count(*) AS rows, min({{ time }}) AS oldest_
 SELECT '{{ table }}' AS table_name, count(*) AS rows, min({{ time }}) AS oldest_at
   FROM {{ due_rows }}
  WHERE {{ time }} < now() - $1::interval
+
+-- fragment: schedule_is_running(schedule)
+-- Whether the task or run of an earlier slot has not ended. It reads the newest fired runs only.
+EXISTS (SELECT
+          FROM (SELECT fired.task_id, fired.workflow_id
+                  FROM horsies_schedule_runs AS fired
+                 WHERE fired.schedule_name = {{ schedule }}.schedule_name AND fired.outcome = 'fired'
+                 ORDER BY fired.slot_at DESC
+                 LIMIT 20) AS run
+          LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
+          LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
+         WHERE task.status IN ('PENDING', 'CLAIMED', 'RUNNING')
+            OR workflow.status IN ('PENDING', 'RUNNING', 'PAUSED'))
+
+-- fragment: schedule_failures(schedule)
+-- How many of the newest ended slots failed in a row, since the schedule was resumed.
+(SELECT count(*)::integer
+   FROM (SELECT bool_and(ended.is_failed) OVER (ORDER BY ended.slot_at DESC) AS failed_so_far
+           FROM (SELECT run.slot_at, coalesce(task.status, workflow.status) = 'FAILED' AS is_failed
+                   FROM horsies_schedule_runs AS run
+                   LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
+                   LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
+                  WHERE run.schedule_name = {{ schedule }}.schedule_name AND run.outcome = 'fired' AND run.kind = 'clock'
+                    AND run.fired_at > coalesce({{ schedule }}.resumed_at, '-infinity')
+                    AND coalesce(task.status, workflow.status) IN ('COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED')
+                  ORDER BY run.slot_at DESC
+                  LIMIT 1000) AS ended) AS series
+  WHERE series.failed_so_far)
+
+-- fragment: due_columns(schedule)
+-- A schedule to decide about. What is running and has failed is looked up only for policies that use it.
+{{ schedule }}.schedule_name, {{ schedule }}.definition::text AS definition,
+{{ schedule }}.call ->> 'plan'::text AS plan, {{ schedule }}.next_run_at, {{ schedule }}.last_slot_at,
+{{ schedule }}.waiting_slot_at, {{ schedule }}.anchor_at, {{ schedule }}.revision, clock_timestamp() AS now,
+{{ schedule }}.definition ->> 'overlap'::text <> 'allow' AND {{ schedule_is_running({{ schedule }}) }} AS is_running,
+CASE WHEN {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL
+     THEN {{ schedule_failures({{ schedule }}) }} ELSE 0
+ END AS failures

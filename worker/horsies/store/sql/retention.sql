@@ -161,3 +161,10 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
 
 -- name: count_due_audit_entries
 {{ count_old(horsies_audit, horsies_old_audit, at) }};
+
+-- name: delete_schedule_runs
+-- The view leaves out the newest runs of each schedule.
+{{ delete_old(horsies_schedule_runs, horsies_spent_schedule_runs, slot_at) }};
+
+-- name: count_due_schedule_runs
+{{ count_old(horsies_schedule_runs, horsies_spent_schedule_runs, slot_at) }};

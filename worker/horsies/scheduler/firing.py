@@ -1,0 +1,229 @@
+"""Fires due slots: locks due schedules, decides about their slots, and carries the decisions out in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import zoneinfo
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from uuid import UUID
+from zoneinfo import ZoneInfoNotFoundError
+
+import tzdata
+from pydantic import TypeAdapter
+
+from horsies.errors import format_one_line, is_transient
+from horsies.model.events import EventKind, EventRecord
+from horsies.model.schedule.decide import Decision, Fire, Refuse, RunKind, Skip, SlotPlan, decide_slots
+from horsies.model.task import TaskStatus
+from horsies.model.task_result import OutcomeCode, TaskError
+from horsies.model.workflow.plan import WorkflowPlan
+from horsies.store.database import Database, Executor, Transaction
+from horsies.store.operators import EventStore, Target, Termination, end_tasks
+from horsies.store.schedules import Advance, DueRow, RecordedRun, ScheduleStore
+from horsies.store.workflows import WorkflowStore
+from horsies.workflows.control import cancel
+from horsies.workflows.start import store_run
+
+BATCH = 1000
+"""Schedules fired in one transaction."""
+
+logger = logging.getLogger("horsies.scheduler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickResult:
+    """What one call of `fire_due` did."""
+
+    schedules: int = 0
+    fired: int = 0
+    has_more: bool = False
+    """Whether more slots are probably due now."""
+
+
+async def fire_due(
+    executor: Executor, by: UUID | None = None, *, limit: int = BATCH, has_waiting: bool = True
+) -> TickResult:
+    """Decide about all due slots of up to `limit` schedules, in one transaction; `has_waiting` looks for waiting ones.
+
+    If that fails with a permanent error, each schedule gets a transaction of its own, so that it delays no other.
+    """
+    try:
+        return await executor.run(
+            lambda transaction: _Firing(transaction, by).run(limit=limit, has_waiting=has_waiting)
+        )
+    except Exception as error:
+        if is_transient(error) or not isinstance(executor, Database):
+            raise
+        return await _fire_one_by_one(executor, by, limit)
+
+
+async def _fire_one_by_one(database: Database, by: UUID | None, limit: int) -> TickResult:
+    names = await database.run(lambda transaction: _due_names(transaction, limit))
+    fired = 0
+    for name in names:
+        try:
+            result = await database.run(lambda transaction, name=name: _Firing(transaction, by).run(limit=1, name=name))
+        except Exception as error:
+            if is_transient(error):
+                raise
+            reason = format_one_line(error) or type(error).__qualname__
+            logger.exception("schedule refused schedule=%s", name)
+            await database.run(lambda transaction, name=name, reason=reason: _refuse(transaction, name, by, reason))
+        else:
+            fired += result.fired
+    return TickResult(schedules=len(names), fired=fired, has_more=len(names) == limit)
+
+
+async def _due_names(transaction: Transaction, limit: int) -> list[str]:
+    return [row.schedule_name for row in await ScheduleStore(transaction).lock_due(limit=limit)]
+
+
+async def _refuse(transaction: Transaction, name: str, by: UUID | None, reason: str) -> None:
+    """Record the due slots of a schedule that cannot be sent as refused, and continue with the next slot."""
+    for row in await ScheduleStore(transaction).lock_due(limit=1, name=name):
+        await _Firing(transaction, by).refuse(row, reason)
+
+
+class _Firing:
+    """The decisions and writes of one transaction."""
+
+    def __init__(self, transaction: Transaction, by: UUID | None) -> None:
+        self._transaction = transaction
+        self._store = ScheduleStore(transaction)
+        self._by = by
+
+    async def run(self, *, limit: int, name: str | None = None, has_waiting: bool = False) -> TickResult:
+        rows = await self._store.lock_due(limit=limit, name=name)
+        is_full = len(rows) == limit
+        rows += await self._store.lock_waiting(limit=limit) if has_waiting else []
+        plans: list[tuple[DueRow, SlotPlan]] = []
+        for row in rows:
+            plan = await self._decide(row)
+            if plan is not None:
+                plans.append((row, plan))
+        recorded = await self._carry_out(plans)
+        return TickResult(
+            schedules=len(rows),
+            fired=sum(run.fired_id is not None for run in recorded),
+            has_more=is_full or any(plan.has_more for _, plan in plans),
+        )
+
+    async def refuse(self, row: DueRow, reason: str) -> None:
+        plan = decide_slots(replace(row.to_due(), is_running=False), row.now)
+        refused = tuple(_refused(decision, reason) for decision in plan.decisions)
+        await self._carry_out([(row, replace(plan, decisions=refused, waiting_slot=None, replaces_running=False))])
+
+    async def _decide(self, row: DueRow) -> SlotPlan | None:
+        """Decide about a schedule; one whose zone or definition cannot be read here is paused."""
+        try:
+            plan = decide_slots(row.to_due(), row.now)
+        except ZoneInfoNotFoundError as error:
+            await self._pause(row.schedule_name, f"unknown time zone {error.args[0]}")
+        except ValueError as error:
+            await self._pause(row.schedule_name, f"invalid definition: {format_one_line(error)}")
+        else:
+            if plan.pause_reason is None:
+                return plan
+            await self._pause(row.schedule_name, plan.pause_reason)
+        return None
+
+    async def _pause(self, name: str, reason: str) -> None:
+        logger.warning("schedule paused schedule=%s reason=%s", name, reason)
+        await self._store.pause(name, by="horsies", reason=reason)
+        await self._event(EventKind.SCHEDULE_PAUSED, name, reason=reason)
+
+    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> list[RecordedRun]:
+        for row, plan in plans:
+            if plan.replaces_running:
+                await cancel_unfinished(self._transaction, row.schedule_name)
+        decisions = [(row.schedule_name, decision) for row, plan in plans for decision in plan.decisions]
+        recorded = await self._store.record(decisions, kind=RunKind.CLOCK, by=self._by)
+        by_name: defaultdict[str, list[RecordedRun]] = defaultdict(list)
+        for run in recorded:
+            by_name[run.schedule_name].append(run)
+        advances = [Advance(row=row, plan=plan, recorded=by_name[row.schedule_name]) for row, plan in plans]
+        if advances:
+            await self._store.advance(advances, tz_version=zone_data_version())
+        for advance in advances:
+            await start_runs(self._transaction, advance.row.plan, advance.plan.decisions, advance.recorded)
+            await self._report(advance)
+        return recorded
+
+    async def _report(self, advance: Advance) -> None:
+        name, decisions = advance.row.schedule_name, advance.plan.decisions
+        for run in advance.recorded:
+            if run.fired_id is not None:
+                logger.info("schedule fired schedule=%s slot=%s id=%s", name, run.slot_at.isoformat(), run.fired_id)
+        if skipped := [decision for decision in decisions if isinstance(decision, Skip)]:
+            slots = [decision.slot.isoformat() for decision in skipped[-20:]]
+            reasons = sorted({decision.reason for decision in skipped})
+            await self._event(EventKind.SCHEDULE_SKIPPED, name, count=len(skipped), slots=slots, reasons=reasons)
+        if refused := [decision for decision in decisions if isinstance(decision, Refuse)]:
+            slots = [decision.slot.isoformat() for decision in refused[-20:]]
+            await self._event(EventKind.SCHEDULE_REFUSED, name, slots=slots, reason=refused[-1].reason)
+
+    async def _event(self, kind: EventKind, name: str, **evidence: object) -> None:
+        record = EventRecord(kind=kind, worker_id=self._by, evidence={"schedule": name, **evidence})
+        await EventStore(self._transaction).record(record)
+
+
+def _refused(decision: Decision, reason: str) -> Decision:
+    return Refuse(slot=decision.slot, reason=reason) if isinstance(decision, Fire) else decision
+
+
+async def start_runs(
+    transaction: Transaction, plan: str | None, decisions: Sequence[Decision], recorded: Sequence[RecordedRun]
+) -> None:
+    """Start the workflow runs of recorded slots; nothing for a schedule of a task."""
+    if plan is None:
+        return
+    good_until = {decision.slot: decision.good_until for decision in decisions if isinstance(decision, Fire)}
+    for run in recorded:
+        if run.workflow_id is not None:
+            workflow = parse_plan(plan)
+            limit = good_until.get(run.slot_at)
+            nodes = tuple(replace(node, good_until=node.good_until or limit) for node in workflow.nodes)
+            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), run.workflow_id)
+
+
+async def cancel_unfinished(transaction: Transaction, name: str) -> None:
+    """Cancel the unfinished tasks and runs of a schedule and kill their processes, for the overlap policy `replace`."""
+    unfinished = await ScheduleStore(transaction).unfinished(name)
+    for row in unfinished:
+        if row.workflow_id is not None:
+            await cancel(transaction, row.workflow_id, kill=True)
+    targets = [
+        Target(id=row.task_id, status=row.status, claim_token=row.claim_token)
+        for row in unfinished
+        if row.task_id is not None and row.status is not None and row.claim_token is not None
+    ]
+    if targets:
+        error = TaskError(
+            error_code=OutcomeCode.TASK_CANCELLED, message=f"replaced by a later slot of schedule {name!r}"
+        )
+        end = Termination(kind="cancel", status=TaskStatus.CANCELLED, error=error, kill=True)
+        await end_tasks(transaction, sorted(targets, key=lambda target: target.id), end)
+
+
+PLAN: TypeAdapter[WorkflowPlan] = TypeAdapter(WorkflowPlan)
+
+
+@lru_cache(maxsize=256)
+def parse_plan(document: str) -> WorkflowPlan:
+    return PLAN.validate_json(document)
+
+
+@cache
+def zone_data_version() -> str:
+    """The version of the time zone data in use, such as 2026a; the system's data comes before that of `tzdata`."""
+    for folder in zoneinfo.TZPATH:
+        try:
+            first_line = (Path(folder) / "tzdata.zi").read_text(encoding="utf-8").partition("\n")[0]
+        except OSError:
+            continue
+        return first_line.removeprefix("# version ").strip()
+    return tzdata.IANA_VERSION

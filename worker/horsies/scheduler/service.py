@@ -1,0 +1,123 @@
+"""A participant: syncs its app's definitions, then fires due slots until it is stopped. There is no leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from horsies.errors import ConfigurationError, HorsiesError, format_one_line, is_transient
+from horsies.model.schedule.decide import ScheduleDefinition
+from horsies.scheduler.firing import fire_due
+from horsies.scheduler.sync import retire_undefined, sync_definitions
+from horsies.store.database import Database
+from horsies.store.schedules import NextCheck, ScheduleStore
+
+IDLE_CHECK_S: Final = 5.0
+"""Between checks while nothing is due: a notification reports every change that makes a slot due earlier."""
+RENEW_S: Final = 60.0
+RETRY_S: Final = 1.0
+"""Before the next try after an error of the database."""
+
+logger = logging.getLogger("horsies.scheduler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSet:
+    """The schedules that one app defines; `owner` is its name."""
+
+    owner: str
+    definitions: Sequence[ScheduleDefinition] = ()
+    check_interval_s: float = 1.0
+
+
+class Scheduler:
+    """Takes part in firing the schedules of a database; a service of a worker, or the only one of its process."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        database: Database,
+        schedules: ScheduleSet,
+        participant_id: UUID,
+        *,
+        woken: asyncio.Event | None = None,
+        is_notified: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._database = database
+        self._store = ScheduleStore(database)
+        self._schedules = schedules
+        self._id = participant_id
+        self._is_notified = is_notified
+        """Whether notifications arrive. If not, changes are found by checking at each interval."""
+        self._woken = woken or asyncio.Event()
+        """Set it to check now, because a schedule has changed."""
+        self._renewed_at: float | None = None
+        self._is_synced = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Fire due slots until `stop` is set; a check in progress is finished."""
+        while not stop.is_set():
+            self._woken.clear()
+            try:
+                delay_s = await self._check(stop)
+            except ConfigurationError:
+                raise  # a name that belongs to another app: it must be renamed
+            except HorsiesError as error:
+                # Not fatal, even if it is permanent: the worker's tasks do not depend on the scheduler.
+                log = logger.warning if is_transient(error) else logger.error
+                log("scheduler failed, retrying: %s", format_one_line(error))
+                delay_s = max(RETRY_S, self._schedules.check_interval_s)
+            await self._sleep(delay_s, stop)
+        with suppress(HorsiesError):
+            await self._store.leave(self._id)
+
+    async def _check(self, stop: asyncio.Event) -> float:
+        """Fire what is due; returns the time until the next check."""
+        await self._renew()
+        check = await self._store.next_check()
+        if _is_due(check):
+            has_more = True
+            while has_more and not stop.is_set():
+                has_more = (await fire_due(self._database, self._id, has_waiting=check.has_waiting)).has_more
+            check = await self._store.next_check()
+        interval_s = self._schedules.check_interval_s
+        if check.has_waiting or (check.due_in_s is not None and check.due_in_s <= 0):
+            return interval_s  # another participant is firing it, or the limit of catch-up runs is reached
+        longest_s = max(interval_s, IDLE_CHECK_S) if self._is_notified() else interval_s
+        return longest_s if check.due_in_s is None else min(check.due_in_s, longest_s)
+
+    async def _renew(self) -> None:
+        """Sync at the first call; afterwards show once a minute that this participant is alive."""
+        schedules, now = self._schedules, time.monotonic()
+        if self._renewed_at is not None and now - self._renewed_at < RENEW_S:
+            return
+        names = [definition.name for definition in schedules.definitions]
+        await self._store.join(self._id, schedules.owner, names, hostname=socket.gethostname(), pid=os.getpid())
+        if not self._is_synced:
+            await sync_definitions(self._database, schedules.owner, schedules.definitions)
+            self._is_synced = True
+            logger.info("scheduler started owner=%s schedules=%d", schedules.owner, len(names))
+        await retire_undefined(self._database, schedules.owner)
+        self._renewed_at = now
+
+    async def _sleep(self, delay_s: float, stop: asyncio.Event) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._woken, stop)]
+        try:
+            await asyncio.wait(waits, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _is_due(check: NextCheck) -> bool:
+    return check.has_waiting or (check.due_in_s is not None and check.due_in_s <= 0)

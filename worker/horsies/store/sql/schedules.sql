@@ -1,0 +1,197 @@
+-- name: next_check
+-- Seconds until the next slot is due, and whether a slot waits for an earlier one. One read of two partial indexes.
+SELECT extract(epoch FROM due.next_run_at - clock_timestamp())::double precision AS due_in_s,
+       EXISTS (SELECT
+                 FROM horsies_schedule_state AS s
+                WHERE s.state = 'active' AND s.paused_at IS NULL AND s.waiting_slot_at IS NOT NULL) AS has_waiting
+  FROM (SELECT min(s.next_run_at) AS next_run_at
+          FROM horsies_schedule_state AS s
+         WHERE s.state = 'active' AND s.paused_at IS NULL) AS due;
+
+-- name: lock_due
+-- Lock schedules with due slots, the oldest slot first; rows that another process holds are skipped. $2 limits it to
+-- one schedule. The server ends the transaction of a participant that is suspended while it holds the locks.
+SELECT {{ due_columns(s) }}
+  FROM horsies_schedule_state AS s
+ WHERE s.state = 'active' AND s.paused_at IS NULL AND s.next_run_at <= now()
+   AND ($2::text IS NULL OR s.schedule_name = $2)
+   AND (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) IS NOT NULL
+ ORDER BY s.next_run_at
+ LIMIT $1
+   FOR UPDATE OF s SKIP LOCKED;
+
+-- name: lock_waiting
+-- Lock schedules whose waiting slot can fire, because the earlier one has ended.
+SELECT {{ due_columns(s) }}
+  FROM horsies_schedule_state AS s
+ WHERE s.state = 'active' AND s.paused_at IS NULL AND s.waiting_slot_at IS NOT NULL AND s.next_run_at > now()
+   AND NOT {{ schedule_is_running(s) }}
+ LIMIT $1
+   FOR UPDATE OF s SKIP LOCKED;
+
+-- name: insert_runs
+-- Record slots and send the tasks of those that fire. A slot that fired before is left alone: it is not returned, and
+-- no task is sent. The call is in the schedule's row, so that no application code is needed.
+WITH input AS (
+    SELECT *
+      FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::uuid[], $6::timestamptz[],
+                  $7::timestamptz[], $8::timestamptz[])
+           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at)
+), recorded AS (
+    INSERT INTO horsies_schedule_runs AS run (schedule_name, slot_at, kind, outcome, reason, task_id, workflow_id,
+                                              fired_at, fired_by, revision)
+    SELECT input.schedule_name, input.slot_at, $9, input.outcome, input.reason,
+           CASE WHEN NOT s.call ? 'plan'::text THEN input.fired_id END,
+           CASE WHEN s.call ? 'plan'::text THEN input.fired_id END,
+           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $10, s.revision
+      FROM input
+      JOIN horsies_schedule_state AS s USING (schedule_name)
+     ORDER BY input.schedule_name, input.slot_at
+    ON CONFLICT (schedule_name, slot_at) WHERE kind <> 'manual'
+    DO UPDATE SET kind = EXCLUDED.kind, outcome = EXCLUDED.outcome, reason = EXCLUDED.reason,
+                  task_id = EXCLUDED.task_id, workflow_id = EXCLUDED.workflow_id, fired_at = EXCLUDED.fired_at,
+                  fired_by = EXCLUDED.fired_by, revision = EXCLUDED.revision
+     WHERE run.outcome <> 'fired' AND EXCLUDED.outcome IN ('fired', 'refused')
+    RETURNING run.schedule_name, run.slot_at, run.outcome, run.task_id, run.workflow_id, run.fired_at
+), sent AS (
+    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, context, sent_at, enqueued_at,
+                               good_until, max_retries, task_options, flags, enqueue_sha)
+    SELECT recorded.task_id, s.call ->> 'task_name'::text, s.call ->> 'queue_name'::text,
+           (s.call ->> 'priority'::text)::smallint,
+           s.call -> 'args'::text, s.call -> 'kwargs'::text,
+           pg_catalog.jsonb_build_object('schedule', pg_catalog.jsonb_build_object(
+               'name', s.schedule_name, 'slot_at', recorded.slot_at, 'previous_slot_at', input.previous_slot_at,
+               'fired_at', recorded.fired_at)),
+           recorded.slot_at, coalesce(input.start_at, clock_timestamp()), input.good_until,
+           (s.call ->> 'max_retries'::text)::integer, s.call -> 'task_options'::text, s.call -> 'flags'::text,
+           encode(sha256(recorded.task_id::text::bytea), 'hex')
+      FROM recorded
+      JOIN input ON input.schedule_name = recorded.schedule_name AND input.slot_at = recorded.slot_at
+      JOIN horsies_schedule_state AS s ON s.schedule_name = recorded.schedule_name
+     WHERE recorded.task_id IS NOT NULL
+    ON CONFLICT (id) DO NOTHING
+)
+SELECT schedule_name, slot_at, outcome, coalesce(task_id, workflow_id) AS fired_id, workflow_id, fired_at
+  FROM recorded;
+
+-- name: advance
+-- Store what was decided about the locked schedules.
+UPDATE horsies_schedule_state AS s
+   SET next_run_at = input.next_run_at, waiting_slot_at = input.waiting_slot_at,
+       last_slot_at = coalesce(input.fired_slot_at, s.last_slot_at),
+       last_run_at = CASE WHEN input.fired_count > 0 THEN now() ELSE s.last_run_at END,
+       last_task_id = coalesce(input.task_id, s.last_task_id), run_count = s.run_count + input.fired_count,
+       refusals = CASE WHEN input.fired_count > 0 THEN 0 ELSE s.refusals + input.refused_count END,
+       failures = input.failures, tz_version = $9, updated_at = now()
+  FROM unnest($1::text[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::integer[],
+              $7::integer[], $8::integer[])
+       AS input(schedule_name, next_run_at, waiting_slot_at, fired_slot_at, task_id, fired_count, refused_count,
+                failures)
+ WHERE s.schedule_name = input.schedule_name;
+
+-- name: unfinished_of
+-- Tasks and runs of a schedule that have not ended, for the overlap policy `replace`.
+SELECT run.task_id, run.workflow_id, task.status, task.claim_token
+  FROM horsies_schedule_runs AS run
+  LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
+  LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
+ WHERE run.schedule_name = $1 AND run.outcome = 'fired'
+   AND (task.status IN ('PENDING', 'CLAIMED', 'RUNNING') OR workflow.status IN ('PENDING', 'RUNNING', 'PAUSED'))
+ ORDER BY run.slot_at DESC
+ LIMIT 20;
+
+-- name: pause
+-- Returns no row if the schedule does not exist or is paused.
+UPDATE horsies_schedule_state
+   SET paused_at = now(), paused_by = $2, pause_reason = $3, updated_at = now()
+ WHERE schedule_name = $1 AND paused_at IS NULL
+RETURNING schedule_name;
+
+-- name: resume
+-- With `$2` it continues there. Without, it catches up from where it was paused.
+UPDATE horsies_schedule_state
+   SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, resumed_at = now(), failures = 0,
+       next_run_at = greatest(next_run_at, $2), updated_at = now()
+ WHERE schedule_name = $1 AND paused_at IS NOT NULL
+RETURNING schedule_name;
+
+-- name: lock_schedule
+SELECT schedule_name, owner, source, state, definition::text AS definition, call ->> 'plan'::text AS plan, next_run_at,
+       anchor_at, paused_at, clock_timestamp() AS now
+  FROM horsies_schedule_state
+ WHERE schedule_name = $1
+   FOR UPDATE;
+
+-- name: slot_outcomes
+-- What is recorded about the slots of a range.
+SELECT slot_at, outcome
+  FROM horsies_schedule_runs
+ WHERE schedule_name = $1 AND kind <> 'manual' AND slot_at BETWEEN $2 AND $3;
+
+-- name: forget
+WITH runs AS (DELETE FROM horsies_schedule_runs WHERE schedule_name = $1)
+DELETE FROM horsies_schedule_state WHERE schedule_name = $1 RETURNING schedule_name;
+
+-- name: try_sync_lock
+SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_acquired;
+
+-- name: stored_schedules
+-- Schedules with these names, whatever their owner. Locked in name order.
+SELECT schedule_name, owner, source, state, definition::text AS definition, config_hash, old_hashes, revision,
+       next_run_at, anchor_at, tz_version
+  FROM horsies_schedule_state
+ WHERE schedule_name = ANY($1::text[])
+ ORDER BY schedule_name
+   FOR UPDATE;
+
+-- name: database_time
+SELECT clock_timestamp() AS now;
+
+-- name: upsert
+-- Store definitions. A superseded hash is remembered; one that is in use again is not superseded any more.
+INSERT INTO horsies_schedule_state AS s (schedule_name, owner, source, state, definition, call, config_hash, revision,
+                                         next_run_at, anchor_at, tz_version)
+SELECT input.schedule_name, $1, input.source, input.state, input.definition::jsonb, input.call::jsonb,
+       input.config_hash, input.revision, input.next_run_at, input.anchor_at, $2
+  FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],
+              $10::timestamptz[], $11::timestamptz[])
+       AS input(schedule_name, source, state, definition, call, config_hash, revision, next_run_at, anchor_at)
+ON CONFLICT (schedule_name) DO UPDATE
+   SET owner = EXCLUDED.owner, source = EXCLUDED.source, state = EXCLUDED.state, definition = EXCLUDED.definition,
+       call = EXCLUDED.call, config_hash = EXCLUDED.config_hash, revision = EXCLUDED.revision, next_run_at = EXCLUDED.next_run_at,
+       anchor_at = EXCLUDED.anchor_at, tz_version = EXCLUDED.tz_version, updated_at = now(),
+       waiting_slot_at = CASE WHEN EXCLUDED.state = 'active' THEN s.waiting_slot_at END,
+       old_hashes = CASE WHEN s.config_hash = EXCLUDED.config_hash THEN s.old_hashes
+                         ELSE pg_catalog.array_remove(pg_catalog.array_append(s.old_hashes, s.config_hash),
+                                                      EXCLUDED.config_hash)
+                     END;
+
+-- name: join
+-- Register a participant, or renew it; forget those that have been silent for an hour.
+WITH gone AS (
+    DELETE FROM horsies_schedule_participants WHERE seen_at < now() - interval '1 hour' AND id <> $1
+)
+INSERT INTO horsies_schedule_participants (id, owner, names, hostname, pid)
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), names = EXCLUDED.names;
+
+-- name: leave
+DELETE FROM horsies_schedule_participants WHERE id = $1;
+
+-- name: retire
+-- Retire schedules of an owner that no live participant defines any more.
+UPDATE horsies_schedule_state AS s
+   SET state = 'retired', waiting_slot_at = NULL, updated_at = now()
+ WHERE s.owner = $1 AND s.source <> 'dynamic' AND s.state <> 'retired'
+   AND NOT EXISTS (SELECT
+                     FROM horsies_schedule_participants AS p
+                    WHERE p.owner = s.owner AND s.schedule_name = ANY(p.names)
+                      AND p.seen_at > now() - make_interval(secs => $2))
+RETURNING s.schedule_name;
+
+-- name: info
+SELECT schedule_name AS name, owner, source, state, definition::text AS definition,
+       coalesce(call ->> 'task_name'::text, call ->> 'workflow'::text) AS target, next_run_at, last_run_at,
+       last_slot_at, run_count, paused_at, paused_by, pause_reason, revision
+  FROM horsies_schedule_state
+ WHERE schedule_name = $1;
