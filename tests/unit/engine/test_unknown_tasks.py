@@ -77,3 +77,17 @@ def test_notification_of_an_own_release_is_an_echo_once() -> None:
     unknown.expect_echoes({"default"})
     claims.now = 2.0
     assert not unknown.is_echo("default"), "it was lost"
+
+
+async def test_search_that_a_new_child_overtook_has_no_effect() -> None:
+    """Otherwise claims would skip due tasks for ever: without unknown names there is no other search."""
+
+    class OvertakenClaims(Claims):
+        async def first_known(self, queues: Sequence[str], unknown: Sequence[str]) -> dict[str, datetime]:
+            tasks.clear()
+            return await super().first_known(queues, unknown)
+
+    tasks = tasks_of(OvertakenClaims())
+    tasks.exclude("a")
+    await tasks.search()
+    assert tasks.skip_before == {}

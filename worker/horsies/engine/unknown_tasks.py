@@ -64,7 +64,10 @@ class UnknownTasks:
         """Find out where the known tasks of each queue begin, if there are unknown ones and it was not done lately."""
         began = self._clock()
         if self.names and began >= self._search_at:
-            self.skip_before = await self._claims.first_known(self._queues, sorted(self.names))
+            names = sorted(self.names)
+            skip_before = await self._claims.first_known(self._queues, names)
+            if self.names.issuperset(names):  # otherwise cleared meanwhile, and the times hide tasks that are known now
+                self.skip_before = skip_before
             took_s = self._clock() - began
             self._search_at = began + max(MIN_SEARCH_INTERVAL_S, SEARCH_FACTOR * took_s)
 
