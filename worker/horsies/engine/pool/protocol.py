@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from msgspec import Raw, Struct, json, msgpack
+from msgspec import Raw, Struct, ValidationError, json, msgpack
 from msgspec.structs import replace
 
 from horsies.model.task import ScheduledSlot, TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
@@ -33,6 +33,8 @@ MAX_COMMAND_BYTES: Final = 2**31
 
 
 HEARTBEAT_INTERVAL_S: Final = 1.0
+MAX_TIMEOUT_MS: Final = 2**53
+"""A longer timeout of a task counts as none."""
 
 
 class ChildSpec(Struct, frozen=True, kw_only=True):
@@ -119,7 +121,9 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_ms(self) -> int | None:
-        return self.task_options.get("timeout_ms")
+        """None too if another program stored something else than a number of milliseconds."""
+        limit_ms = self.task_options.get("timeout_ms")
+        return limit_ms if type(limit_ms) is int and 0 < limit_ms <= MAX_TIMEOUT_MS else None
 
     @property
     def workflow_context(self) -> bytes | None:
@@ -141,15 +145,32 @@ def scheduled_context(slot: ScheduledSlot | None) -> Raw:
 NO_DETAILS: Final = TaskDetails()
 MAX_CACHED_DETAILS: Final = 1_000
 """Longer details, for example with the context of a workflow node, are not kept in memory."""
+_UNCHECKED_DETAILS: Final = frozenset({"task_options", "flags", "good_until"})
+"""Details that other programs may have stored with values that `TaskDetails` cannot hold."""
+_TOO_DEEP: Final = TaskDetails(context=Raw(b"nested too deeply"))
+"""Nothing is known of such details. The child cannot decode this context, so the task fails."""
 _decode_details = json.Decoder(TaskDetails).decode
-_cached_details = lru_cache(maxsize=256)(_decode_details)  # most sends of a task have the same
+
+
+def _decode_readable(text: str) -> TaskDetails:
+    """Decode what can be read: one malformed row must not end the worker."""
+    try:
+        return _decode_details(text)
+    except ValidationError:
+        stored = json.decode(text, type=dict[str, Raw])
+        return _decode_details(json.encode({name: stored[name] for name in stored.keys() - _UNCHECKED_DETAILS}))
+    except RecursionError:
+        return _TOO_DEEP
+
+
+_cached_details = lru_cache(maxsize=256)(_decode_readable)  # most sends of a task have the same
 
 
 def parse_details(text: str | None) -> TaskDetails:
     """Parse the details of a claimed row."""
     if text is None:
         return NO_DETAILS
-    return _cached_details(text) if len(text) <= MAX_CACHED_DETAILS else _decode_details(text)
+    return _cached_details(text) if len(text) <= MAX_CACHED_DETAILS else _decode_readable(text)
 
 
 def encode_details(details: TaskDetails) -> str:
