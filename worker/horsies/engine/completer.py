@@ -166,15 +166,15 @@ class Completer:
             # Completed tasks first: if their statement fails, nothing of the batch is stored.
             count = await self._store_completed(completed, () if finishes else changes) if completed else 0
             rows = await self._store.finish(finishes, events=changes) if finishes else []
+            self._fence.record_statement(sent_at)
+            stored = StoredBatch(
+                {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}, count == len(completed)
+            )
+            if not stored.are_completed_stored or len(rows) < len(finishes):
+                stored = await self._look_up_missing(batch, stored)
         except BrokerError:
             self._maybe_stored.update(_keys(batch))
             raise
-        self._fence.record_statement(sent_at)
-        stored = StoredBatch(
-            {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}, count == len(completed)
-        )
-        if not stored.are_completed_stored or len(rows) < len(finishes):
-            stored = await self._look_up_missing(batch, stored)
         if self._maybe_stored:
             self._maybe_stored.difference_update(_keys(batch))
         return stored
