@@ -241,3 +241,18 @@ async def test_coroutines_do_not_delay_functions(database_url: str, ledger: Ledg
             assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
         assert (await ledger.row(naps[-1]))["status"] == "PENDING"
         assert len({start.pid for start in await ledger.starts(*naps[:10])}) == 1
+
+
+async def test_function_starts_while_coroutines_wait_for_a_slot(database_url: str, ledger: Ledger) -> None:
+    """One child is full of coroutines and the prefetch buffer, too; the other child is kept for functions."""
+    config = {"prefetch_buffer": 2, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
+    settings = {"processes": 2, "async_concurrency": 1, "grace_s": 0}
+    async with worker_in_process(database_url, config=config, **settings) as worker:
+        naps = [await worker.send("nap", 60) for _ in range(3)]
+        await ledger.until(lambda: _are_claimed(ledger, naps))
+        function = await worker.send("work")
+        assert (await ledger.until_terminal(function, within_s=5))[function]["status"] == "COMPLETED"
+
+
+async def _are_claimed(ledger: Ledger, task_ids: list[str]) -> bool:
+    return sorted(row["status"] for row in (await ledger.rows(*task_ids)).values()) == ["CLAIMED", "CLAIMED", "RUNNING"]

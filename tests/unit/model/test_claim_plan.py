@@ -229,3 +229,10 @@ def test_child_never_takes_more_than_it_can_start_soon(
     for index in taken:
         assert waited_ms <= WORK_AHEAD_MS * 1.000001 or not child.tasks
         waited_ms += run_times[index] or 0.0
+
+
+def test_waiting_coroutines_do_not_keep_an_idle_child_from_functions() -> None:
+    loads = [replace(TWO_COROUTINES, tasks=10), replace(IDLE, pid=2)]
+    found = plan_claim([UNKNOWN], loads, replace(MIXED_APP, prefetch_buffer=4), claimed=4)
+    assert found is not None
+    assert (found.kind, found.limit, found.pids) == (TaskKind.FUNCTION, 1, [2])

@@ -410,7 +410,7 @@ class Capacity:
         return {load.pid for load in loads if not load.tasks and accepts(load, kind, loads, self._limits)}
 
     def match_slots(self, waiting: Iterable[InFlightTask]) -> Iterator[tuple[InFlightTask, int]]:
-        """Pair waiting tasks with free slots, in order; a task without a slot blocks those behind it."""
+        """Pair waiting tasks with free slots, in order; a coroutine without a slot does not block functions."""
         loads, queues = self._loads(), self._served_queues()
         free = {kind: list[int]() for kind in TaskKind}
         for kind, load in product(TaskKind, loads):
@@ -419,10 +419,8 @@ class Capacity:
                 free[kind] += [load.pid] * slots
         for task in waiting:
             kind = TaskKind.COROUTINE if self._assignments.is_async(task.row) else TaskKind.FUNCTION
-            slots = free[kind] or free[TaskKind.ANY]
-            if not slots:
-                return
-            yield task, slots.pop(0)
+            if slots := free[kind] or free[TaskKind.ANY]:
+                yield task, slots.pop(0)
 
     def _loads(self) -> list[ChildLoad]:
         return list(map(self._assignments.load, self.available_children()))

@@ -204,7 +204,9 @@ def _plan_for(
     best = max(slots, key=lambda pid: max(slots[pid]), default=None)
     if best is not None and max(slots[best]) > 1 and not limits.prefetch_buffer:
         slots = {best: slots[best]}
-    ahead = (limits.prefetch_buffer if kind is TaskKind.ANY else 0) - claimed
+    # The slots of one kind of task are free although tasks wait: those are of the other kind.
+    waiting = claimed if kind is TaskKind.ANY else 0
+    ahead = limits.prefetch_buffer - waiting if kind is TaskKind.ANY else 0
     capacities = tuple(
         QueueCapacity(name=queue.name, capacity=capacity, cap=queue.max_concurrency)
         for number, queue in enumerate(served)
@@ -223,7 +225,7 @@ def _plan_for(
     limit = _min_of(total, len(pids) + ahead, claims_left, limits.cluster_wide_cap)
     if limit <= 0:
         return None
-    startable = pids[: max(0, min(limit, len(pids) - claimed))]
+    startable = pids[: max(0, min(limit, len(pids) - waiting))]
     return ClaimPlan(kind=kind, limit=limit, pids=startable, queues=capacities, cluster_cap=limits.cluster_wide_cap)
 
 
