@@ -35,6 +35,8 @@ from horsies.registry.invocation import CURRENT_TASK
 MAX_LINE_CHARS = 16 * 1024
 MAX_LINES_PER_SEND = 256
 """Keeps a message of output lines below `MAX_REPORT_BYTES`."""
+LARGE_DOCUMENT_CHARS = 10_000
+"""Larger documents are sent alone: with those of 1,000 coroutines, a message would exceed `MAX_REPORT_BYTES`."""
 _STREAM_FDS = {"stdout": 1, "stderr": 2}
 
 
@@ -79,7 +81,7 @@ class AttemptReporter:
     """Reports the start and end of attempts.
 
     A start is sent before any code of the task runs. An end is buffered until the next start or `flush`, which saves
-    one write per task.
+    one write per task, unless its document is large.
     """
 
     def __init__(self, channel: ParentChannel, running: RunningTasks, output: OutputCapture) -> None:
@@ -99,7 +101,12 @@ class AttemptReporter:
         self._running.discard(attempt)
         if self._output.partial_lines:
             self._output.flush_task(attempt.key)
+        is_large = len(outcome.document) > LARGE_DOCUMENT_CHARS
+        if is_large:
+            self.flush()
         self._unsent.append(TaskEnded(attempt.chunk, attempt.position, outcome, run_ms))
+        if is_large:
+            self.flush()
 
     def flush(self) -> None:
         if self._unsent:
