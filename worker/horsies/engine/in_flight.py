@@ -428,14 +428,16 @@ class Assignments:
         chunk = self._in_flight.add_chunk(
             child, rows, worker_id, coroutines=coroutines, expected_ms=sum(estimates) / len(rows)
         )
-        has_to_wait = not child.is_idle and not (chunk.is_async and all(other.is_async for other in child.chunks))
-        if has_to_wait or len(rows) > 1:  # a single task that need not wait begins at once: nothing to recall
+        if chunk.is_async and all(other.is_async for other in child.chunks):
+            free_slots = max(0, self._limits.async_concurrency - child.tasks_in_child)
+        else:
+            free_slots = int(child.is_idle)
+        if not free_slots or len(rows) > 1:  # a single task that need not wait begins at once: nothing to recall
             recall_s = recall_after_ms(sum(estimates)) / 1000
             chunk.recall_timer = asyncio.get_running_loop().call_later(recall_s, child.recall)
-        if not has_to_wait:
-            # Those that wait behind others get their timeout when they begin.
-            for position in range(len(rows) if chunk.is_async else 1):
-                self._start_timeout(chunk, position)
+        # Those that wait behind others get their timeout when they begin.
+        for position in range(min(free_slots, len(rows))):
+            self._start_timeout(chunk, position)
         child.run(chunk)
 
     def _start_timeout(self, chunk: Chunk, position: int) -> None:
