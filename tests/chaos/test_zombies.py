@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,8 @@ async def suspended(worker: WorkerProcess) -> AsyncGenerator[None]:
         yield
     finally:
         for pid in group:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # the worker continues first and may have killed this child already
+                os.kill(pid, signal.SIGCONT)
 
 
 async def until_silent(ledger: Ledger, seconds: float) -> None:
