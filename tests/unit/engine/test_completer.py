@@ -58,7 +58,8 @@ class Claims:
 
 def claimed_row() -> ClaimedRow:
     columns: dict[str, Any] = dict.fromkeys(ClaimedRow._fields, "")
-    return ClaimedRow(**columns | {"id": uuid4(), "claim_token": 1, "sent_at": datetime.now(UTC), "details": None})
+    columns |= {"id": uuid4(), "claim_token": 1, "sent_at": datetime.now(UTC), "details": None}
+    return ClaimedRow(**columns)
 
 
 async def test_stored_failure_is_not_late_if_the_look_up_of_another_failed() -> None:
