@@ -243,11 +243,20 @@ async def test_coroutines_do_not_delay_functions(database_url: str, ledger: Ledg
         assert len({start.pid for start in await ledger.starts(*naps[:10])}) == 1
 
 
+async def test_coroutines_that_are_due_at_once_leave_a_child_to_functions(database_url: str, ledger: Ledger) -> None:
+    naps = await insert_pending_tasks(ledger, "nap", 30, count=4)
+    async with worker_in_process(database_url, processes=2, grace_s=0) as worker:
+        await ledger.until_started(*naps)
+        function = await worker.send("work")
+        row = (await ledger.until_terminal(function))[function]
+    assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
+    assert len({start.pid for start in await ledger.starts(*naps)}) == 1
+
+
 async def test_function_starts_while_coroutines_wait_for_a_slot(database_url: str, ledger: Ledger) -> None:
     """One child is full of coroutines and the prefetch buffer, too; the other child is kept for functions."""
     config = {"prefetch_buffer": 2, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
-    settings = {"processes": 2, "async_concurrency": 1, "grace_s": 0}
-    async with worker_in_process(database_url, config=config, **settings) as worker:
+    async with worker_in_process(database_url, config=config, processes=2, async_concurrency=1, grace_s=0) as worker:
         naps = [await worker.send("nap", 60) for _ in range(3)]
         await ledger.until(lambda: _are_claimed(ledger, naps))
         function = await worker.send("work")

@@ -256,9 +256,23 @@ class Dispatcher:
                 self._in_flight.add_prefetched(row, worker_id)
         if may_assign(self._app_config.recovery, took_s=took_s) and not self._capacity.is_closed:
             for child, child_rows in self._split(running, plan):
-                self._releases.add_rows(self._assignments.assign(child, child_rows, worker_id), worker_id)
+                self._assign(child, child_rows, worker_id)
         else:
             self._releases.add_rows(running, worker_id)
+
+    def _assign(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
+        """Send started tasks to a child, or coroutines to others if it is kept for functions; release the rest.
+
+        The claim did not know which tasks are coroutines, and may have started one in each idle child.
+        """
+        assign, coroutines = self._assignments.assign, list[ClaimedRow]()
+        if self._capacity.is_kept_for_functions(child):
+            coroutines = [row for row in rows if self._assignments.is_async(row)]
+            rows = [row for row in rows if not self._assignments.is_async(row)]
+        left = [*assign(child, rows, worker_id)]
+        for other in self._capacity.coroutine_children() if coroutines else ():
+            coroutines = [*assign(other, coroutines, worker_id)]
+        self._releases.add_rows([*left, *coroutines], worker_id)
 
     def _split(self, rows: Sequence[ClaimedRow], plan: ClaimPlan) -> Iterator[tuple[Child, Sequence[ClaimedRow]]]:
         """The rows of each child: those claimed for it, or an equal share of a few short tasks with idle children."""
@@ -317,7 +331,7 @@ class Dispatcher:
                 self._releases.add_rows([task.row], task.worker_id)
         # All tasks of a child together: one by one, each would be a chunk, and a child takes only two chunks.
         for (pid, worker_id), child_rows in rows_by_slot.items():
-            self._releases.add_rows(self._assignments.assign(children[pid], child_rows, worker_id), worker_id)
+            self._assign(children[pid], child_rows, worker_id)
 
     async def _on_start_refused(self, task: InFlightTask) -> None:
         """The row could not be started: the task has expired, or this worker lost the claim."""
@@ -403,6 +417,16 @@ class Capacity:
         """Children that accept tasks, the least busy first."""
         available = filter(self._assignments.accepts_work, self._pool.children)
         return sorted(available, key=lambda child: child.tasks_in_child)
+
+    def is_kept_for_functions(self, child: Child) -> bool:
+        if not self._limits.keeps_child_for_functions:
+            return False
+        return accepts(self._assignments.load(child), TaskKind.FUNCTION, self._loads(), self._limits)
+
+    def coroutine_children(self) -> list[Child]:
+        """Children that run only coroutines, which others can join."""
+        children = self.available_children()
+        return [child for child in children if self._assignments.load(child).runs_only_coroutines]
 
     def idle_pids(self, kind: TaskKind) -> set[int]:
         """Idle children that may get tasks of this kind."""
