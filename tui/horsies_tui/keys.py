@@ -107,7 +107,7 @@ class KeyAction:
 
 
 APP, LIST, TASK = SharedScope
-_, QUEUES, TASKS, STALE, WORKERS, WORKFLOWS, SCHEDULES, EVENTS, MAINTENANCE = ScreenId
+DASHBOARD, QUEUES, TASKS, STALE, WORKERS, WORKFLOWS, SCHEDULES, EVENTS, MAINTENANCE = ScreenId
 _TASK_SCREENS = (TASKS, TASK, STALE)
 _FILTERED = (QUEUES, TASKS, TASK, WORKERS, WORKFLOWS, SCHEDULES, EVENTS)
 _COPYABLE = (QUEUES, TASKS, TASK, STALE, WORKERS, WORKFLOWS, SCHEDULES)
@@ -117,7 +117,7 @@ ACTIONS: Final = (
     KeyAction("mark.toggle", "space", "mark", "mark the row and move down", TASKS, STALE),
     KeyAction("mark.page", "a", "page", "mark all loaded rows", TASKS, STALE),
     KeyAction("mark.match", "ctrl+a", "match", "mark everything that matches the filter", TASKS),
-    KeyAction("op.sweep", "S", "sweep", "run the sweep now: recover stale tasks", STALE, MAINTENANCE),
+    KeyAction("op.sweep", "S", "sweep", "run the sweep now: recover stale tasks", DASHBOARD, STALE, MAINTENANCE),
     KeyAction(
         "op.requeue",
         "R",
@@ -129,7 +129,8 @@ ACTIONS: Final = (
         WORKERS,
         WORKFLOWS,
         SCHEDULES,
-        labels={WORKERS: "recover", WORKFLOWS: "retry", SCHEDULES: "run now"},
+        DASHBOARD,
+        labels={WORKERS: "recover", WORKFLOWS: "retry", SCHEDULES: "run now", DASHBOARD: "recover"},
     ),
     KeyAction("op.fail", "F", "fail", "mark tasks as failed", *_TASK_SCREENS),
     KeyAction("op.expire", "X", "expire", "expire tasks that have not started", TASKS, TASK),
@@ -142,6 +143,8 @@ ACTIONS: Final = (
         QUEUES,
         WORKFLOWS,
         SCHEDULES,
+        DASHBOARD,
+        labels={DASHBOARD: "resume"},
     ),
     KeyAction("op.backfill", "B", "backfill", "backfill the slots of a schedule that did not fire", SCHEDULES),
     KeyAction("op.cleanup", "D", "cleanup", "run the cleanup now: delete rows past their retention", MAINTENANCE),
@@ -242,6 +245,12 @@ def key_label(key: str) -> str:
     """A key as shown in the footer and the help: `^a`, `space`, `?`."""
     labels = {"enter": "Enter", "escape": "Esc"}
     return "^" + key.removeprefix("ctrl+") if key.startswith("ctrl+") else labels.get(key) or format_key(key)
+
+
+def first_key(action_id: str, overrides: Mapping[str, str]) -> str:
+    """The label of the first key of an action in the user's keymap; empty if the action is disabled."""
+    keys = _parse_keys(overrides[action_id]) if action_id in overrides else ACTIONS_BY_ID[action_id].keys
+    return key_label(keys[0]) if keys else ""
 
 
 def build_keymap(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Themes, glyphs and sparklines, and the filter that draws everything in ASCII."""
+"""Themes, glyphs and charts, and the filter that draws everything in ASCII."""
 
 from __future__ import annotations
 
@@ -171,6 +171,15 @@ def sparkline(values: Sequence[float], *, top: float | None = None) -> str:
     top = top or max(values, default=0) or 1
     last = len(SPARKS) - 1
     return "".join(SPARKS[round(min(max(value, 0) / top, 1) * last)] for value in values)
+
+
+def area_chart(values: Sequence[float], height: int) -> list[str]:
+    """Lines of a filled chart, the top one first; a value above zero is always visible."""
+    levels = len(SPARKS)
+    top = max(values, default=0) or 1
+    filled = [max(round(value / top * height * levels), 1) if value > 0 else 0 for value in values]
+    rows = [[min(max(level - row * levels, 0), levels) for level in filled] for row in reversed(range(height))]
+    return ["".join(SPARKS[part - 1] if part else " " for part in row) for row in rows]
 
 
 def downsample(values: Sequence[float], max_points: int) -> list[float]:

@@ -9,7 +9,17 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
-from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
+from horsies_ops.reads.workflows import WorkflowRow
+from horsies_tui.demo.catalog import make_row
+from horsies_tui.screens.alerts import (
+    Alert,
+    AlertInputs,
+    AlertTarget,
+    RunTarget,
+    Severity,
+    UnservedQueue,
+    find_alerts,
+)
 from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
 
 BAD, WARN = Severity.BAD, Severity.WARN
@@ -20,6 +30,10 @@ LOST = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
 
 def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorCount:
     return ErrorCount(name=name, code=code, status=status, count=2 * number, last_hour=number)
+
+
+def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
+    return make_row(WorkflowRow, id=UUID(int=number), name=name, status=status)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +101,17 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
             WARN,
             "58 failures in 1h, 41 are TIMEOUT in mail.send",
         ),
+        (
+            AlertInputs(queues=[make_queue(pending=3, oldest_due_age=3 * MINUTES)], idle=7 * MINUTES),
+            WARN,
+            "nothing finished for 3 min while 3 wait",
+        ),
+        (AlertInputs(runs=[_run("FAILED")]), WARN, "1 workflow run failed: etl"),
+        (
+            AlertInputs(runs=[_run("PAUSED", 1), _run("PAUSED", 2, "digest"), _run("PAUSED", 3)]),
+            WARN,
+            "3 workflow runs paused: etl, digest",
+        ),
         (AlertInputs(errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
         (
             AlertInputs(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
@@ -96,8 +121,10 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
     ],
 )
 def test_problem_becomes_one_alert(inputs: AlertInputs, severity: Severity, text: str) -> None:
-    (alert,) = find_alerts(inputs)
+    # A queue in which nothing finishes has a backlog too.
+    alert = find_alerts(inputs)[-1]
     assert (alert.severity, alert.text) == (severity, text)
+    assert len(find_alerts(inputs)) == 1 + (alert.key == "stalled")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +136,11 @@ def test_problem_becomes_one_alert(inputs: AlertInputs, severity: Severity, text
         AlertInputs(queues=[make_queue(served_by=0)]),
         AlertInputs(queues=[make_queue(delayed=1, next_due_in=51 * MINUTES, served_by=0)]),
         AlertInputs(queues=[make_queue(paused_at=NOON)]),
+        AlertInputs(queues=[make_queue(pending=10, oldest_due_age=timedelta(seconds=59))], idle=9 * MINUTES),
+        AlertInputs(queues=[make_queue(delayed=1)], idle=9 * MINUTES),
+        AlertInputs(runs=[_run("RUNNING"), _run("COMPLETED")]),
         AlertInputs(workers=[make_worker(tasks_running=4, cpu_percent=100.0)]),
+        AlertInputs(workers=[make_worker(processes=4, children_busy=4, tasks_running=4)]),
         AlertInputs(workers=[make_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
         AlertInputs(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
     ],
@@ -146,8 +177,13 @@ def test_queue_with_longer_wait_comes_first() -> None:
         ),
         (
             AlertInputs(queues=[make_queue(pending=1, served_by=0)]),
+            UnservedQueue("mail"),
+        ),
+        (
+            AlertInputs(queues=[make_queue(pending=1, paused_at=NOON)]),
             TaskFilter(queues=("mail",), statuses=(TaskStatus.PENDING,)),
         ),
+        (AlertInputs(runs=[_run("FAILED", 1), _run("FAILED", 2)]), RunTarget(UUID(int=1))),
         (AlertInputs(workers=[make_worker(**LOST)]), WORKER),
         (
             AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
@@ -159,7 +195,27 @@ def test_queue_with_longer_wait_comes_first() -> None:
         ),
     ],
 )
-def test_alert_targets_the_affected_rows(inputs: AlertInputs, target: TaskFilter | UUID) -> None:
+def test_alert_targets_the_affected_rows(inputs: AlertInputs, target: AlertTarget) -> None:
     (alert,) = find_alerts(inputs)
     assert isinstance(alert, Alert)
     assert alert.target == target
+
+
+@pytest.mark.parametrize(
+    ("inputs", "verb", "label"),
+    [
+        (AlertInputs(stale=make_sweep_report(make_swept_task())), "sweep", "sweep"),
+        (AlertInputs(queues=[make_queue(pending=1, served_by=0)]), "", "how to"),
+        (AlertInputs(queues=[make_queue(pending=1, paused_at=NOON)]), "pause", "resume"),
+        (AlertInputs(queues=[make_queue(pending=1, oldest_due_age=LATE)]), "", "tasks"),
+        (AlertInputs(workers=[make_worker(**LOST, tasks_running=1)]), "requeue", "recover"),
+        (AlertInputs(workers=[make_worker(**LOST)]), "", "open"),
+        (AlertInputs(runs=[_run("FAILED")]), "requeue", "retry"),
+        (AlertInputs(runs=[_run("PAUSED")]), "pause", "resume"),
+        (AlertInputs(runs=[_run("PAUSED", 1), _run("PAUSED", 2)]), "", "open"),
+        (AlertInputs(errors=[_failed("a", "X", 1)]), "", "tasks"),
+    ],
+)
+def test_every_alert_names_what_fixes_it(inputs: AlertInputs, verb: str, label: str) -> None:
+    (alert,) = find_alerts(inputs)
+    assert (alert.verb, alert.label) == (verb, label)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_tui.theme import bar, downsample, sparkline
+from horsies_tui.theme import area_chart, bar, downsample, sparkline
 
 
 def test_sparkline_has_one_character_per_value() -> None:
@@ -11,6 +11,14 @@ def test_sparkline_has_one_character_per_value() -> None:
 
 def test_sparkline_can_have_a_fixed_top() -> None:
     assert sparkline([0, 50, 100, 250], top=100) == "▁▅██"
+
+
+def test_area_fills_each_column_up_to_its_value() -> None:
+    assert area_chart([0, 1, 8, 16], 2) == ["   █", " ▁██"]
+
+
+def test_small_values_stay_visible_in_an_area() -> None:
+    assert area_chart([1, 1000], 2) == [" █", "▁█"]
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,34 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from textual.message import Message
 from textual.pilot import Pilot
 
+from horsies.model.settings import TuiConfig
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.source import DataSource
 from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
+from horsies_tui.demo.catalog import KINDS_BY_NAME, LOST_WORKER, WORKERS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
+from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.base import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
-from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
+from horsies_tui.screens.workflows import WorkflowsScreen
+from tests.support.tui import (
+    NOON,
+    eventually,
+    frozen_system,
+    lines,
+    running_app,
+    screen_text,
+    until_plan_dialog,
+    until_stable,
+)
 
 
 async def _move_to(pilot: Pilot[None], key: str) -> DashboardScreen:
@@ -67,13 +80,14 @@ async def test_cursor_stays_on_its_alert_when_others_change() -> None:
 
 
 async def test_newest_operator_action_comes_first() -> None:
-    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
-        await eventually(pilot, lambda: " ana " in screen_text(pilot))
+    async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
+        await eventually(pilot, lambda: " cron " in screen_text(pilot))
         assert screen_text(pilot).index(" ana ") < screen_text(pilot).index(" cron ")
 
 
 async def test_empty_system_has_no_task_alerts() -> None:
-    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), screen_id=ScreenId.DASHBOARD) as pilot:
+    opener = DemoOpener(DemoSystem(lambda: NOON), pace_s=None)
+    async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "no actions yet" in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
@@ -94,6 +108,76 @@ async def test_only_completed_tasks_are_marked_as_estimated() -> None:
         yield BusySource(frozen_system(), read_only=read_only, pace_s=None)
 
     async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
-        await eventually(pilot, lambda: "~15k " in screen_text(pilot) and "   180 " in screen_text(pilot))
+        await eventually(pilot, lambda: "~15k " in screen_text(pilot) and " 180 failed" in screen_text(pilot))
         await pilot.press("2")
         await eventually(pilot, lambda: "~2.6k     30" in screen_text(pilot))
+
+
+@pytest.mark.parametrize(
+    ("alert", "key", "title"),
+    [
+        ("stale RUNNING", "S", "Sweep"),
+        ("failures", "S", "Sweep"),
+        (f"dead {LOST_WORKER.worker_id}", "R", "worker 000000a7"),
+        ("runs FAILED", "R", "digest-run"),
+        ("runs PAUSED", "P", "etl-night"),
+        ("queue mail", "P", "Resume queue mail"),
+    ],
+)
+async def test_key_of_an_alert_previews_the_fix(alert: str, key: str, title: str) -> None:
+    system = frozen_system()
+    await DemoSource(system, read_only=False, pace_s=None).pause_queue("mail", reason="smtp down")
+    system.send(KINDS_BY_NAME["mail.send"], at=NOON)
+    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.DASHBOARD) as pilot:
+        await _move_to(pilot, alert)
+        await pilot.press(key)
+        dialog = await until_plan_dialog(pilot)
+        assert title.lower() in screen_text(pilot).lower(), dialog
+
+
+async def test_key_that_does_not_fix_the_alert_does_nothing() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, notifies=True) as pilot:
+        await _move_to(pilot, "failures")
+        await pilot.press("P")
+        await eventually(pilot, lambda: "has another key" in screen_text(pilot))
+        assert not isinstance(pilot.app.screen, ProposalDialog)
+
+
+async def test_unserved_queue_opens_instructions() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, notifies=True, size=(120, 36)) as pilot:
+        await _move_to(pilot, "queue reports")
+        await pilot.press("enter")
+        await eventually(pilot, lambda: "--queues reports" in screen_text(pilot))
+
+
+async def test_run_alert_opens_that_run() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
+        await _move_to(pilot, "runs FAILED")
+        await pilot.press("enter")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
+
+
+async def test_every_alert_line_ends_with_its_key() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, settings=TuiConfig(keys={"op.sweep": "ctrl+w"})) as pilot:
+        await _move_to(pilot, "stale RUNNING")
+        assert "^w sweep" in lines(pilot)[3]
+        assert all(any(key in line[-13:] for key in ("^w ", "R ", "P ", "⏎ ")) for line in lines(pilot)[3:11])
+
+
+async def test_narrow_dashboard_shows_alerts_then_one_line_of_counters() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
+        await _move_to(pilot, "stale RUNNING")
+        shown = lines(pilot)
+        assert "Needs attention" in shown[2]
+        assert shown[12].startswith(" PENDING ")
+        assert "COMPLETED" in shown[12]
+        assert "Last 30 min" in shown[13]
+        assert "HOST:PID" not in screen_text(pilot)
+
+
+async def test_wide_dashboard_shows_tables_and_events() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
+        await eventually(pilot, lambda: "worker_lost" in screen_text(pilot))
+        assert "✖ unserved" in screen_text(pilot)
+        assert "✖ lost 6m10s" in screen_text(pilot)
+        assert sum(not line.strip() for line in lines(pilot)) <= 3

@@ -37,7 +37,8 @@ class SlowSource(DemoSource):
         yield self
 
 
-@pytest.mark.parametrize("screen_id", ScreenId)
+# The keys of the dashboard depend on the line under the cursor; its own tests press them.
+@pytest.mark.parametrize("screen_id", [screen_id for screen_id in ScreenId if screen_id is not ScreenId.DASHBOARD])
 async def test_every_changing_key_opens_a_preview(screen_id: ScreenId) -> None:
     async with running_app(screen_id=screen_id) as pilot:
         screen = pilot.app.screen

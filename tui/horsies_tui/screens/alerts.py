@@ -21,12 +21,29 @@ if TYPE_CHECKING:
     from horsies_ops.reads.overview import ErrorCount
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.workers import WorkerRow
+    from horsies_ops.reads.workflows import WorkflowRow
 
 LOST_WORKER_ALERT_AGE: Final = timedelta(hours=1)
 """A lost worker without tasks is no longer reported after this time."""
 
-AlertTarget: TypeAlias = TaskFilter | UUID
-"""The tasks that match a filter, or a worker id."""
+STALLED_AFTER: Final = timedelta(minutes=2)
+"""Due tasks that wait this long while no task finishes are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTarget:
+    workflow_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class UnservedQueue:
+    """Opens instructions."""
+
+    queue: str
+
+
+AlertTarget: TypeAlias = TaskFilter | UUID | RunTarget | UnservedQueue
+"""What Enter opens: the tasks that match a filter, a worker by its id, a run, or instructions."""
 
 
 class Severity(IntEnum):
@@ -43,6 +60,10 @@ class Alert:
     severity: Severity
     text: str
     target: AlertTarget
+    label: str = "tasks"
+    """What its key does."""
+    verb: str = ""
+    """The operator action `op.VERB` that fixes it; empty: only Enter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +75,20 @@ class AlertInputs:
     stale: SweepReport | None = None
     errors: Sequence[ErrorCount] = ()
     """Errors of the last hour."""
+    runs: Sequence[WorkflowRow] = ()
+    """Failed and paused runs."""
+    idle: timedelta | None = None
+    """Time since a task last finished, as far as the chart goes back; None if unknown."""
 
 
 def find_alerts(inputs: AlertInputs) -> tuple[Alert, ...]:
-    """Return all alerts, most severe first; within a severity stale tasks, queues, workers, failures."""
+    """Return all alerts, most severe first; within a severity stale tasks, queues, workers, runs, failures."""
     alerts = [
         *_stale_alerts(inputs.stale),
         *_queue_alerts(inputs.queues),
+        *_stall_alerts(inputs.queues, inputs.idle),
         *_worker_alerts(inputs.workers),
+        *_run_alerts(inputs.runs),
         *_failure_alerts(inputs.errors),
     ]
     # Sorting is stable: within a severity the order above remains.
@@ -80,6 +107,8 @@ def _stale_alerts(report: SweepReport | None) -> Iterator[Alert]:
                 severity=Severity.BAD if status is TaskStatus.RUNNING else Severity.WARN,
                 text=f"{len(silent):,} {status} silent > {format_age(threshold)}   {_worst_task_text(silent)}",
                 target=TaskFilter(statuses=(status,), min_silence=threshold),
+                label="sweep",
+                verb="sweep",
             )
 
 
@@ -93,15 +122,24 @@ def _worst_task_text(silent: Sequence[SweptTask]) -> str:
     return f"worst {worst.task_name} {short_id(worst.task_id)} {format_age(worst.heartbeat_age)}{where}"
 
 
+_QUEUE_FIXES: Final = {QueueHealth.UNSERVED: ("how to", ""), QueueHealth.PAUSED: ("resume", "pause")}
+"""Label and verb."""
+
+
 def _queue_alerts(queues: Sequence[QueueRow]) -> Iterator[Alert]:
     for queue in sorted(queues, key=lambda queue: queue.oldest_due_age or timedelta(0), reverse=True):
         if problem := _queue_problem(queue):
             severity, text = problem
+            health = queue_health(queue)
+            waiting = TaskFilter(queues=(queue.name,), statuses=(TaskStatus.PENDING,))
+            label, verb = _QUEUE_FIXES.get(health, ("tasks", ""))
             yield Alert(
                 key=f"queue {queue.name}",
                 severity=severity,
                 text=f"queue {queue.name}: {text}",
-                target=TaskFilter(queues=(queue.name,), statuses=(TaskStatus.PENDING,)),
+                target=UnservedQueue(queue.name) if health is QueueHealth.UNSERVED else waiting,
+                label=label,
+                verb=verb,
             )
 
 
@@ -123,6 +161,39 @@ def _queue_problem(queue: QueueRow) -> tuple[Severity, str] | None:
             return None
 
 
+def _stall_alerts(queues: Sequence[QueueRow], idle: timedelta | None) -> Iterator[Alert]:
+    """Report that no task finishes. Queues that are paused or unserved have their own alerts."""
+    active = [queue for queue in queues if queue_health(queue) in (QueueHealth.OK, QueueHealth.BACKLOG)]
+    oldest = max((queue.oldest_due_age or timedelta(0) for queue in active), default=timedelta(0))
+    # After a quiet time the first new task has not waited long: nothing is stalled.
+    stalled = min(idle or timedelta(0), oldest)
+    if stalled >= STALLED_AFTER:
+        waiting = sum(queue.pending for queue in active)
+        yield Alert(
+            key="stalled",
+            severity=Severity.WARN,
+            text=f"nothing finished for {stalled // timedelta(minutes=1)} min while {waiting:,} wait",
+            target=TaskFilter(statuses=(TaskStatus.RUNNING, TaskStatus.CLAIMED)),
+        )
+
+
+def _run_alerts(runs: Sequence[WorkflowRow]) -> Iterator[Alert]:
+    """Report failed and paused runs, one alert for each status."""
+    for status, label, verb in (("FAILED", "retry", "requeue"), ("PAUSED", "resume", "pause")):
+        found = [run for run in runs if run.status == status]
+        if found:
+            names = ", ".join(list(dict.fromkeys(run.name for run in found))[:3])
+            yield Alert(
+                key=f"runs {status}",
+                severity=Severity.WARN,
+                text=f"{plural(len(found), 'workflow run')} {status.lower()}: {names}",
+                target=RunTarget(found[0].id),
+                # With several runs, the operator picks one on the Flows screen.
+                label=label if len(found) == 1 else "open",
+                verb=verb if len(found) == 1 else "",
+            )
+
+
 def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
     for worker in sorted(workers, key=lambda worker: worker.tasks_running + worker.tasks_claimed, reverse=True):
         label = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
@@ -134,6 +205,7 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
                     severity=Severity.WARN,
                     text=f"{label}: {warning}",
                     target=worker.worker_id,
+                    label="open",
                 )
         elif held or worker.heartbeat_age < LOST_WORKER_ALERT_AGE:
             seen = f"{label} {worker.display_state}, last seen {format_age(worker.heartbeat_age)} ago"
@@ -142,6 +214,8 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
                 severity=Severity.BAD if held and worker.is_presumed_dead else Severity.WARN,
                 text=f"{seen}, holds {plural(held, 'task')}" if held else f"{seen}, holds no tasks",
                 target=worker.worker_id,
+                label="recover" if held else "open",
+                verb="requeue" if held else "",
             )
 
 

@@ -1,164 +1,150 @@
-"""Dashboard: task counts and throughput, alerts, and recent operator actions."""
+"""Dashboard: what needs attention and the key that fixes it, counters, throughput, queues, workers, latest events."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
 
-from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.fleet import (
-    BUCKET_COUNT,
-    HOUR,
-    THROUGHPUT_WINDOW,
-    align_buckets,
-    count_not_alive,
-    load_workers,
+from horsies_tui.fleet import BUCKET_COUNT, HOUR, THROUGHPUT_WINDOW, count_not_alive, load_workers
+from horsies_tui.format import fit, format_count, format_time, plural, sanitize
+from horsies_tui.keys import ScreenId, first_key
+from horsies_tui.screens.alerts import Alert, AlertInputs, RunTarget, Severity, UnservedQueue, find_alerts
+from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowRun, ShowTasks, ShowWorker
+from horsies_tui.screens.entries import StreamEntry, log_line
+from horsies_tui.screens.summary import (
+    STYLES,
+    Activity,
+    chart_lines,
+    counter_line,
+    load_activity,
+    queue_lines,
+    worker_lines,
 )
-from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural
-from horsies_tui.keys import ScreenId
-from horsies_tui.screens.alerts import Alert, AlertInputs, Severity, find_alerts
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowTasks, ShowWorker
-from horsies_tui.screens.entries import log_line
-from horsies_tui.theme import Glyph, bar, sparkline
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.page import Pane
-from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
+from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
     from horsies_ops.reads.events import AuditRow
-    from horsies_ops.reads.overview import Overview, QueueBucket, Throughput
-    from horsies_ops.reads.search import Count
-    from horsies_ops.reads.workers import WorkerRow
+    from horsies_ops.reads.overview import Overview, QueueBucket
+    from horsies_ops.reads.tasks import TaskSummary
+    from horsies_ops.reads.workflows import WorkflowRow
+    from horsies_tui.proposals.model import ProposalFactory
+    from horsies_tui.screens.events import EventStream
 
-
-SLOT_BAR_WIDTH: Final = 16
-MAX_QUEUES: Final = 7
-MAX_ACTIONS: Final = 8
-QUEUE_PANE_MIN_WIDTH: Final = 120
-
-
-# Summary panes
-
-
-def count_lines(overview: Overview, now: datetime) -> list[str]:
-    """Number of tasks in each state, with the oldest age."""
-    # Added to the ages in the overview, so that they keep growing between two queries.
-    elapsed = now - overview.at
-    counts = {status: _count_text(count) for status, count in overview.counts.items()}
-    failed = overview.failed_last_hour
-    is_estimate = overview.counts[TaskStatus.COMPLETED].is_estimate
-    lines = (
-        ("PENDING", counts[TaskStatus.PENDING], _age_text("oldest", overview.oldest_due, elapsed)),
-        ("  due later", format_count(overview.delayed), _age_text("next in", overview.next_due, -elapsed)),
-        ("CLAIMED", counts[TaskStatus.CLAIMED], _age_text("oldest", overview.oldest_claimed, elapsed)),
-        ("RUNNING", counts[TaskStatus.RUNNING], _age_text("longest", overview.longest_running, elapsed)),
-        (
-            "FAILED 24h",
-            _count_text(overview.failed_last_day),
-            f"{Glyph.WARN} +{_count_text(failed)} in 1h" if failed.number else "",
-        ),
-        ("EXPIRED 24h", _count_text(overview.expired_last_day), ""),
-        ("COMPLETED", counts[TaskStatus.COMPLETED], "(estimate)" if is_estimate else ""),
-    )
-    return [f"{fit(label, 11)} {fit(count, 8, right=True)}  {note}" for label, count, note in lines]
-
-
-def throughput_lines(overview: Overview, throughput: Throughput, workers: Sequence[WorkerRow]) -> list[str]:
-    """Tasks completed and failed per minute, wait and run times, and busy slots of the fleet."""
-    done = [float(bucket.done) for bucket in throughput.buckets]
-    failed = [float(bucket.failed) for bucket in throughput.buckets]
-    times = throughput.times
-    # Busy children, not running tasks: a child may run several tasks, and dead workers have no slots.
-    alive = [worker for worker in workers if worker.is_responsive]
-    busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
-    share = f" {busy / slots:.0%}" if slots else ""
-    is_estimate = any(queue.is_estimate for queue in overview.queues)
-    done_last_minute = format_count(overview.done_last_minute, is_estimate=is_estimate)
-    return [
-        f"done {sparkline(done)} {done_last_minute:>6}",
-        f"fail {sparkline(failed)} {overview.failed_last_minute:>6,}",
-        f"wait p50 {format_elapsed(times.wait_p50)}  p95 {format_elapsed(times.wait_p95)}",
-        f"run  p50 {format_elapsed(times.run_p50)}  p95 {format_elapsed(times.run_p95)}",
-        "",
-        f"slots {bar(busy, slots, SLOT_BAR_WIDTH)} {busy:,}/{slots:,}{share}",
-    ]
-
-
-def queue_lines(buckets: Sequence[QueueBucket], now: datetime) -> list[str]:
-    """Completed tasks per minute of the busiest queues, one line each."""
-    by_queue: dict[str, list[QueueBucket]] = {}
-    for bucket in buckets:
-        by_queue.setdefault(bucket.queue, []).append(bucket)
-    busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
-    lines: list[str] = []
-    for name, found in busiest[:MAX_QUEUES]:
-        aligned = align_buckets(found, now)
-        done = [0.0 if bucket is None else float(bucket.done) for bucket in aligned]
-        # The last bucket is still filling; the one before is the last full minute.
-        last = aligned[-2]
-        number = "0" if last is None else format_count(last.done, is_estimate=last.is_estimate)
-        lines.append(f"{fit(name, 10)} {sparkline(done[-20:])} {number:>6}")
-    return lines
-
-
-def _count_text(count: Count) -> str:
-    return format_count(count.number, is_estimate=count.is_estimate, is_capped=count.is_capped)
-
-
-def _age_text(label: str, age: timedelta | None, elapsed: timedelta) -> str:
-    """Format an age that was queried `elapsed` ago; a time until something is passed with a negative `elapsed`."""
-    return "" if age is None else f"{label} {format_age(age + elapsed)}"
-
+MAX_ACTIONS: Final = 20
+MAX_EVENTS: Final = 60
+MAX_RUNS: Final = 50
+WIDE: Final = 100
+"""Columns from which the chart is beside the alerts and the tables are shown."""
+FAILED_RUN_AGE: Final = timedelta(days=1)
+"""Runs that failed longer ago need no attention."""
+HEALTHY: Final = "no problems: no stale task, every queue is served in time, workers send heartbeats, no run failed"
 
 _SIGNS: Final = {Severity.BAD: Cell("", Tone.BAD, glyph=Glyph.BAD), Severity.WARN: Cell("!", Tone.WARN)}
 _TONES: Final = {Severity.BAD: Tone.BAD, Severity.WARN: Tone.PLAIN}
 
-ALERT_COLUMNS: Final[tuple[Column[Alert], ...]] = (
-    Column("", 1, lambda alert: _SIGNS[alert.severity]),
-    Column(
-        "NEEDS ATTENTION   Enter opens the rows behind a line",
-        40,
-        lambda alert: Cell(alert.text, _TONES[alert.severity]),
-        grows=1,
-    ),
-)
+
+def alert_columns(keys: Mapping[str, str]) -> tuple[Column[Alert], ...]:
+    """The columns of the alerts; `keys` are the user's keys by action id."""
+
+    def key_cell(alert: Alert) -> Cell:
+        key = first_key(f"op.{alert.verb}", keys) if alert.verb else Glyph.ENTER
+        return Cell(f"{key} {alert.label}", Tone.BUSY)
+
+    return (
+        Column("", 1, lambda alert: _SIGNS[alert.severity]),
+        Column("", 40, lambda alert: Cell(alert.text, _TONES[alert.severity]), grows=1),
+        Column("", 9, key_cell),
+    )
+
+
+def event_line(entry: StreamEntry | Heading) -> Content:
+    if isinstance(entry, Heading):
+        return Content.styled(sanitize(entry.text), "dim")
+    subject = f" {fit(entry.kind, 6)} {fit(entry.subject, 24)} "
+    return Content.assemble((format_time(entry.at), "dim"), subject, (sanitize(entry.summary), STYLES[entry.tone]))
+
+
+async def load_runs(source: DataSource) -> tuple[WorkflowRow, ...]:
+    """Return the paused runs and those that failed lately, newest first."""
+    # Imported late: it imports the database driver, which the first screen must not wait for.
+    from horsies_ops.reads.workflows import WorkflowFilter
+
+    page = await source.list_workflows(WorkflowFilter(statuses=("FAILED", "PAUSED"), root_only=True), limit=MAX_RUNS)
+    return tuple(run for run in page.workflows if run.status == "PAUSED" or run.age < FAILED_RUN_AGE)
+
+
+def alert_proposal(alert: Alert | None, verb: str, context: AppContext) -> ProposalFactory | None:
+    """Return what the action `op.VERB` proposes for an alert; None if it does not fix it."""
+    from horsies.model.recovery.fleet import SweepOptions  # late: see load_runs
+    from horsies_tui.proposals.model import propose_queue_pause_toggle, propose_run_action
+    from horsies_tui.proposals.sweep import propose_sweep
+
+    if verb == "sweep":
+        return partial(propose_sweep, options=SweepOptions())
+    match alert:
+        case Alert(target=UUID() as worker_id) if verb == "requeue":
+            return partial(propose_sweep, options=SweepOptions(worker_id=worker_id))
+        case Alert(target=RunTarget(workflow_id)) if verb == alert.verb:
+            return partial(propose_run_action, verb=verb, workflow_id=workflow_id)
+        case Alert(target=TaskFilter(queues=(name,))) if verb == alert.verb:
+            return partial(propose_queue_pause_toggle, name=name, now=context.clock.now())
+        case _:
+            return None
 
 
 class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
-    """Summary panes at the top, alerts in the middle, recent operator actions at the bottom."""
+    """Alerts in a box; the chart beside or, in narrow terminals, below them; then tables and the latest events."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # declared like this by Textual
+    HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (WIDE, "-wide")]  # noqa: RUF012  # declared like this by Textual
+    VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall"), (30, "-high")]  # noqa: RUF012
     # Refresh the counts often here; the other screens use the overview only for the number of stale tasks in the tabs.
     overview_min_interval_s = 1.0
 
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
-        self.list: RowList[Alert] = RowList(ALERT_COLUMNS, key=lambda alert: alert.key, context=context)
+        columns = alert_columns(context.settings.keys)
+        self.list: RowList[Alert] = RowList(columns, key=lambda alert: alert.key, context=context, has_titles=False)
         self._alert_inputs = AlertInputs()
-        self._missing_results = {"overview", "stale", "workers", "errors"}
+        self._missing_results = {"overview", "stale", "workers", "errors", "runs", "throughput"}
         """Queries that the alerts need and that have not returned yet."""
         self._overview: Overview | None = None
-        self._throughput: Throughput | None = None
+        self._activity: Activity | None = None
         self._queue_throughput: tuple[QueueBucket, ...] = ()
+        self._known_tasks: Mapping[UUID, TaskSummary] = {}
 
     def body(self) -> ComposeResult:
-        with Horizontal(id="summary"):
-            yield Pane(" Tasks ", name="task-counts")
-            yield Pane(" Last 30 min (per minute) ", name="throughput")
-            yield Pane(" Done by queue ", name="queue-throughput")
-        yield self.list
-        yield Pane(" Recent operator actions ", name="operator-actions")
+        with Container(id="overview"):
+            with Vertical(id="attention-and-counters"):
+                with Vertical(id="attention"):
+                    yield self.list
+                    yield Static(Content.styled(f" {Glyph.DONE} {HEALTHY}", STYLES[Tone.GOOD]), id="healthy")
+                yield Pane(name="counters")
+            yield Pane(" Last 30 min ", name="throughput")
+        with Horizontal(id="tables"):
+            yield Pane(" Queues ", name="queues")
+            yield Pane(" Workers ", name="workers")
+        with Horizontal(id="latest"):
+            yield Pane(" Latest events ", name="events")
+            yield Pane(" Recent operator actions ", name="operator-actions")
 
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -166,14 +152,14 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             LiveQuery(
                 "stale",
                 lambda source: source.stale_candidates(),
-                lambda report: self._show_alerts("stale", replace(self._alert_inputs, stale=report)),
+                lambda report: self._show_alerts("stale", stale=report),
                 topics,
                 min_interval_s=5.0,
             ),
             LiveQuery(
                 "workers",
                 load_workers,
-                lambda workers: self._show_alerts("workers", replace(self._alert_inputs, workers=workers)),
+                lambda workers: self._show_alerts("workers", workers=workers),
                 topics,
                 poll_s=5.0,
                 min_interval_s=2.0,
@@ -181,17 +167,18 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             LiveQuery(
                 "errors",
                 lambda source: source.error_summary(HOUR),
-                lambda errors: self._show_alerts("errors", replace(self._alert_inputs, errors=errors)),
+                lambda errors: self._show_alerts("errors", errors=errors),
                 TASK_TOPICS,
                 min_interval_s=10.0,
             ),
             LiveQuery(
-                "throughput",
-                lambda source: source.throughput(THROUGHPUT_WINDOW, BUCKET_COUNT),
-                self._show_throughput,
-                TASK_TOPICS,
-                min_interval_s=3.0,
+                "runs",
+                load_runs,
+                lambda runs: self._show_alerts("runs", runs=runs),
+                frozenset({Topic.WORKFLOW, Topic.EVENT}),
+                min_interval_s=2.0,
             ),
+            LiveQuery("throughput", load_activity, self._show_activity, TASK_TOPICS, min_interval_s=3.0),
             LiveQuery(
                 "queue throughput",
                 self._fetch_queue_throughput,
@@ -199,54 +186,96 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
                 TASK_TOPICS,
                 min_interval_s=5.0,
             ),
+            LiveQuery("events", self._fetch_events, self._show_events, topics | {Topic.WORKFLOW}, min_interval_s=1.0),
             LiveQuery(
                 "audit", lambda source: source.audit(limit=MAX_ACTIONS), self._show_actions, topics, min_interval_s=2.0
             ),
         )
 
     async def _fetch_queue_throughput(self, source: DataSource) -> tuple[QueueBucket, ...]:
-        # Skip the query while the terminal is too narrow for its pane.
-        if self.size.width < QUEUE_PANE_MIN_WIDTH:
+        # Skip the query while the terminal is too narrow for its chart.
+        if self.size.width < WIDE:
             return ()
         return await source.queue_throughput(THROUGHPUT_WINDOW, BUCKET_COUNT)
+
+    async def _fetch_events(self, source: DataSource) -> EventStream:
+        from horsies_tui.screens.events import load_event_stream  # late: see load_runs
+
+        log, clock = self.context.queries.change_log, self.context.clock
+        return await load_event_stream(source, log, clock, self._known_tasks, limit=MAX_EVENTS)
 
     def show_overview(self, overview: Overview) -> None:
         super().show_overview(overview)
         self._overview = overview
-        self._show_alerts("overview", replace(self._alert_inputs, queues=overview.queues))
+        self._show_alerts("overview", queues=overview.queues)
 
-    def _show_throughput(self, throughput: Throughput) -> None:
-        self._throughput = throughput
-        self._draw()
+    def _show_activity(self, activity: Activity) -> None:
+        self._activity = activity
+        self._show_alerts("throughput", idle=activity.idle_time(self.context.clock.now()))
 
     def _show_queue_throughput(self, buckets: tuple[QueueBucket, ...]) -> None:
         self._queue_throughput = buckets
         self._draw()
 
+    def _show_events(self, stream: EventStream) -> None:
+        from horsies_tui.screens.events import fold_entries  # late: see load_runs
+
+        self._known_tasks = stream.known_tasks
+        entries = fold_entries(stream.entries)
+        self.show_pane("events", lambda: [event_line(entry) for entry in entries] or ["nothing happened yet"])
+
     def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
         self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])
 
-    def _show_alerts(self, query: str, inputs: AlertInputs) -> None:
+    def _show_alerts(self, query: str, **inputs: Any) -> None:
         """Draw the alerts with the result of another query."""
-        self._alert_inputs = inputs
+        self._alert_inputs = replace(self._alert_inputs, **inputs)
         self._missing_results.discard(query)
         # Shown with partial results, the list would put the cursor on the first alert to arrive, not the top one.
         if not self._missing_results:
             self.list.show(find_alerts(self._alert_inputs))
+            self._fit_attention()
         self._draw()
+
+    def _fit_attention(self) -> None:
+        """Fit the box to the alerts, leaving room for what is below it."""
+        alerts, box = self.list.rows, self.query_one("#attention", Vertical)
+        counts = Counter(alert.severity for alert in alerts)
+        parts = [
+            f"{Glyph.BAD} {plural(counts[Severity.BAD], 'error')}" if counts[Severity.BAD] else "",
+            f"! {plural(counts[Severity.WARN], 'warning')}" if counts[Severity.WARN] else "",
+        ]
+        title = "   ".join(["Needs attention", *filter(None, parts)])
+        if box.border_title != title:
+            box.border_title = title
+        is_healthy = not alerts and not self._missing_results
+        self.list.display, self.query_one("#healthy").display = not is_healthy, is_healthy
+        # Of a terminal with 24 lines: frame 4, border 2, counters 1, chart 6, events 3.
+        most = max(self.size.height - (10 if self.has_class("-short") else 16), 3)
+        box.styles.height = "1fr" if self.size.width >= WIDE else min(max(len(alerts), 1), most) + 2
+
+    def on_resize(self, _: events.Resize) -> None:
+        if self.is_drawn:
+            self._fit_attention()
+            self._draw()
 
     def _draw(self) -> None:
         self.tick()
         self._update_status()
 
     def tick(self) -> None:
-        now, overview, throughput = self.context.clock.now(), self._overview, self._throughput
-        if overview is not None:
-            self.show_pane("task-counts", partial(count_lines, overview, now))
-        if overview is not None and throughput is not None:
-            lines = partial(throughput_lines, overview, throughput, self._alert_inputs.workers)
-            self.show_pane("throughput", lines)
-        self.show_pane("queue-throughput", partial(queue_lines, self._queue_throughput, now))
+        now, overview, workers = self.context.clock.now(), self._overview, self._alert_inputs.workers
+        if overview is None:
+            return
+        is_wide = self.size.width >= WIDE
+        self.show_pane("counters", lambda: [counter_line(overview, self.query_one("#counters").size.width)])
+        if (activity := self._activity) is not None:
+            lines = partial(chart_lines, activity, overview, workers, rows=4 if is_wide else 3, is_wide=not is_wide)
+            self.show_pane("throughput", lines, title=activity.title if is_wide else f" {activity.title} ")
+        rows = self.query_one("#tables").size.height - 2
+        if rows > 0:
+            self.show_pane("queues", partial(queue_lines, overview, self._queue_throughput, now, rows))
+            self.show_pane("workers", partial(worker_lines, workers, now, rows))
 
     def _update_status(self) -> None:
         if (overview := self._overview) is None:
@@ -265,11 +294,30 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         )
 
     def on_row_list_opened(self) -> None:
-        """Show the tasks or the worker behind the alert."""
+        """Show the tasks, the worker or the run behind the alert, or how to fix it."""
         match self.list.current:
             case Alert(target=TaskFilter() as task_filter):
                 self.post_message(ShowTasks(task_filter))
             case Alert(target=UUID() as worker_id):
                 self.post_message(ShowWorker(worker_id))
+            case Alert(target=RunTarget(workflow_id)):
+                self.post_message(ShowRun(workflow_id))
+            case Alert(target=UnservedQueue(queue)):
+                command = f"horsies worker APP --queues {shlex.quote(sanitize(queue))}"
+                self.notify(f"start a worker that serves it: {command}", timeout=20, markup=False)
             case _:
                 return
+
+    def proposal(self, verb: str) -> ProposalFactory | None:
+        """A sweep, or what fixes the alert under the cursor."""
+        return alert_proposal(self.list.current, verb, self.context)
+
+    def action_op(self, verb: str) -> None:
+        from horsies_tui.screens.lists import ProposalRunner  # late: see load_runs
+
+        if not hasattr(self, "proposals"):
+            self.proposals = ProposalRunner(self)
+        if self.proposal(verb) is None:
+            self.notify("this line has another key")
+        else:
+            super().action_op(verb)

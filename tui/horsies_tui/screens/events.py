@@ -110,12 +110,18 @@ def _count_values(values: Iterable[str]) -> tuple[Facet, ...]:
 
 
 async def load_event_stream(
-    source: DataSource, change_log: ChangeLog, clock: DatabaseClock, known_tasks: Mapping[UUID, TaskSummary]
+    source: DataSource,
+    change_log: ChangeLog,
+    clock: DatabaseClock,
+    known_tasks: Mapping[UUID, TaskSummary],
+    *,
+    limit: int = MAX_CHANGES,
 ) -> EventStream:
     """Load the newest entries of all kinds; tasks in `known_tasks` are not looked up again."""
-    recorded, actions = await source.events(limit=MAX_EVENTS), await source.audit(limit=MAX_EVENTS)
+    most = min(limit, MAX_EVENTS)
+    recorded, actions = await source.events(limit=most), await source.audit(limit=most)
     # Reversed to newest first, here and below; the stable sort keeps this order within one instant.
-    changes = tuple(reversed(change_log.changes))
+    changes = tuple(reversed(change_log.changes))[:limit]
     task_ids = dict.fromkeys(task_id for logged in changes for task_id in logged.change.ids)
     task_ids |= dict.fromkeys(row.task_id for row in reversed(recorded) if row.task_id is not None)
     newest_ids = list(task_ids)[:MAX_TASK_LOOKUPS]
@@ -130,9 +136,7 @@ async def load_event_stream(
     entries.sort(key=lambda entry: entry.at, reverse=True)
     # Changes are logged with the time of the local clock.
     local_now = clock.now() - clock.offset
-    return EventStream(
-        entries=tuple(entries[:MAX_CHANGES]), known_tasks=tasks, per_minute=change_log.per_minute(local_now)
-    )
+    return EventStream(entries=tuple(entries[:limit]), known_tasks=tasks, per_minute=change_log.per_minute(local_now))
 
 
 class EventsScreen(MainScreen, scope=ScreenId.EVENTS):

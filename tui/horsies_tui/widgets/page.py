@@ -97,7 +97,8 @@ class Pane(Static):
         if title is not None and title != self._title:
             self._title = title
             self._draw_title()
-        if text != self._shown:
+        # `!=` compares the text without its styles.
+        if not text.is_same(self._shown):
             self._shown = text
             self._paint()
 

@@ -145,11 +145,13 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         key: Callable[[T], Hashable],
         context: AppContext,
         follows_top: bool = False,
+        has_titles: bool = True,
         id: str | None = None,  # noqa: A002  # Textual's name
     ) -> None:
         super().__init__(id=id)
         self.follows_top = follows_top
         """Whether the cursor stays on the first row when new rows push its row down."""
+        self._header_lines = HEADER_LINES if has_titles else 0
         self.selection: RowSelection[Any] = RowSelection()
         self.columns = tuple(columns)
         self._key = key
@@ -182,7 +184,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     @property
     def page_size(self) -> int:
         """Number of rows that fit on the screen."""
-        return max(self.size.height - HEADER_LINES, 1)
+        return max(self.size.height - self._header_lines, 1)
 
     def show(self, rows: Sequence[T | Heading]) -> None:
         """Show these rows. The cursor stays on its row; unchanged cells are not repainted."""
@@ -201,7 +203,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self._skip_headings(1)
         # Set without the watcher, which would trigger a layout: this widget has no scroll bar.
         self.set_reactive(
-            cast("Reactive[Size]", Widget.virtual_size), Size(self.size.width, len(self._rows) + HEADER_LINES)
+            cast("Reactive[Size]", Widget.virtual_size), Size(self.size.width, len(self._rows) + self._header_lines)
         )
         # At the top the list stays there; new rows push the cursor down, if it does not follow, while it is on screen.
         self._bring_into_view(0 if old_top == 0 else old_top + self.selection.cursor_index - old_index)
@@ -236,8 +238,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
                     self.refresh(Region(placed.x, y, placed.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        index = y - HEADER_LINES + self.scroll_offset.y
-        if y < HEADER_LINES:
+        index = y - self._header_lines + self.scroll_offset.y
+        if y < self._header_lines:
             return self._header_line(y)
         if not 0 <= index < len(self._rows):
             return Strip.blank(self.size.width, self._base_style)
@@ -315,7 +317,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     def _visible(self) -> list[tuple[int, T | Heading]]:
         """The rows on screen, each with its line in the widget."""
         top = self.scroll_offset.y
-        return [(HEADER_LINES + offset, row) for offset, row in enumerate(self._rows[top : top + self.page_size])]
+        return [(self._header_lines + offset, row) for offset, row in enumerate(self._rows[top : top + self.page_size])]
 
     @property
     def visible_rows(self) -> tuple[T, ...]:
@@ -328,8 +330,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         return tuple(row for row in near if not isinstance(row, Heading))
 
     def _repaint_line(self, index: int) -> None:
-        y = index - self.scroll_offset.y + HEADER_LINES
-        if HEADER_LINES <= y < self.size.height:
+        y = index - self.scroll_offset.y + self._header_lines
+        if self._header_lines <= y < self.size.height:
             self.refresh(Region(0, y, self.size.width, 1))
 
     def move_to(self, index: int) -> None:
@@ -427,12 +429,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def on_resize(self, event: events.Resize) -> None:
         self._place_columns()
-        self.virtual_size = Size(event.size.width, len(self._rows) + HEADER_LINES)
+        self.virtual_size = Size(event.size.width, len(self._rows) + self._header_lines)
         self._bring_into_view(self.scroll_offset.y)
 
     def on_click(self, event: events.Click) -> None:
-        index = event.y - HEADER_LINES + self.scroll_offset.y
-        if event.y >= HEADER_LINES and index < len(self._rows):
+        index = event.y - self._header_lines + self.scroll_offset.y
+        if event.y >= self._header_lines and index < len(self._rows):
             self.move_to(index)
             if event.chain > 1:
                 self.action_nav_open()
