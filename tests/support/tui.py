@@ -21,6 +21,7 @@ from uuid import UUID
 import asyncpg
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 from rich.cells import cell_len
+from rich.segment import Segment
 from textual.app import App
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.message import Message
@@ -134,6 +135,11 @@ def lines(pilot: Pilot[None]) -> list[str]:
 def _strips(pilot: Pilot[None]) -> list[Strip]:
     # The only public export of the screen is an SVG, which is slow and hard to compare.
     return pilot.app.screen._compositor.render_strips()
+
+
+def rendered_segments(pilot: Pilot[None]) -> list[Segment]:
+    """All parts of the screen with their styles, as written to the terminal."""
+    return [segment for strip in _strips(pilot) for segment in strip]
 
 
 def picture(pilot: Pilot[None]) -> str:

@@ -14,7 +14,7 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
@@ -127,6 +127,7 @@ class HorsiesApp(App[None]):
             state_file=state_file or StateFile(),
         )
         self._line_filters = [AsciiFilter()] if settings.ascii else []
+        self._no_color = NoColor()
         self._theme_faults = themes.faults
         for theme in (DARK, LIGHT, *themes.themes):
             self.register_theme(theme)
@@ -135,7 +136,12 @@ class HorsiesApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's filters, plus ours: they see every line of every widget before it is written."""
-        return [*super().get_line_filters(), *self._line_filters]
+        filters = super().get_line_filters()
+        if self.native_ansi_color:
+            # Textual picks its filter for NO_COLOR before the theme is set. Monochrome makes the terminal's own
+            # foreground and background both black.
+            filters = [self._no_color if isinstance(used, Monochrome) else used for used in filters]
+        return [*filters, *self._line_filters]
 
     def on_mount(self) -> None:
         self._apply_theme()
