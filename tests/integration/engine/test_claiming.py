@@ -213,12 +213,22 @@ async def test_claim_without_lease_does_not_expire(database_url: str, ledger: Le
         assert await statuses(ledger, orphan) == ["CLAIMED"]
 
 
+RARE_POLLS: dict[str, Any] = {"resilience": {"notify_poll_interval_ms": 60_000}}
+
+
 async def test_delayed_task_starts_when_it_is_due(database_url: str, ledger: Ledger) -> None:
-    async with worker_in_process(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, config=RARE_POLLS, processes=1) as worker:
         sent = [await worker.app.tasks["work"].schedule_async(delay_s) for delay_s in (3, 2)]
         for row in (await ledger.until_terminal(*(handle.unwrap().task_id for handle in sent))).values():
-            # At the next poll, it would start up to five seconds later.
             assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
+
+
+async def test_delayed_task_sent_to_a_full_worker_starts_when_it_is_due(database_url: str, ledger: Ledger) -> None:
+    async with worker_in_process(database_url, config=RARE_POLLS, processes=1) as worker:
+        await ledger.until_started(await worker.send("work", 1.0))
+        task_id = (await worker.app.tasks["work"].schedule_async(2)).unwrap().task_id
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=1)
 
 
 async def test_delayed_task_is_found_by_the_poll_without_its_notification(database_url: str, ledger: Ledger) -> None:

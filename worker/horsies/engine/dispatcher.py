@@ -196,10 +196,11 @@ class Dispatcher:
 
     def _schedule_recheck(self) -> None:
         # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
+        # A full worker remembers the notification until it has room.
         if self._wakeup.was_notified and self._capacity.has_room():
+            self._wakeup.was_notified = False
             self._wakeup.wake_to_claim_in(RECHECK_DELAY_S)
             self._due_poller.look_in(RECHECK_DELAY_S)  # delayed sends notify, too
-        self._wakeup.was_notified = False
 
     async def _reconcile_with_retry(self) -> None:
         """Release tasks that the server claimed or started although we got an error instead of its answer."""
