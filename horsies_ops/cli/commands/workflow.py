@@ -12,7 +12,7 @@ import typer
 from horsies.errors import ExitCode, HorsiesError, NotFound, Refused
 from horsies.model.task import short_form
 from horsies.model.text import format_age, sanitize_text
-from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
+from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, is_chosen_node_id
 from horsies_ops.cli.option_types import (
     ActorOption,
     FullOption,
@@ -299,8 +299,8 @@ def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
 
 def _node_text(node: NodeRow, detail: WorkflowDetail) -> str:
     node_id, name = sanitize_text(node.node_id, limit=MAX_NAME_LENGTH), sanitize_text(node.name, limit=MAX_NAME_LENGTH)
-    # The name adds nothing to an id that was derived from it.
-    label = node_id if node_id in (name, default_node_id(name, node.index)) else f"{node_id} ({name})"
+    is_chosen = is_chosen_node_id(node.node_id, node.index, task_name=node.name, workflow_name=detail.run.name)
+    label = f"{node_id} ({name})" if is_chosen else name
     parts = [f"[{node.index}] {label}", node.status]
     if len(node.dependencies) > 1:
         kind = f"{node.min_success} of" if node.join == "quorum" else f"{node.join} of"

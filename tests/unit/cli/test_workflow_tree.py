@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from horsies_ops.cli.commands.workflow import tree_lines
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord
 
@@ -70,5 +72,10 @@ def test_finished_node_shows_its_duration() -> None:
     assert line_of(node(status="COMPLETED", **times)) == "└─ [0] load (etl.load)  COMPLETED  2.0s"
 
 
-def test_name_equal_to_node_id_is_omitted() -> None:
-    assert line_of(node(node_id="etl.load:0")) == "└─ [0] etl.load:0  RUNNING"
+@pytest.mark.parametrize("node_id", ["flow:0", "etl.load:0", "etl.load"])
+def test_node_id_that_nobody_chose_is_omitted(node_id: str) -> None:
+    assert line_of(node(node_id=node_id)) == "└─ [0] etl.load  RUNNING"
+
+
+def test_id_that_another_node_would_get_was_chosen() -> None:
+    assert line_of(node(node_id="flow:1")) == "└─ [0] flow:1 (etl.load)  RUNNING"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, default_node_id
+from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, is_chosen_node_id
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
 from horsies_tui.format import format_elapsed, plural
 from horsies_tui.proposals.model import FAILED_OR_SKIPPED
@@ -162,10 +162,8 @@ def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail) -> str:
 
 def _node_name(node: NodeRow, workflow_name: str) -> str:
     """Return the task name, preceded by the node id if that was chosen by the user."""
-    # Earlier versions made default ids from the name of the task.
-    defaults = (default_node_id(name, node.index) for name in (workflow_name, node.name))
-    is_default_id = node.node_id in (node.name, *defaults)
-    return node.name if is_default_id else f"{node.node_id} ({node.name})"
+    is_chosen = is_chosen_node_id(node.node_id, node.index, task_name=node.name, workflow_name=workflow_name)
+    return f"{node.node_id} ({node.name})" if is_chosen else node.name
 
 
 def _sub_workflow_text(node: NodeRow, detail: WorkflowDetail) -> str:

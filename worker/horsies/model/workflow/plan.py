@@ -202,6 +202,12 @@ def default_node_id(workflow_name: str, index: int) -> str:
     return slugify(str(workflow_name))[: LONGEST_NODE_ID - len(suffix)] + suffix
 
 
+def is_chosen_node_id(node_id: str, index: int, *, task_name: str, workflow_name: str) -> bool:
+    """Whether an id says more than the name of the task: it was neither generated nor equal to that name."""
+    # Earlier versions made default ids from the name of the task.
+    return node_id not in (task_name, *(default_node_id(name, index) for name in (workflow_name, task_name)))
+
+
 # Cycle detection
 
 V = TypeVar("V", bound="Hashable")
