@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from bench.call_trace import PRODUCT, ROOT
 from bench.walks import Walk, make_walks
@@ -247,10 +247,11 @@ def print_layout(figures: dict[str, Any], *, most: int | None) -> None:
         if not isinstance(value, list):
             print(f"{name}: {value:,}")
             continue
-        print(f"{name}: {len(value)}")
-        for line in value[:most]:
+        lines = cast("list[str]", value)
+        print(f"{name}: {len(lines)}")
+        for line in lines[:most]:
             print(f"    {line}")
-        if left := value[most:] if most else []:
+        if left := lines[most:] if most else []:
             print(f"    … and {len(left)} more (--all lists them)")
 
 

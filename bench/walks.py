@@ -138,7 +138,7 @@ def _walk_of_run(app: Horsies, url: str, trace: Path) -> Walk:
             spans.append((_fetch(url, COMMITTED, task_id, "RUNNING"), _fetch(url, COMMITTED, task_id, "COMPLETED")))
     calls = read_calls(trace)
     runs = [_within(calls, *span) for span in spans[WARM_UPS:]]
-    return _walk("claimed row -> run in a child -> outcome stored", 27, runs, {worker.pid: "worker"})
+    return _walk("claimed row -> run in a child -> outcome stored", 18, runs, {worker.pid: "worker"})
 
 
 def _walk_of_recovery(app: Horsies, url: str, trace: Path) -> Walk:
@@ -175,7 +175,8 @@ def _within(calls: Sequence[Call], start_ns: int, end_ns: int) -> list[Call]:
 
 def _walk(name: str, goal: int | None, runs: Sequence[Sequence[Call]], processes: dict[int, str]) -> Walk:
     """The files that executed in each of the runs, in the order of the first."""
-    common = set.intersection(*({call.file for call in run} for run in runs))
+    executed = [{call.file for call in run} for run in runs]
+    common = executed[0].intersection(*executed[1:])
     files: dict[str, list[str]] = {}
     for call in runs[0]:
         process = processes.get(call.pid, "child") if processes else "sender"
