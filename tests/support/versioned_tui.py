@@ -73,7 +73,8 @@ class VersionedSource(DemoSource):
         )
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]:
-        return tuple(replace(row, pattern=f"every {self.version}") for row in await super().list_schedules())
+        rows = enumerate(await super().list_schedules())
+        return tuple(replace(row, name=f"sched{index}.{self.version}") for index, row in rows)
 
     async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]:
         evidence = json.dumps({"version": self.version})
