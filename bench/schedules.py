@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import statistics
 import time
 from datetime import UTC, datetime, timedelta
@@ -119,6 +120,8 @@ async def measure_rate(url: str, count: int) -> float:
 async def main(url: str, *, rounds: int, count: int, seconds: float) -> None:
     await create_tables(url)
     await require_durable(url)
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # as in a worker
     ratios = [await measure_rate(url, count) for _ in range(rounds)]
     print(f"median ratio {statistics.median(ratios):.2f}")
     await measure_lag(url, seconds)

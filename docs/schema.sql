@@ -527,7 +527,7 @@ CREATE VIEW public.horsies_spent_schedule_runs AS
    FROM public.horsies_schedule_runs run
   WHERE (slot_at < ( SELECT newest.slot_at
            FROM public.horsies_schedule_runs newest
-          WHERE (newest.schedule_name = run.schedule_name)
+          WHERE ((newest.schedule_name = run.schedule_name) AND (newest.kind <> 'manual'::text))
           ORDER BY newest.slot_at DESC
          OFFSET 49
          LIMIT 1));
@@ -683,7 +683,7 @@ CREATE INDEX horsies_heartbeats_task ON public.horsies_heartbeats USING btree (t
 
 CREATE INDEX horsies_schedule_runs_age ON public.horsies_schedule_runs USING brin (slot_at);
 
-CREATE INDEX horsies_schedule_runs_newest ON public.horsies_schedule_runs USING btree (schedule_name, slot_at DESC);
+CREATE INDEX horsies_schedule_runs_manual ON public.horsies_schedule_runs USING btree (schedule_name, slot_at) WHERE (kind = 'manual'::text);
 
 CREATE UNIQUE INDEX horsies_schedule_runs_slot ON public.horsies_schedule_runs USING btree (schedule_name, slot_at) WHERE (kind <> 'manual'::text);
 

@@ -15,8 +15,8 @@ from horsies.model.schedule.decide import (
     RunOutcome,
     ScheduleDefinition,
     ScheduleState,
+    anchored_policy,
     good_until,
-    parse_policy,
 )
 from horsies.scheduler.firing import start_runs
 from horsies.scheduler.sync import store_definitions
@@ -76,7 +76,7 @@ async def resume_schedule(
     """Resume a paused schedule at the first slot after now; with `catch_up`, where it was paused."""
 
     async def resume(store: ScheduleStore, locked: LockedSchedule) -> _Change:
-        policy = parse_policy(locked.definition).anchored(locked.anchor_at)
+        policy = anchored_policy(locked.definition, locked.anchor_at)
         following = None if catch_up else policy.next_slot(locked.now)
         return _Change(affected=int(await store.resume(name, next_run_at=following)))
 
@@ -227,7 +227,7 @@ async def _locked(store: ScheduleStore, name: str) -> LockedSchedule:
 
 
 async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: datetime, last: datetime) -> BackfillPlan:
-    policy = parse_policy(locked.definition).anchored(locked.anchor_at)
+    policy = anchored_policy(locked.definition, locked.anchor_at)
     last = min(last, locked.now)
     start, slots = policy.next_slot(first - _MOMENT), list[datetime]()
     for slot in takewhile(lambda slot: slot <= last, policy.slots_from(start) if start else ()):
@@ -247,11 +247,11 @@ async def _fire(
     kind: RunKind,
 ) -> list[RecordedRun]:
     """Fire slots, each given with the one before it."""
-    policy = parse_policy(locked.definition).anchored(locked.anchor_at)
+    policy = anchored_policy(locked.definition, locked.anchor_at)
     # The task of an old slot may start although the time that it was good for has passed: an operator wants it now.
     limit = good_until(policy, locked.now)
     decisions = [Fire(slot=slot, previous_slot=previous, good_until=limit, start_at=None) for previous, slot in slots]
-    recorded = await store.record([(locked.schedule_name, decision) for decision in decisions], kind=kind, by=None)
+    recorded = await store.record([(locked, decision) for decision in decisions], kind=kind, by=None)
     fired = [run for run in recorded if run.fired_id is not None]
     if isinstance(store.executor, Transaction):
         await start_runs(store.executor, locked.plan, decisions, fired)

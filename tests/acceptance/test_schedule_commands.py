@@ -97,3 +97,13 @@ def test_invalid_schedule_stops_the_start(
             True,
             True,
         )
+
+
+def test_check_warns_of_a_local_time_that_does_not_exist(horsies: Executable, tmp_path: Path) -> None:
+    entry = APP.replace("IntervalSchedule(seconds=1)", '"30 2 * * *"').replace(
+        'missed="all"', 'timezone="Europe/Vienna"'
+    )
+    (tmp_path / "shop.py").write_text(entry)
+    checked = horsies("check", "shop.py", "--json")
+    assert checked.code == 0
+    assert "02:30 does not exist in Europe/Vienna; it is skipped" in checked.document["warnings"][0]

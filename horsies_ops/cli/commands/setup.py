@@ -129,20 +129,21 @@ def check(
     Example: horsies check shop.tasks:app --live
     """
     with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
-        failed, task_count = _check_app(options, locator, live=live)
-    warnings = [] if failed or task_count else ["the app has no tasks"]
+        failed, task_count, warnings = _check_app(options, locator, live=live)
     if json:
         errors = [error_document(error) for error in failed.errors] if failed else []
         phase = failed.phase if failed else None
-        print_json({"ok": not failed, "phase": phase, "tasks": task_count, "errors": errors, "warnings": warnings})
+        print_json(
+            {"ok": not failed, "phase": phase, "tasks": task_count, "errors": errors, "warnings": list(warnings)}
+        )
     elif failed:
         for error in failed.errors:
             print_error(error)
     else:
         print_line("ok: all validations passed")
         print_line(f"{task_count} task{'' if task_count == 1 else 's'}")
-        for warning in warnings:
-            print_warning(warning, hint="list the task modules in app.modules, or call discover_tasks")
+        for warning, hint in warnings.items():
+            print_warning(warning, hint=hint)
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
@@ -155,9 +156,11 @@ def _check_rows(checks: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
             yield f"{number} others", "skip", detail
 
 
-def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> tuple[ValidationReport | None, int]:
-    """Return the first phase that failed, and the number of tasks found."""
-    from horsies.check import first_failed_phase
+def _check_app(
+    options: GlobalOptions, locator: str | None, *, live: bool
+) -> tuple[ValidationReport | None, int, dict[str, str | None]]:
+    """Return the first phase that failed, the number of tasks found, and warnings with their hints."""
+    from horsies.check import first_failed_phase, schedule_warnings
     from horsies.discover import import_app
 
     phase = "settings"
@@ -166,12 +169,17 @@ def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> tu
         phase = "imports"
         user_app = import_app(locator, settings)
     except HorsiesError as error:
-        return ValidationReport(phase=phase, errors=error.faults), 0
+        return ValidationReport(phase=phase, errors=error.faults), 0, {}
     try:
         failed = first_failed_phase(user_app, live=live)
         for error in failed.errors if failed else ():
             complete_hint(error, options)
-        return failed, len(user_app.tasks)
+        warnings: dict[str, str | None] = {}
+        if not failed:
+            warnings.update(dict.fromkeys(schedule_warnings(user_app)))
+            if not user_app.tasks:
+                warnings["the app has no tasks"] = "list the task modules in app.modules, or call discover_tasks"
+        return failed, len(user_app.tasks), warnings
     finally:
         user_app.close()
 

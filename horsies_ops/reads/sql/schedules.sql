@@ -10,7 +10,7 @@ SELECT s.schedule_name AS name, s.owner, s.source, s.state,
        ARRAY(SELECT run.outcome
                FROM (SELECT recent.outcome, recent.slot_at
                        FROM horsies_schedule_runs AS recent
-                      WHERE recent.schedule_name = s.schedule_name
+                      WHERE recent.schedule_name = s.schedule_name AND recent.kind <> 'manual'
                       ORDER BY recent.slot_at DESC
                       LIMIT 20) AS run
               ORDER BY run.slot_at) AS recent
@@ -30,10 +30,14 @@ SELECT s.schedule_name AS name, s.owner, s.source, s.state,
 SELECT run.slot_at, run.kind, run.outcome, run.reason, run.task_id, run.workflow_id, run.fired_at,
        CASE WHEN run.kind = 'clock' THEN run.fired_at - run.slot_at END AS lag, run.fired_by, run.revision,
        coalesce(task.status, workflow.status) AS status, task.error_code
-  FROM horsies_schedule_runs AS run
+  FROM (-- one part for each of the two indexes
+        (SELECT * FROM horsies_schedule_runs AS slot
+          WHERE slot.schedule_name = $1 AND slot.kind <> 'manual' ORDER BY slot.slot_at DESC LIMIT $2)
+         UNION ALL
+        (SELECT * FROM horsies_schedule_runs AS manual
+          WHERE manual.schedule_name = $1 AND manual.kind = 'manual' ORDER BY manual.slot_at DESC LIMIT $2)) AS run
   LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
   LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
- WHERE run.schedule_name = $1
  ORDER BY run.slot_at DESC, run.id DESC
  LIMIT $2;
 

@@ -16,7 +16,7 @@ from horsies.model.schedule.decide import ScheduleDefinition, SchedulePolicy
 from horsies.model.settings.patterns import invalid_schedule
 from horsies.model.settings.schedule import TaskSchedule
 from horsies.model.task import effective_priority
-from horsies.scheduler.firing import PLAN
+from horsies.scheduler.firing import encode_plan
 from horsies.scheduler.service import ScheduleSet
 from horsies.scheduler.sync import store_definitions
 from horsies.store.database import Executor
@@ -117,7 +117,7 @@ def _encode_task(app: ScheduleApp, schedule: TaskSchedule) -> dict[str, Any]:
 
 def _encode_workflow(app: ScheduleApp, schedule: TaskSchedule) -> dict[str, Any]:
     spec = _build_spec(app, schedule.workflow, schedule.kwargs)
-    return {"workflow": spec.name, "plan": PLAN.dump_json(spec.plan()).decode()}
+    return {"workflow": spec.name, "plan": encode_plan(spec.plan())}
 
 
 def _build_spec(app: ScheduleApp, workflow: Any, kwargs: Mapping[str, Any]) -> WorkflowSpec[Any]:

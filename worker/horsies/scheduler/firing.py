@@ -28,7 +28,7 @@ from horsies.store.workflows import WorkflowStore
 from horsies.workflows.control import cancel
 from horsies.workflows.start import store_run
 
-BATCH = 1000
+BATCH = 2500
 """Schedules fired in one transaction."""
 
 logger = logging.getLogger("horsies.scheduler")
@@ -140,7 +140,7 @@ class _Firing:
         for row, plan in plans:
             if plan.replaces_running:
                 await cancel_unfinished(self._transaction, row.schedule_name)
-        decisions = [(row.schedule_name, decision) for row, plan in plans for decision in plan.decisions]
+        decisions = [(row, decision) for row, plan in plans for decision in plan.decisions]
         recorded = await self._store.record(decisions, kind=RunKind.CLOCK, by=self._by)
         by_name: defaultdict[str, list[RecordedRun]] = defaultdict(list)
         for run in recorded:
@@ -157,7 +157,7 @@ class _Firing:
         name, decisions = advance.row.schedule_name, advance.plan.decisions
         for run in advance.recorded:
             if run.fired_id is not None:
-                logger.info("schedule fired schedule=%s slot=%s id=%s", name, run.slot_at.isoformat(), run.fired_id)
+                logger.info("schedule fired schedule=%s slot=%s id=%s", name, run.slot_at, run.fired_id)
         if skipped := [decision for decision in decisions if isinstance(decision, Skip)]:
             slots = [decision.slot.isoformat() for decision in skipped[-20:]]
             reasons = sorted({decision.reason for decision in skipped})
@@ -209,12 +209,19 @@ async def cancel_unfinished(transaction: Transaction, name: str) -> None:
         await end_tasks(transaction, sorted(targets, key=lambda target: target.id), end)
 
 
-PLAN: TypeAdapter[WorkflowPlan] = TypeAdapter(WorkflowPlan)
+@cache
+def _plan_adapter() -> TypeAdapter[WorkflowPlan]:
+    return TypeAdapter(WorkflowPlan)  # built when it is first used: most apps schedule tasks only
+
+
+def encode_plan(plan: WorkflowPlan) -> str:
+    """The workflow of a schedule as JSON text."""
+    return _plan_adapter().dump_json(plan).decode()
 
 
 @lru_cache(maxsize=256)
 def parse_plan(document: str) -> WorkflowPlan:
-    return PLAN.validate_json(document)
+    return _plan_adapter().validate_json(document)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from horsies.model.schedule.decide import (
@@ -20,7 +20,7 @@ from horsies.model.schedule.decide import (
     SlotPlan,
     StoredSchedule,
     Wait,
-    parse_policy,
+    anchored_policy,
     slot_id,
 )
 from horsies.store.locks import SCHEDULE_SYNC_LOCK
@@ -43,8 +43,7 @@ class NextCheck:
     has_waiting: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueRow:
+class DueRow(NamedTuple):
     """A locked schedule with due slots; `plan` is the workflow to start, None for a task."""
 
     schedule_name: str
@@ -63,7 +62,7 @@ class DueRow:
         """Raises ValueError if its stored definition is invalid."""
         return DueSchedule(
             name=self.schedule_name,
-            policy=parse_policy(self.definition).anchored(self.anchor_at),
+            policy=anchored_policy(self.definition, self.anchor_at),
             first_slot=self.next_run_at,
             last_fired_slot=self.last_slot_at,
             waiting_slot=self.waiting_slot_at,
@@ -72,13 +71,12 @@ class DueRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRun:
+class RecordedRun(NamedTuple):
     """A recorded slot; `fired_id` is the task or workflow run of one that fired."""
 
     schedule_name: str
     slot_at: datetime
-    outcome: RunOutcome
+    outcome: str
     fired_id: UUID | None
     workflow_id: UUID | None
     fired_at: datetime | None
@@ -107,6 +105,7 @@ class LockedSchedule:
     next_run_at: datetime | None
     anchor_at: datetime | None
     paused_at: datetime | None
+    revision: int
     now: datetime
 
 
@@ -171,9 +170,9 @@ class Advance:
     recorded: Sequence[RecordedRun]
 
     def columns(self) -> tuple[object, ...]:
-        fired = [run for run in self.recorded if run.outcome is RunOutcome.FIRED]
+        fired = [run for run in self.recorded if run.outcome == RunOutcome.FIRED]
         newest = max(fired, key=lambda run: run.slot_at, default=None)
-        refused = sum(run.outcome is RunOutcome.REFUSED for run in self.recorded)
+        refused = sum(run.outcome == RunOutcome.REFUSED for run in self.recorded)
         return (
             self.row.schedule_name,
             self.plan.next_slot,
@@ -204,13 +203,19 @@ class ScheduleStore:
         return await self.executor.fetch(SCHEDULES.lock_waiting, limit)
 
     async def record(
-        self, decisions: Iterable[tuple[str, Decision]], *, kind: RunKind, by: UUID | None
+        self, decisions: Iterable[tuple[DueRow | LockedSchedule, Decision]], *, kind: RunKind, by: UUID | None
     ) -> list[RecordedRun]:
-        """Record decisions with the names of their schedules, and send the tasks of slots that fire.
+        """Record decisions about locked schedules, and send the tasks of slots that fire.
 
         A slot that fired before is not returned.
         """
-        columns = zip(*(_run_columns(name, decision, kind) for name, decision in decisions), strict=True)
+        columns = zip(
+            *(
+                (*_run_columns(row.schedule_name, decision, kind), row.revision, row.plan is not None)
+                for row, decision in decisions
+            ),
+            strict=True,
+        )
         arrays = [list(column) for column in columns]
         return await self.executor.fetch(SCHEDULES.insert_runs, *arrays, kind, by) if arrays else []
 

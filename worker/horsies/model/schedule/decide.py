@@ -118,6 +118,12 @@ def parse_policy(document: str) -> SchedulePolicy:
     return _POLICY.validate_json(document)
 
 
+@lru_cache(maxsize=4096)
+def anchored_policy(document: str, anchor: datetime | None) -> SchedulePolicy:
+    """Like `parse_policy`, with the grid of an interval fixed to where it began."""
+    return parse_policy(document).anchored(anchor)
+
+
 # Ids
 
 

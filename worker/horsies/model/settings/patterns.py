@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Settings
@@ -91,10 +100,13 @@ def _check_time(value: object) -> object:
     raise ValueError(value)
 
 
-def _check_anchor(value: datetime) -> datetime:
-    if value.tzinfo is None:
+def _check_anchor(value: object) -> datetime | None:
+    anchor = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if anchor is None:
+        return None
+    if not isinstance(anchor, datetime) or anchor.tzinfo is None:
         raise ValueError(value)
-    return value.astimezone(UTC)
+    return anchor.astimezone(UTC)
 
 
 WEEKDAY_RULE = "a list of weekdays without duplicates: " + ", ".join(day.name.lower() for day in Weekday)
@@ -104,7 +116,9 @@ WeekdayName = Annotated[
 ]
 Weekdays = Annotated[tuple[WeekdayName, ...], AfterValidator(_check_weekdays), RuleText(WEEKDAY_RULE)]
 Anchor = Annotated[
-    Annotated[datetime, AfterValidator(_check_anchor)] | None,
+    datetime | None,
+    PlainValidator(_check_anchor),
+    PlainSerializer(lambda at: at and at.isoformat(), return_type=str | None),
     RuleText("an instant with a time zone, such as 2030-01-01T00:00:00Z"),
 ]
 

@@ -142,6 +142,7 @@ EXISTS (SELECT
           FROM (SELECT fired.task_id, fired.workflow_id
                   FROM horsies_schedule_runs AS fired
                  WHERE fired.schedule_name = {{ schedule }}.schedule_name AND fired.outcome = 'fired'
+                   AND fired.kind <> 'manual'
                  ORDER BY fired.slot_at DESC
                  LIMIT 20) AS run
           LEFT JOIN horsies_tasks AS task ON task.id = run.task_id

@@ -35,17 +35,17 @@ SELECT {{ due_columns(s) }}
 WITH input AS (
     SELECT *
       FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::uuid[], $6::timestamptz[],
-                  $7::timestamptz[], $8::timestamptz[])
-           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at)
+                  $7::timestamptz[], $8::timestamptz[], $9::integer[], $10::boolean[])
+           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at, revision,
+                    is_workflow)
 ), recorded AS (
     INSERT INTO horsies_schedule_runs AS run (schedule_name, slot_at, kind, outcome, reason, task_id, workflow_id,
                                               fired_at, fired_by, revision)
-    SELECT input.schedule_name, input.slot_at, $9, input.outcome, input.reason,
-           CASE WHEN NOT s.call ? 'plan'::text THEN input.fired_id END,
-           CASE WHEN s.call ? 'plan'::text THEN input.fired_id END,
-           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $10, s.revision
+    SELECT input.schedule_name, input.slot_at, $11, input.outcome, input.reason,
+           CASE WHEN NOT input.is_workflow THEN input.fired_id END,
+           CASE WHEN input.is_workflow THEN input.fired_id END,
+           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $12, input.revision
       FROM input
-      JOIN horsies_schedule_state AS s USING (schedule_name)
      ORDER BY input.schedule_name, input.slot_at
     ON CONFLICT (schedule_name, slot_at) WHERE kind <> 'manual'
     DO UPDATE SET kind = EXCLUDED.kind, outcome = EXCLUDED.outcome, reason = EXCLUDED.reason,
@@ -95,7 +95,7 @@ SELECT run.task_id, run.workflow_id, task.status, task.claim_token
   FROM horsies_schedule_runs AS run
   LEFT JOIN horsies_tasks AS task ON task.id = run.task_id
   LEFT JOIN horsies_workflows AS workflow ON workflow.id = run.workflow_id
- WHERE run.schedule_name = $1 AND run.outcome = 'fired'
+ WHERE run.schedule_name = $1 AND run.outcome = 'fired' AND run.kind <> 'manual'
    AND (task.status IN ('PENDING', 'CLAIMED', 'RUNNING') OR workflow.status IN ('PENDING', 'RUNNING', 'PAUSED'))
  ORDER BY run.slot_at DESC
  LIMIT 20;
@@ -117,7 +117,7 @@ RETURNING schedule_name;
 
 -- name: lock_schedule
 SELECT schedule_name, owner, source, state, definition::text AS definition, call ->> 'plan'::text AS plan, next_run_at,
-       anchor_at, paused_at, clock_timestamp() AS now
+       anchor_at, paused_at, revision, clock_timestamp() AS now
   FROM horsies_schedule_state
  WHERE schedule_name = $1
    FOR UPDATE;
