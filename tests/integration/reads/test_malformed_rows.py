@@ -81,7 +81,10 @@ async def test_doctor_lists_malformed_tasks(database_url: str, kind: str) -> Non
 @pytest.mark.parametrize("kind", ["kwargs of a wrong type", "args of a wrong type", "deep nesting"])
 async def test_malformed_task_is_claimed_and_ends(database_url: str, kind: str) -> None:
     task_id = str(await spoil(database_url, *MALFORMED[kind]))
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1):
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config={"unknown_task_grace_s": 0}, processes=1),
+    ):
         assert (await ledger.until_terminal(task_id))[task_id]["status"] == "FAILED"
 
 

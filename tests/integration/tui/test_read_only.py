@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -36,12 +36,14 @@ def _task_action(action: Action) -> Callable[[Ops, UUID], Awaitable[object]]:
     return run
 
 
+EPOCH = datetime.fromtimestamp(0, UTC)
 CHANGES: dict[str, Callable[[Ops, UUID], Awaitable[object]]] = {
     "op.requeue": _task_action(Action.REQUEUE),
     "op.fail": _task_action(Action.FAIL),
     "op.expire": _task_action(Action.EXPIRE),
     "op.cancel": _task_action(Action.CANCEL),
     "op.pause": lambda ops, _: ops.pause_queue("default"),
+    "op.backfill": lambda ops, _: ops.backfill_schedule("nightly", EPOCH, EPOCH + timedelta(days=1)),
     "op.sweep": lambda ops, _: ops.sweep(),
     "op.cleanup": lambda ops, _: ops.cleanup(WINDOWS),
 }

@@ -19,7 +19,7 @@ def test_terminal_statuses() -> None:
 
 CONTEXT = """
     task_id task_name queue_name attempt retry_count claim_token sent_at good_until timeout_ms worker_id flags
-    possible_overlap
+    possible_overlap schedule
 """
 INFO = """
     task_id task_name status queue_name priority retry_count max_retries crash_count flags next_retry_at sent_at

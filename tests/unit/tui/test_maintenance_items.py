@@ -79,5 +79,5 @@ async def test_cleanup_preview_requires_database_name() -> None:
     source = DemoSource(frozen_system(), read_only=True, pace_s=None)
     proposal = await propose_cleanup(source, database_name="db1/app", now=NOON)
     assert proposal.confirmation_text == "delete db1/app"
-    assert [line.is_skipped for line in proposal.lines] == [False] * 4 + [True] * 3
+    assert [line.is_skipped for line in proposal.lines] == [False] * 4 + [True] * 4
     assert sum(line.count for line in proposal.lines) == 563_711

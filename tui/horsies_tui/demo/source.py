@@ -25,7 +25,6 @@ from horsies.model.recovery.fleet import (
     is_silent,
 )
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionWindows
-from horsies.model.schedule.decide import RunKind, RunOutcome, SchedulePolicy, ScheduleState
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.waiting import WaitFacts, WaitReason, wait_reasons
@@ -50,7 +49,6 @@ from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import (
     EVERY_TASK,
-    HeartbeatRow,
     PayloadPreview,
     TaskDetail,
     TaskOrder,
@@ -68,11 +66,11 @@ from horsies_ops.reads.workflows import (
     WorkflowRow,
 )
 from horsies_tui.demo import catalog
-from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER, WORKERS, make_row
+from horsies_tui.demo.catalog import LOST_WORKER, WORKERS, make_row
+from horsies_tui.demo.histories import HEARTBEAT_INTERVAL, heartbeats_between, schedule_rows, schedule_runs, snapshot_at
 from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-HEARTBEAT_INTERVAL: Final = 30 * SECOND
 SINCE_LAST_PASS: Final = 14 * SECOND
 BYTES_PER_ROW: Final = 900
 
@@ -200,7 +198,7 @@ class DemoSource:
         return TaskDetail(
             task=task,
             attempts=tuple(attempts),
-            heartbeats=tuple(heartbeat for span in spans for heartbeat in _heartbeats(*span)),
+            heartbeats=tuple(heartbeat for span in spans for heartbeat in heartbeats_between(*span)),
             events=tuple(
                 make_row(EventRow, at=at, kind="task_retry", evidence_json='{"delay_s": 60}') for at in retries
             ),
@@ -504,7 +502,7 @@ class DemoSource:
     def _with_load(self, worker: WorkerRow, threshold: timedelta) -> WorkerRow:
         now, seen_at = self.system.now(), self._seen_at(worker)
         owned = [task.status for task in self.system.in_state(*IN_FLIGHT) if task.worker_id == worker.worker_id]
-        running, load = owned.count(TaskStatus.RUNNING), _snapshot(worker, seen_at, seen_at)
+        running, load = owned.count(TaskStatus.RUNNING), snapshot_at(worker, seen_at, seen_at)
         return replace(
             worker,
             started_at=self.system.started_at - DAY * worker.processes / 4,
@@ -526,67 +524,18 @@ class DemoSource:
         worker = next(worker for worker in WORKERS if worker.worker_id == UUID(str(worker_id)))
         last = self._seen_at(worker)
         count = int((last - self.system.now() + window) / HEARTBEAT_INTERVAL)
-        return tuple(_snapshot(worker, last - back * HEARTBEAT_INTERVAL, last) for back in range(count, -1, -1))
+        return tuple(snapshot_at(worker, last - back * HEARTBEAT_INTERVAL, last) for back in range(count, -1, -1))
 
     # Maintenance
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]:
-        """The schedules of the catalog; an empty system has none."""
-        now, rows = self.system.now(), list[ScheduleRow]()
-        last_tasks = {task.name: task for task in self.system.tasks.values() if task.finished_at is not None}
-        for name, task_name, pattern, timezone, next_s, last_s, run_count in catalog.SCHEDULES if last_tasks else ():
-            last, due_in = last_tasks.get(task_name), None if next_s is None else next_s * SECOND
-            pause = self.system.paused_schedules.get(name)
-            row = ScheduleRow(
-                name=name,
-                owner="shop",
-                state=ScheduleState.DISABLED if due_in is None else ScheduleState.ACTIVE,
-                target=task_name,
-                definition=SchedulePolicy(pattern=pattern, timezone=timezone).to_json(),
-                anchor_at=self.system.started_at,
-                next_run_at=None if due_in is None else now + due_in,
-                due_in=due_in,
-                last_slot_at=now - last_s * SECOND,
-                last_run_at=now - last_s * SECOND,
-                lag=0.1 * SECOND,
-                last_task_id=last and last.id,
-                last_status=last and last.status,
-                last_error_code=last and last.error_code,
-                run_count=run_count,
-                paused_at=pause and pause.at,
-                paused_by=pause and pause.actor,
-                pause_reason=pause and pause.reason,
-                is_overdue=pause is None and due_in is not None and due_in < -MINUTE,
-                recent=["skipped" if n == 16 else "fired" for n in range(20)],
-            )
-            rows.append(row)
-        return tuple(sorted(rows, key=lambda row: not row.is_overdue))
+        return schedule_rows(self.system)
 
     async def schedule(self, name: str) -> ScheduleRow:
         return next(row for row in await self.list_schedules() if row.name == name)
 
     async def schedule_history(self, name: str, *, limit: int = 50) -> tuple[ScheduleRunRow, ...]:
-        """The last slots; the demo does not record them, so all that are shown fired on time."""
-        row, runs = await self.schedule(name), list[ScheduleRunRow]()
-        for n, outcome in enumerate(reversed(row.recent[-limit:])):
-            slot = (row.last_slot_at or self.system.now()) - n * HOUR
-            is_fired = outcome == RunOutcome.FIRED
-            run = ScheduleRunRow(
-                slot_at=slot,
-                kind=RunKind.CLOCK,
-                outcome=RunOutcome(outcome),
-                reason=None if is_fired else "an earlier slot is running",
-                task_id=row.last_task_id if is_fired else None,
-                workflow_id=None,
-                fired_at=slot + 0.1 * SECOND if is_fired else None,
-                lag=0.1 * SECOND if is_fired else None,
-                fired_by=None,
-                revision=1,
-                status=TaskStatus.COMPLETED if is_fired else None,
-                error_code=None,
-            )
-            runs.append(run)
-        return tuple(runs)
+        return schedule_runs(await self.schedule(name), self.system.now(), limit=limit)
 
     async def schedule_participants(self) -> int:
         return len(WORKERS) - 1
@@ -764,24 +713,3 @@ class DemoSource:
 
 def _facets(values: Iterable[str]) -> tuple[Facet, ...]:
     return tuple(Facet(value=value, count=count) for value, count in Counter(values).most_common())
-
-
-def _heartbeats(token: int, start: datetime, end: datetime) -> list[HeartbeatRow]:
-    """One per interval, newest first."""
-    times = [start + number * HEARTBEAT_INTERVAL for number in range(int((end - start) / HEARTBEAT_INTERVAL), 0, -1)]
-    return [HeartbeatRow(role="runner", sender_id="w", claim_token=token, at=at, age=timedelta(0)) for at in times]
-
-
-def _snapshot(worker: WorkerRow, at: datetime, last: datetime) -> SnapshotRow:
-    """A made-up load; the lost worker ran out of memory in its last 20 minutes."""
-    load = 0.6 + 0.25 * sin(at.timestamp() / 97 + worker.pid)
-    memory = max(46, 96 - (last - at) / MINUTE * 2.5) if worker is LOST_WORKER else 30 + 20 * load
-    return SnapshotRow(
-        at=at,
-        processes=worker.processes,
-        tasks_running=round(worker.processes * load),
-        tasks_claimed=round(3 * load),
-        cpu_percent=round(75 + 25 * load if worker is HOT_WORKER else 70 * load, 1),
-        memory_percent=round(memory, 1),
-        memory_mb=round(memory * 40.96, 1),
-    )
