@@ -77,7 +77,7 @@ async def test_served_page_shows_read_only_screens(serving: RunningCommand, port
         assert page.status == 200
         assert "horsies" in await page.text()
     async with _visit(port, f"http://localhost:{port}") as websocket:
-        drawn = await _drawn(websocket, b"LIVE", b"NEEDS ATTENTION")
+        drawn = await _drawn(websocket, b"LIVE", b"Needs attention")
     assert b"RO" in drawn
     assert b"RW" not in drawn
 
