@@ -20,7 +20,7 @@ async def test_browser_shows_screens_and_sends_keys(horsies: Executable, port: i
         server.wait_for_output("the screens:")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")
-            await page.wait_for_data(b"[1Dash]", b"NEEDS ATTENTION", b"RO")
+            await page.wait_for_data(b"[1Dash]", b"Needs attention", b"RO")
             dashboard = await page.picture()
             await page.click(400, 400)
             await page.press("3")
