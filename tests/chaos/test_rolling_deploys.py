@@ -87,7 +87,7 @@ async def test_many_unknown_tasks_at_the_head_do_not_slow_down_known_ones(ledger
         unknown = await insert_pending_tasks(ledger, "work", count=100_000)
         await worker.wait_for_event(events.TaskUnknown)
         behind_s = min([await drain_s(ledger, worker) for _ in range(2)])
-        # Far below what is usual: single runs of a busy machine vary, and only reading all unknown tasks must fail.
+        # The goal is 0.8; bench/RESULTS.md records 0.65 and 0.78. This limit only catches a further slowdown.
         assert usual_s / behind_s >= 0.3, f"{usual_s:.2f} s without, {behind_s:.2f} s behind 100,000 unknown tasks"
         assert set(await statuses(ledger, *unknown[:1000])) == {"PENDING"}
 
