@@ -12,7 +12,7 @@ PARALLEL := -n auto --dist worksteal
 TYPED := worker/horsies+horsies_ops+tui tests/unit tests/integration+tests/support tests/acceptance+tests/chaos+tests/docs+tests/conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos soak lint check format bench metrics lock pictures schema settings clean
+.PHONY: help demo test site chaos soak lint check format bench metrics lock pictures schema settings clean
 
 help:  ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
@@ -44,6 +44,10 @@ lint: $(READY)  ## check format, lint rules, types and import layers
 	@$(BIN)/ruff check .
 	@for part in $(TYPED); do $(BIN)/pyright $$(echo $$part | tr + ' ') || exit 1; done
 	@$(BIN)/lint-imports
+
+site: $(READY)  ## build the documentation in build/site; a broken link is an error
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs --doctree-dir build/doctrees . build/site
+	@echo "open build/site/index.html"
 
 check: lint test  ## run lint and test, like CI
 
