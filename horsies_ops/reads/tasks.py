@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -148,6 +148,17 @@ class TaskDetail:
     recovery_decision: SweptTask | None = None
     wait_reasons: tuple[WaitReason, ...] = ()
     """Why a PENDING task has not started, the most important first; empty for any other."""
+    parameters_json: str | None = None
+    """The parameters of the function by name; None if no worker has registered the task."""
+
+    @property
+    def positional_arguments(self) -> dict[str, Any]:
+        return name_arguments(self.task.args, self.parameters_json)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All arguments by name; without known names, the positional ones are under `args`."""
+        return _combine_arguments(self.task.args_json, self.task.kwargs_json, self.parameters_json)
 
     @property
     def last_heartbeat(self) -> HeartbeatRow | None:
@@ -174,14 +185,40 @@ class PayloadPreview:
     """Stored size in bytes."""
     args_json: str | None
     kwargs_json: str | None
+    parameters_json: str | None = None
 
     @property
-    def combined_arguments(self) -> Any:
-        """Keyword arguments, with positional ones under `args`; None if they are too long."""
+    def arguments(self) -> dict[str, Any] | None:
+        """As in `TaskDetail`; None if they are too long."""
         if self.args_json is None or self.kwargs_json is None:
             return None
-        args, kwargs = json_list(self.args_json), _shown_object(self.kwargs_json)
-        return {"args": args, **kwargs} if args else kwargs
+        return _combine_arguments(self.args_json, self.kwargs_json, self.parameters_json)
+
+
+def _combine_arguments(args_json: str, kwargs_json: str, parameters_json: str | None) -> dict[str, Any]:
+    args, kwargs = json_list(args_json), _shown_object(kwargs_json)
+    named = name_arguments(args, parameters_json)
+    # A name given twice, which no valid call has, must not hide a value.
+    positional = {f"{name} (positional)" if name in kwargs else name: value for name, value in named.items()}
+    return positional | kwargs
+
+
+def name_arguments(args: Sequence[Any], parameters_json: str | None) -> dict[str, Any]:
+    """Return positional arguments by the names of their parameters, so that secrets are masked by name.
+
+    Without known parameters, all are under `args`.
+    """
+    parameters: dict[str, Any] = json_object(parameters_json) if parameters_json else {}
+    if not parameters:
+        return {"args": list(args)} if args else {}
+    if not all("position" in parameter for parameter in parameters.values()):
+        # Registered by an older worker: any argument may belong to any parameter, also to a secret one.
+        return {f"args[{index}] of {', '.join(parameters)}": value for index, value in enumerate(args)}
+    ordered = sorted(parameters, key=lambda name: parameters[name]["position"])
+    names = [name for name in ordered if parameters[name]["kind"] in ("positional_only", "positional_or_keyword")]
+    rest = next((name for name in ordered if parameters[name]["kind"] == "var_positional"), "args")
+    surplus = {f"{rest}[{index}]": value for index, value in enumerate(args[len(names) :])}
+    return dict(zip(names, args, strict=False)) | surplus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +228,7 @@ class TaskReadQueries:
     heartbeats: Query[HeartbeatRow]
     events: Query[EventRow]
     payload_previews: Query[PayloadPreview]
+    parameters: Query[str]
     wait_facts: Query[WaitFacts]
 
 
@@ -261,6 +299,7 @@ async def task(ops: Ops, task_id: str | UUID) -> TaskDetail | None:
         events=tuple(await database.fetch(TASK_READS.events, task_uuid, MAX_DETAIL_ROWS)),
         recovery_decision=await recovery_decision(ops, task_uuid),
         wait_reasons=await _wait_reasons(ops, record),
+        parameters_json=await database.fetch_one(TASK_READS.parameters, record.name),
     )
 
 

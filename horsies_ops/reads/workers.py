@@ -52,6 +52,7 @@ class WorkerBase:
     memory_mb: float | None
     """Of the worker and its children together, from the newest snapshot."""
     memory_percent: float | None
+    """The same memory, of the memory of the host."""
     listener: str | None
     disabled_operations: Sequence[str]
     warnings: Sequence[str]
@@ -66,7 +67,13 @@ class StoredWorker(WorkerBase):
         """Parse health and settings; malformed timestamps become None, so that one worker cannot break the list."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(WorkerBase)}
         instants: dict[str, Any] = {name: parse_instant(self.health, name) for name in HEALTH_INSTANTS}
-        return WorkerRow(**columns, **instants, is_silent=is_silent(self.heartbeat_age, parse_config(self.config)))
+        config = parse_config(self.config)
+        return WorkerRow(
+            **columns,
+            **instants,
+            is_silent=is_silent(self.heartbeat_age, config),
+            heartbeat_interval=timedelta(milliseconds=config.effective_worker_heartbeat_ms),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,7 @@ class WorkerRow(WorkerBase):
     last_pass_at: datetime | None
     is_silent: bool
     """It missed several heartbeats and may be dead, but has not reached the threshold for being stale."""
+    heartbeat_interval: timedelta
 
     @property
     def is_presumed_dead(self) -> bool:

@@ -347,3 +347,12 @@ def test_unreachable_database_exits_7(horsies: Executable) -> None:
         answer = horsies("task", *command, "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
         assert answer.code == 7
         assert "hunter2" not in answer.stdout + answer.stderr
+
+
+def test_task_show_masks_secret_arguments(tasks: Executable, database_url: str) -> None:
+    arguments = {"user": "ada", "api_token": "t0k3n", "nested": {"password": "hunter2"}}
+    task_id = str(asyncio.run(insert_task(database_url, kwargs=arguments)))
+    text = tasks("task", "show", task_id, "--full").stdout
+    assert "ada" in text
+    assert "t0k3n" not in text
+    assert "hunter2" not in text

@@ -344,6 +344,7 @@ def make_worker(**fields: Any) -> WorkerRow:
         disabled_operations=(),
         warnings=(),
         is_silent=False,
+        heartbeat_interval=timedelta(seconds=30),
     )
     return replace(worker, **fields)
 

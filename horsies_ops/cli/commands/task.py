@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ import typer
 
 from horsies.errors import ExitCode, NotFound
 from horsies.model.task import TaskStatus, short_form
-from horsies.model.text import format_age, sanitize_text
+from horsies.model.text import format_age, mask_values, sanitize_text
 from horsies.model.waiting import WaitCause
 from horsies_ops.cli.option_types import (
     AppOption,
@@ -112,7 +112,7 @@ def show(
     if json:
         print_json(detail_document(detail))
     else:
-        print_detail(detail, full=full)
+        print_detail(detail, options.load_settings().tui.mask_keys, full=full)
 
 
 @task_app.command()
@@ -390,8 +390,8 @@ def print_tasks(page: TaskPage, *, full: bool) -> None:
     print_rows(page.tasks, columns, width=None if full else width)
 
 
-def print_detail(detail: TaskDetail, *, full: bool) -> None:
-    """Print a task in the sections of the detail screen; long values are cut unless `full`."""
+def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) -> None:
+    """Print a task in the sections of the detail screen; long values are cut unless `full`, secrets are masked."""
     limit, task = None if full else MAX_VALUE_LENGTH, detail.task
     print_line(f"{task.id}  {sanitize_text(task.name, limit=limit)}")
     _print_section("State", _state_facts(detail), limit)
@@ -400,8 +400,10 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
         _print_section(f"Attempt {attempt.attempt}", facts, limit)
     for event in detail.events:
         _print_section(f"Event {event.kind}", {"at": event.at, "evidence": event.evidence}, limit)
-    _print_section("Arguments", {"args": task.args or None, "kwargs": task.kwargs or None}, limit)
-    _print_section("Result", {"result": task.result, "failed_reason": task.failed_reason}, limit)
+    args = detail.positional_arguments if detail.parameters_json else task.args
+    payloads = mask_values([args or None, task.kwargs or None, task.result], mask_keys)
+    _print_section("Arguments", dict(zip(("args", "kwargs"), payloads[:2], strict=True)), limit)
+    _print_section("Result", {"result": payloads[2], "failed_reason": task.failed_reason}, limit)
 
 
 def _state_facts(detail: TaskDetail) -> dict[str, object]:

@@ -62,20 +62,24 @@ SELECT count(*) FILTER (WHERE terminal_at > now() - interval '1 hour')::integer 
 -- name: throughput_buckets
 -- Tasks finished in each of the last $2 intervals of length $1, on boundaries that do not move between two reads. Failed
 -- tasks are counted exactly. Of the completed ones, those among the first $3 rows of an interval are counted; the number
--- is extrapolated from the part of the interval that these rows cover.
+-- is extrapolated from the time that these rows cover to the time between the first and the last row of the interval.
 SELECT bucket.at,
        round(finished.done::numeric * finished.factor)::integer AS done,
        failed.number                                   AS failed,
-       finished.factor <> 1.0                          AS is_estimate
+       finished.rows >= $3                             AS is_estimate
   FROM generate_series($2::integer - 1, 0, -1) AS back
  CROSS JOIN LATERAL (
        SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z')
               - back::double precision * $1::interval AS at) AS bucket
  CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE status = 'COMPLETED') AS done,
+       SELECT count(*) FILTER (WHERE status = 'COMPLETED') AS done, count(*) AS rows,
               CASE WHEN count(*) < $3 THEN 1
-                   ELSE extract(epoch FROM $1::interval)
-                        / greatest(extract(epoch FROM max(terminal_at) - bucket.at), 0.001) END AS factor
+                   ELSE greatest(extract(epoch FROM (
+                            SELECT max(t.terminal_at)
+                              FROM horsies_tasks AS t
+                             WHERE t.terminal_at >= bucket.at AND t.terminal_at < bucket.at + $1::interval)
+                            - min(terminal_at))
+                        / greatest(extract(epoch FROM max(terminal_at) - min(terminal_at)), 0.1), 1) END AS factor
          FROM (SELECT status, terminal_at
                  FROM horsies_tasks
                 WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
@@ -90,18 +94,25 @@ SELECT bucket.at,
 -- name: queue_buckets
 -- Tasks finished per queue and interval, and the longest wait among them; counted and extrapolated as in
 -- `throughput_buckets`. An interval in which no task of a queue finished has no row for that queue.
-WITH bucket AS (
-    SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back::double precision * $1::interval AS at
+WITH bucket AS MATERIALIZED (
+    SELECT start.at,
+           (SELECT max(t.terminal_at)
+              FROM horsies_tasks AS t
+             WHERE t.terminal_at >= start.at AND t.terminal_at < start.at + $1::interval) AS last_at
       FROM generate_series($2::integer - 1, 0, -1) AS back
+     CROSS JOIN LATERAL (
+           SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z')
+                  - back::double precision * $1::interval AS at) AS start
 ), finished AS (
     SELECT sample.queue_name, bucket.at, sample.status, sample.started_at - sample.enqueued_at AS wait,
            CASE WHEN sample.rows < $3 THEN 1
-                ELSE extract(epoch FROM $1::interval)
-                     / greatest(extract(epoch FROM sample.last_at - bucket.at), 0.001) END AS factor
+                ELSE greatest(extract(epoch FROM bucket.last_at - sample.first_at)
+                     / greatest(extract(epoch FROM sample.last_at - sample.first_at), 0.1), 1) END AS factor,
+           sample.rows >= $3 AS is_estimate
       FROM bucket
      CROSS JOIN LATERAL (
            SELECT queue_name, status, started_at, enqueued_at, count(*) OVER () AS rows,
-                  max(terminal_at) OVER () AS last_at
+                  min(terminal_at) OVER () AS first_at, max(terminal_at) OVER () AS last_at
              FROM (SELECT queue_name, status, started_at, enqueued_at, terminal_at
                      FROM horsies_tasks
                     WHERE terminal_at >= bucket.at AND terminal_at < bucket.at + $1::interval
@@ -116,7 +127,7 @@ WITH bucket AS (
 ), counted AS (
     SELECT queue_name, at,
            round((count(*) FILTER (WHERE status = 'COMPLETED'))::numeric * min(factor))::integer AS done,
-           max(wait) AS longest_wait, min(factor) <> 1.0 AS is_estimate
+           max(wait) AS longest_wait, bool_or(is_estimate) AS is_estimate
       FROM finished
      GROUP BY queue_name, at
 )

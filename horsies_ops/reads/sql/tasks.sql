@@ -42,12 +42,25 @@ SELECT role, sender_id, claim_token, sent_at AS at, now() - sent_at AS age
  LIMIT $2;
 
 -- name: payload_previews
--- Arguments of tasks, up to $2 bytes. pg_column_size does not read values that are stored out of line.
+-- Arguments of tasks, up to $2 bytes, with the parameters from the newest catalog. pg_column_size does not read values that
+-- are stored out of line.
 SELECT id, size, CASE WHEN size <= $2 THEN args::text END AS args_json,
-       CASE WHEN size <= $2 THEN kwargs::text END AS kwargs_json
-  FROM (SELECT id, args, kwargs, pg_catalog.pg_column_size(args) + pg_catalog.pg_column_size(kwargs) AS size
+       CASE WHEN size <= $2 THEN kwargs::text END AS kwargs_json, known.parameters_json
+  FROM (SELECT id, task_name, args, kwargs,
+               pg_catalog.pg_column_size(args) + pg_catalog.pg_column_size(kwargs) AS size
           FROM horsies_tasks
-         WHERE id = ANY ($1::uuid[])) AS payload;
+         WHERE id = ANY ($1::uuid[])) AS payload
+  LEFT JOIN (SELECT DISTINCT ON (task_name) task_name, params_schema::text AS parameters_json
+               FROM horsies_task_catalog
+              ORDER BY task_name, seen_at DESC) AS known USING (task_name);
+
+-- name: parameters
+-- The parameters of a task by name, from the newest catalog.
+SELECT params_schema::text
+  FROM horsies_task_catalog
+ WHERE task_name = $1
+ ORDER BY seen_at DESC
+ LIMIT 1;
 
 -- name: events
 -- The newest events of a task, found with its index: `latest_events` would scan all events for a few matches.

@@ -6,8 +6,8 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        coalesce(owned.running, 0)::integer                              AS tasks_running,
        coalesce(owned.claimed, 0)::integer                              AS tasks_claimed,
        coalesce(owned.children, 0)::integer                             AS children_busy,
-       load.cpu_percent, load.memory_percent,
-       load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
+       load.cpu_percent, load.memory_percent * load.memory_mb / nullif(load.memory_usage_mb, 0) AS memory_percent,
+       load.memory_mb,
        w.health ->> 'listener'::text                                          AS listener,
        w.health::text                                                   AS health,
        w.recovery_config::text                                          AS config,
@@ -24,7 +24,9 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
                             count(*) FILTER (WHERE t.status = 'CLAIMED') AS claimed
                        FROM horsies_tasks AS t
                       WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS owned ON true
-  LEFT JOIN LATERAL (SELECT s.cpu_percent, s.memory_percent, s.memory_usage_mb, s.children_memory_mb
+  -- Stored is the percentage of the worker alone; shown is that of the worker and its children.
+  LEFT JOIN LATERAL (SELECT s.cpu_percent, s.memory_percent, s.memory_usage_mb,
+                            s.memory_usage_mb + coalesce(s.children_memory_mb, 0) AS memory_mb
                        FROM horsies_worker_states AS s
                       WHERE s.worker_id = w.id
                       ORDER BY s.snapshot_at DESC
@@ -34,9 +36,10 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
  LIMIT $2;
 
 -- name: history
--- The newest snapshots of a worker within $2, oldest first.
-SELECT *
-  FROM (SELECT snapshot_at AS at, processes, tasks_running, tasks_claimed, cpu_percent, memory_percent,
+-- The newest snapshots of a worker within $2, oldest first; memory as in `active`.
+SELECT at, processes, tasks_running, tasks_claimed, cpu_percent,
+       memory_percent * memory_mb / nullif(memory_usage_mb, 0) AS memory_percent, memory_mb
+  FROM (SELECT snapshot_at AS at, processes, tasks_running, tasks_claimed, cpu_percent, memory_percent, memory_usage_mb,
                memory_usage_mb + coalesce(children_memory_mb, 0) AS memory_mb
           FROM horsies_worker_states
          WHERE worker_id = $1 AND snapshot_at > now() - $2::interval

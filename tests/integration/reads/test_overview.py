@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -234,6 +234,21 @@ async def test_failures_are_counted_exactly_where_completed_tasks_are_estimated(
     assert (sum(bucket.failed for bucket in queue_buckets), queue_buckets[-1].is_estimate) == (3, True)
     (mail,) = await ops.list_queues()
     assert (mail.failed_last_minute, mail.is_estimate) == (3, True)
+
+
+async def test_burst_is_extrapolated_over_its_own_duration(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_BUCKET", 4)
+    begun = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR
+    for index in range(20):
+        at = begun + index * timedelta(seconds=1)
+        await insert_task(database_url, queue_name="mail", status="COMPLETED", started_at=at, terminal_at=at)
+    ops = ops_on(database)
+    # Four tasks in three seconds of 19; over the whole hour it would be 4,800.
+    done = [bucket.done for bucket in (await ops.throughput(4 * HOUR, buckets=4)).buckets if bucket.done]
+    (mail,) = await ops.queue_throughput(4 * HOUR, buckets=4)
+    assert (done, mail.done, mail.is_estimate) == ([25], 25, True)
 
 
 async def test_codes_of_cancelled_tasks_do_not_cap_other_counts(

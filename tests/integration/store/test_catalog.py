@@ -73,8 +73,8 @@ async def test_equal_catalogs_share_their_rows(store: CatalogStore, connection: 
     rows = await connection.fetch("SELECT task_name, queue_name, params_schema FROM horsies_task_catalog")
     assert sorted(row["task_name"] for row in rows) == ["a", "a", "b", "b"]
     assert json.loads(rows[0]["params_schema"]) == {
-        "first": {"kind": "positional_or_keyword", "required": True, "type": "'int'"},
-        "second": {"kind": "keyword_only", "required": False, "type": "'str'"},
+        "first": {"position": 0, "kind": "positional_or_keyword", "required": True, "type": "'int'"},
+        "second": {"position": 1, "kind": "keyword_only", "required": False, "type": "'str'"},
     }
 
 

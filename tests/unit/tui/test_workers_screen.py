@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
+import pytest
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -10,7 +12,9 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks
-from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
+from horsies_tui.screens.workers import CHART_WINDOWS, WORKER_COLUMNS, WorkersScreen
+from horsies_tui.widgets.row_list import Tone
+from tests.support.rows import NOON, make_worker
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 ALIVE = WORKERS[0]
@@ -98,3 +102,10 @@ async def test_enter_opens_tasks_of_worker() -> None:
 
 def _is_finished(status: str) -> bool:
     return TaskStatus(status).is_terminal
+
+
+@pytest.mark.parametrize(("age_s", "tone"), [(30, Tone.PLAIN), (44, Tone.PLAIN), (46, Tone.WARN)])
+def test_heartbeat_is_amber_after_one_missed(age_s: int, tone: Tone) -> None:
+    (column,) = (column for column in WORKER_COLUMNS if column.title == "BEAT")
+    cell = column.cell(make_worker(), NOON + timedelta(seconds=age_s))
+    assert cell.tone is tone

@@ -510,6 +510,7 @@ class DemoSource:
             heartbeat_age=now - seen_at,
             is_stale=now - seen_at > threshold,
             is_silent=is_silent(now - seen_at, self.settings.recovery),
+            heartbeat_interval=timedelta(milliseconds=self.settings.recovery.effective_worker_heartbeat_ms),
             tasks_running=running,
             tasks_claimed=owned.count(TaskStatus.CLAIMED),
             children_busy=min(running, worker.processes),

@@ -41,6 +41,8 @@ from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 CHART_WIDTH: Final = 30
+MISSED_HEARTBEAT: Final = 1.5
+"""Intervals after which a heartbeat counts as missed: the next one is at most a little late."""
 MAX_HELD_TASKS: Final = 40
 TASK_WIDTH: Final = 38
 """Width of one held task in the detail pane."""
@@ -72,22 +74,30 @@ WORKER_SORT_KEYS: Final[Mapping[str, Callable[[WorkerRow, datetime], Any]]] = {
 }
 
 
+def _percent_text(value: float) -> str:
+    return f"{value:.1f}%" if value < 9.95 else f"{value:.0f}%"
+
+
 def _percent(value: float | None) -> Cell:
     if value is None:
         return Cell("-", Tone.DIM)
-    return Cell(f"{value:.0f}%", Tone.WARN if value >= HOT_PERCENT else Tone.PLAIN)
+    return Cell(_percent_text(value), Tone.WARN if value >= HOT_PERCENT else Tone.PLAIN)
 
 
 def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
-    return Cell(format_age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_responsive else Tone.BAD)
+    age = now - worker.last_heartbeat_at
+    if not worker.is_responsive:
+        return Cell(format_age(age), Tone.BAD)
+    return Cell(format_age(age), Tone.WARN if age > MISSED_HEARTBEAT * worker.heartbeat_interval else Tone.PLAIN)
 
 
 WORKER_COLUMNS: Final[tuple[Column[WorkerRow], ...]] = (
     Column("WORKER", 8, lambda worker: short_id(worker.worker_id)),
     Column("HOST:PID", 12, lambda worker: f"{worker.hostname}:{worker.pid}", grows=2),
     Column("QUEUES", 9, lambda worker: ",".join(worker.queues), grows=3, drop_rank=3),
-    # Tasks per processes: a process that runs coroutines has several tasks.
-    Column("RUN/PROC", 8, lambda worker: f"{worker.tasks_running}/{worker.processes}", right=True),
+    # Not the same: a process that runs coroutines, or several short tasks at once, is one busy slot.
+    Column("SLOTS", 5, lambda worker: f"{worker.children_busy}/{worker.processes}", right=True),
+    Column("RUN", 4, lambda worker: str(worker.tasks_running), right=True, drop_rank=2),
     Column("CLM", 3, lambda worker: str(worker.tasks_claimed), right=True, drop_rank=2),
     Column("CPU", 4, lambda worker: _percent(worker.cpu_percent), right=True, drop_rank=1),
     Column("MEM", 4, lambda worker: _percent(worker.memory_percent), right=True, drop_rank=1),
@@ -163,12 +173,12 @@ def _chart_lines(detail: WorkerDetail) -> list[str]:
     cpu = [snapshot.cpu_percent or 0.0 for snapshot in detail.snapshots]
     memory = [snapshot.memory_percent or 0.0 for snapshot in detail.snapshots]
     slots = float(max(snapshot.processes for snapshot in detail.snapshots))
-    last = f"{newest.tasks_running}/{newest.processes}   last snapshot {format_time(newest.at)}"
-    megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in total"
+    last = f"{plural(newest.tasks_running, 'task')}   last snapshot {format_time(newest.at)}"
+    megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB with its children"
     return [
         f"running  {sparkline(downsample(running, CHART_WIDTH), top=slots)}  {last}",
-        f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), top=100.0)}  {cpu[-1]:.0f}%",
-        f"mem      {sparkline(downsample(memory, CHART_WIDTH), top=100.0)}  {memory[-1]:.0f}%{megabytes}",
+        f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), top=100.0)}  {_percent_text(cpu[-1])}",
+        f"mem      {sparkline(downsample(memory, CHART_WIDTH), top=100.0)}  {_percent_text(memory[-1])}{megabytes}",
     ]
 
 

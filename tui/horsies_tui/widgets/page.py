@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -17,10 +17,6 @@ from horsies.model.settings import TuiConfig
 from horsies.model.text import mask_values
 from horsies_tui.format import safe, sanitize
 from horsies_tui.keys import SharedScope, bindings
-
-if TYPE_CHECKING:
-    from horsies_ops.reads.tasks import TaskRecord
-
 
 log = logging.getLogger("horsies.tui")
 
@@ -184,13 +180,6 @@ def compact_json(value: Any, settings: TuiConfig, *, indent: int | None = None) 
     except (ValueError, RecursionError) as error:
         # Nested too deeply, or a number with too many digits.
         return failure_text(error)
-
-
-def task_arguments(task: TaskRecord) -> Any:
-    """The positional and keyword arguments of a task as one document."""
-    args, kwargs = stored_json(lambda: task.args), stored_json(lambda: task.kwargs)
-    named = cast("dict[str, Any]", kwargs) if isinstance(kwargs, dict) else {"kwargs": kwargs}
-    return {"args": args, **named} if args else named
 
 
 def indented_json(value: Any, settings: TuiConfig) -> str:

@@ -73,15 +73,16 @@ class TaskDefinition:
 
     @property
     def params_schema(self) -> dict[str, JsonValue]:
-        """The parameters by name, each with its kind, annotation and whether it is required."""
+        """The parameters by name, each with its position, kind, annotation and whether it is required."""
         parameters = inspect.signature(inspect.unwrap(self.function)).parameters.values()
         return {
             parameter.name: {
+                "position": position,
                 "kind": parameter.kind.name.lower(),
                 "type": inspect.formatannotation(parameter.annotation),
                 "required": parameter.default is parameter.empty,
             }
-            for parameter in parameters
+            for position, parameter in enumerate(parameters)
         }
 
     @property

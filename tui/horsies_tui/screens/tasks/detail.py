@@ -46,7 +46,6 @@ from horsies_tui.widgets.page import (
     indented_json,
     redact,
     stored_json,
-    task_arguments,
     truncated_json,
 )
 
@@ -290,7 +289,10 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         settings, task = self.context.settings, detail.task
         result = truncated_json(stored_json(lambda: task.result), settings) if task.result_json is not None else ""
         return RenderedTask(
-            task_id=task.id, detail=detail, arguments=truncated_json(task_arguments(task), settings), result=result
+            task_id=task.id,
+            detail=detail,
+            arguments=truncated_json(stored_json(lambda: detail.arguments), settings),
+            result=result,
         )
 
     def _show(self, rendered: RenderedTask) -> None:
@@ -404,7 +406,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         if (detail := self.detail) is not None:
             task = detail.task
             result = {"result": stored_json(lambda: task.result)} if task.result_json is not None else {}
-            text = indented_json({"arguments": task_arguments(task), **result}, self.context.settings)
+            text = indented_json({"arguments": stored_json(lambda: detail.arguments), **result}, self.context.settings)
             show_in_pager(self, text, title=short_id(task.id))
 
     def action_nav_events(self) -> None:
@@ -430,7 +432,8 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
     def action_copy_json(self) -> None:
         if (detail := self.detail) is not None:
             task, settings = detail.task, self.context.settings
-            payloads = {name: stored_json(partial(getattr, task, name)) for name in ("args", "kwargs", "result")}
+            payloads = {name: stored_json(partial(getattr, task, name)) for name in ("kwargs", "result")}
+            payloads["args"] = stored_json(lambda: detail.positional_arguments)
             redacted = {f"{name}_json": stored_json(partial(redact, payloads[name], settings)) for name in payloads}
             document = {**to_json(task), **redacted}
             text = stored_json(partial(json.dumps, document, ensure_ascii=False, default=str))

@@ -15,7 +15,7 @@ from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, Task
 from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
-from horsies_tui.widgets.page import compact_json, redact, stored_json, task_arguments
+from horsies_tui.widgets.page import compact_json, redact, stored_json
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
@@ -159,7 +159,7 @@ class ArgumentPreviews:
 
 
 def _combined_arguments(payload: PayloadPreview) -> Any:
-    return stored_json(lambda: payload.combined_arguments)
+    return stored_json(lambda: payload.arguments)
 
 
 # Export
@@ -181,7 +181,7 @@ async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], setting
 def preview_lines(detail: TaskDetail, now: datetime, settings: TuiConfig) -> list[str]:
     """Status, error and arguments of a task."""
     task = detail.task
-    lines = [_status_line(task, now), _error_line(detail), _arguments_line(task, settings), _decision_line(detail)]
+    lines = [_status_line(task, now), _error_line(detail), _arguments_line(detail, settings), _decision_line(detail)]
     return [line for line in lines if line]
 
 
@@ -205,10 +205,11 @@ def _error_line(detail: TaskDetail) -> str:
     return f"{task.error_code}: {sanitize(message, limit=400)}"
 
 
-def _arguments_line(task: TaskRecord, settings: TuiConfig) -> str:
+def _arguments_line(detail: TaskDetail, settings: TuiConfig) -> str:
+    task = detail.task
     until = f"   good until {format_time(task.good_until)}" if task.good_until else ""
     workflow = f"   workflow {short_id(task.workflow_id)}" if task.workflow_id else ""
-    return f"args {compact_json(task_arguments(task), settings)}{until}{workflow}"
+    return f"args {compact_json(stored_json(lambda: detail.arguments), settings)}{until}{workflow}"
 
 
 def _decision_line(detail: TaskDetail) -> str:
