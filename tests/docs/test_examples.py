@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import types
@@ -15,7 +16,7 @@ import pytest
 
 from horsies import Horsies
 from horsies.testing import drain
-from tests.support.cli import examples_of, write_files_of
+from tests.support.cli import Executable, examples_of, write_files_of
 
 
 async def make_orders_table(database_url: str) -> None:
@@ -90,6 +91,22 @@ def test_recovery_examples_run(run_examples_of: Callable[[str], dict[str, Any]])
     examples = run_examples_of("docs/recovery.md")
     assert asyncio.run(examples["sweep"]()) == 0
     assert [each.function for each in examples["app"].recovery_hooks.recovery] == [examples["reschedule_reports"]]
+
+
+def test_logging_examples_run(database_url: str, tmp_path: Path) -> None:
+    write_files_of("docs/logging.md", tmp_path)
+    horsies = Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+    for task, order in (("charge", "7"), ("refund", "8")):
+        assert horsies("task", "send", task, order, "--app", "shop:app").code == 0
+    log = horsies("worker", "shop:app", "--burst", "--processes", "1").stderr
+    logged = {_without_time_and_id(line) for line in log.splitlines()}
+    shown = [line for example in examples_of("docs/logging.md", language="text") for line in example.text.splitlines()]
+    assert len(shown) == 3
+    assert {_without_time_and_id(line) for line in shown} <= logged
+
+
+def _without_time_and_id(line: str) -> str:
+    return re.sub(r"  id=\w{8}", "", line[len("2026-01-31 12:00:00.123 ") :])
 
 
 def test_testing_examples_pass(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import (
+    OUTPUT_LEVELS,
     Assignment,
     AttemptKey,
     ChildSpec,
     EncodedOutcome,
-    Stream,
+    LogLine,
     TaskDetails,
     encode_details,
 )
@@ -65,7 +66,7 @@ class PoolEvents:
         self.run_times_ms: list[float] = []
         self.exits: dict[int, ChildExit] = {}
         self.recalled: list[AttemptKey] = []
-        self.lines: list[tuple[AttemptKey | None, Stream, str]] = []
+        self.lines: list[tuple[str | None, str, str]] = []
         self.ready_pids: list[int] = []
         self._changed = asyncio.Event()
 
@@ -97,8 +98,9 @@ class PoolEvents:
         self.recalled += keys_of(tasks)
         self._changed.set()
 
-    def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
-        self.lines.append((key, stream, line))
+    def on_output(self, child: Child, line: LogLine) -> None:
+        stream = "stdout" if line.level == OUTPUT_LEVELS["stdout"] else "stderr"
+        self.lines.append((line.task and line.task.task_id, stream, line.message))
         self._changed.set()
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:

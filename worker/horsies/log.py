@@ -31,6 +31,13 @@ def configure_logging(
     logging.getLogger(STATEMENT_LOGGER).setLevel(logging.DEBUG if statements else logging.NOTSET)
 
 
+def enable_loggers() -> None:
+    """Enable the loggers of horsies again: `dictConfig` in a user's module disables those it does not name."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and (name == "horsies" or name.startswith("horsies.")):
+            logger.disabled = False
+
+
 def extras(record: logging.LogRecord) -> Mapping[str, object]:
     """Return the fields that the caller added with `extra=`: task ids, queues, counts."""
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD_FIELDS}
@@ -41,13 +48,25 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        fields = "".join(f"  {key}={sanitize_text(str(value))}" for key, value in extras(record).items())
-        line = f"{at} {record.levelname:<7} {record.name}  {sanitize_text(record.getMessage())}{fields}"
-        if not record.exc_info:
-            return line
+        line = f"{at} {record.levelname:<7} {sanitize_text(record.name)}  {sanitize_text(record.getMessage())}"
         # Line by line: the message of an exception may hold anything, the line breaks of a traceback are ours.
-        traceback = self.formatException(record.exc_info).split("\n")
-        return "\n".join([line, *map(sanitize_text, traceback)])
+        traceback = (_traceback(self, record) or "").splitlines()
+        return "\n".join([line + _format_fields(record), *map(sanitize_text, traceback)])
+
+
+def _format_fields(record: logging.LogRecord) -> str:
+    """`  task=charge  id=0f5a9c06  attempt=2` and what the caller added."""
+    fields = dict(extras(record))
+    if "task_name" in fields:  # of a task's record: the process matters only if the task is unknown
+        task_id, attempt = str(fields.pop("task_id", "")), fields.pop("attempt", 1)
+        fields = {"task": fields.pop("task_name"), "id": task_id[-8:], "attempt": attempt, **fields}
+        fields.pop("pid", None)
+    return "".join(f"  {sanitize_text(key)}={sanitize_text(str(value))}" for key, value in fields.items())
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    """The formatted traceback; a record of a child comes with the text."""
+    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,8 +78,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **extras(record),
         }
-        if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
+        document |= {name: value for name, value in extras(record).items() if name not in document}
+        if (exception := _traceback(self, record)) is not None:
+            document["exception"] = exception
         return json.dumps(document, default=str)

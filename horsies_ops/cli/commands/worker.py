@@ -20,6 +20,7 @@ from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, raise_together
+from horsies.log import enable_loggers
 from horsies.model.bounds import connection_budget, describe_limits, describe_queue, recovery_bounds
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.scheduler.service import ScheduleSet
@@ -98,6 +99,7 @@ def worker(
     if settings.log.format == "json":
         json_log.redirect_streams()  # before the app is imported, because its modules may print
     user_app = _load_app(locator, settings)
+    enable_loggers()
     if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
     return _run(options, settings, user_app, locator, burst=burst)

@@ -122,10 +122,10 @@ async def test_output_lines_carry_the_task_that_printed_them(pool: PoolHarness) 
     await pool.wait_for_outcome(key)
     await pool.events.until(lambda: len(pool.events.lines) == 4)
     lines = pool.events.lines
-    assert [line for line in lines if line[0] == key] == [
-        (key, "stdout", "first"),
-        (key, "stderr", "oh"),
-        (key, "stdout", "second"),
+    assert [line for line in lines if line[0] == key.task_id] == [
+        (key.task_id, "stdout", "first"),
+        (key.task_id, "stderr", "oh"),
+        (key.task_id, "stdout", "second"),
     ]
     assert (None, "stdout", "from C") in lines
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
-from horsies.engine.pool.protocol import OutputLine, Report, encode, encode_frame
+from horsies.engine.pool.protocol import LogLine, Report, encode, encode_frame
 
 
 class Receiver:
@@ -32,7 +32,7 @@ class Receiver:
         )
 
     def _on_report(self, report: Report) -> None:
-        if isinstance(report, OutputLine) and report.line == "invalid":
+        if isinstance(report, LogLine) and report.message == "invalid":
             raise ValueError("invalid")
         self.received.put_nowait(report)
 
@@ -51,13 +51,13 @@ async def open_channel() -> AsyncGenerator[tuple[Receiver, socket.socket]]:
 
 
 def _send(sock: socket.socket, *names: str) -> None:
-    sock.sendall(b"".join(encode_frame(encode([OutputLine(None, "stdout", name)])) for name in names))
+    sock.sendall(b"".join(encode_frame(encode([LogLine(None, 20, "horsies.task", name)])) for name in names))
 
 
 async def _next(receiver: Receiver, count: int) -> list[str]:
     async with asyncio.timeout(5):
         received = [await receiver.received.get() for _ in range(count)]
-    return [report.line for report in received if isinstance(report, OutputLine)]
+    return [report.message for report in received if isinstance(report, LogLine)]
 
 
 async def test_reports_are_received_in_order_in_both_modes() -> None:

@@ -13,7 +13,7 @@ from horsies.engine.completer import Completer, finished_attempt
 from horsies.engine.dispatcher import ReleaseReason
 from horsies.engine.hooks import INTERRUPTION_REASONS
 from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, InFlight, InFlightTask
-from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
+from horsies.engine.pool.protocol import OUTPUT_LOGGER, EncodedOutcome, LogLine
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
 from horsies.model.crash import MAX_FREE_LOST_STARTS, Crash, Death, Kill, KillReason, interruption, poison_error
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from horsies.engine.unknown_tasks import UnknownTasks
 
 logger = logging.getLogger("horsies.worker")
-output_logger = logging.getLogger("horsies.task")
+output_logger = logging.getLogger(OUTPUT_LOGGER)
 
 
 class PoolEvents:
@@ -116,9 +116,13 @@ class PoolEvents:
             self._reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
         self._wakeup.wake_to_claim()
 
-    def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
-        level = logging.WARNING if stream == "stderr" else logging.INFO
-        output_logger.log(level, "%s", line, extra={"task_id": key.task_id if key else None, "pid": child.pid})
+    def on_output(self, child: Child, line: LogLine) -> None:
+        """Log what a child logged or printed, under the name of its own logger.
+
+        Only prints are filtered by the worker's level: the loggers of the child have decided already.
+        """
+        if line.logger != OUTPUT_LOGGER or output_logger.isEnabledFor(line.level):
+            output_logger.handle(_to_record(line, pid=child.pid))
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
         """Release the tasks that had not begun, unless that happened too often; resolve those that had."""
@@ -150,6 +154,21 @@ class PoolEvents:
             case _:
                 await self._crash_handler.fail_attempt(task, death)
         self._wakeup.wake()
+
+
+def _to_record(line: LogLine, *, pid: int) -> logging.LogRecord:
+    label = {} if line.task is None else line.task._asdict()
+    attributes = {
+        **line.fields,
+        **label,
+        "pid": pid,
+        "name": line.logger,
+        "levelno": line.level,
+        "levelname": logging.getLevelName(line.level),
+        "msg": line.message,
+        "exc_text": line.exception,
+    }
+    return logging.makeLogRecord(attributes)
 
 
 def _task(chunk: Chunk, position: int) -> InFlightTask:

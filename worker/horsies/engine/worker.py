@@ -443,6 +443,7 @@ class Worker:
             app_locator=worker.app_locator,
             modules=tuple(worker.imports) or None,
             environment=self._environment,
+            log_level=logger.getEffectiveLevel(),
             async_concurrency=worker.async_concurrency,
             heartbeat_interval_s=child_heartbeat_interval_s(recovery),
             silence_timeout_s=silent_child_limit_s(recovery),

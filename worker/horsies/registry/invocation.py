@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from pydantic import JsonValue
 
@@ -15,7 +15,7 @@ from horsies.codec.canonical_json import PayloadError, parse_json
 from horsies.codec.results import AnyResult, InjectedCodec, decode_document, validate_result
 from horsies.codec.values import ValueCodec
 from horsies.model.task import TaskContext
-from horsies.model.task_result import ExceptionRules, TaskResult, task_error_from
+from horsies.model.task_result import ExceptionRules, TaskError, TaskResult, task_error_from
 from horsies.model.workflow.plan import ValueLoader
 from horsies.model.workflow.views import (
     CONTEXT_PARAMETER,
@@ -30,22 +30,35 @@ from horsies.registry.definition import TaskDefinition
 TASK_EXCEPTIONS = (Exception, SystemExit, asyncio.CancelledError)
 
 
+OnRaised: TypeAlias = "Callable[[TaskDefinition, BaseException], None]"
+
+
 def call_task(
-    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, app: ExceptionRules
+    task: TaskDefinition,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    app: ExceptionRules,
+    on_raised: OnRaised | None = None,
 ) -> AnyResult:
-    """Run a `def` task in this thread."""
+    """Run a `def` task in this thread; `on_raised` is called with the exception if it raises."""
     try:
         # Validation is inside the try, because validators are user code too.
         returned = task.function(*args, **kwargs)
         return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
     except TASK_EXCEPTIONS as raised:
-        return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
+        return _failure(raised, task, app, on_raised)
 
 
 async def call_task_async(
-    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, app: ExceptionRules
+    task: TaskDefinition,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    app: ExceptionRules,
+    on_raised: OnRaised | None = None,
 ) -> AnyResult:
-    """Run an `async def` task on the running loop."""
+    """Run an `async def` task on the running loop; `on_raised` is called with the exception if it raises."""
     try:
         returned = await task.function(*args, **kwargs)
         return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
@@ -55,7 +68,15 @@ async def call_task_async(
             running = asyncio.current_task()
             if running is not None and running.cancelling() > 0:
                 raise
-        return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
+        return _failure(raised, task, app, on_raised)
+
+
+def _failure(
+    raised: BaseException, task: TaskDefinition, app: ExceptionRules, on_raised: OnRaised | None
+) -> TaskResult[Any, TaskError]:
+    if on_raised is not None:
+        on_raised(task, raised)
+    return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
 
 
 # The current task

@@ -33,8 +33,9 @@ def main(args: ChildArgs) -> None:
     for descriptor in (args.channel_fd, args.watchdog_fd):
         os.set_inheritable(descriptor, False)  # noqa: FBT003
     channel, running, inbox = ParentChannel(socket.socket(fileno=args.channel_fd)), RunningTasks(), Inbox()
-    output = OutputCapture(channel, running.current_key)
+    output = OutputCapture(channel, running.current)
     app = start_app(args.spec, channel)
+    output.add_log_handler(args.spec.log_level)
     reporter = AttemptReporter(channel, running, output)
     runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=args.spec.async_concurrency)
     watchdog.record_ack()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +14,14 @@ from horsies.codec.canonical_json import replace_unstorable, utf8_length
 from horsies.codec.results import AnyResult, encode_result
 from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.engine.child import lifetime
-from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, AttemptKey, EncodedOutcome, parse_details
+from horsies.engine.pool.protocol import (
+    MAX_REPORT_BYTES,
+    OUTPUT_LOGGER,
+    Assignment,
+    AttemptKey,
+    EncodedOutcome,
+    parse_details,
+)
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskAttemptOutcome, TaskContext
 from horsies.model.task_result import (
@@ -29,6 +38,8 @@ from horsies.model.task_result import (
 from horsies.registry import TaskDefinition
 from horsies.registry.definition import HasDefinition
 from horsies.registry.invocation import CURRENT_TASK, call_task, call_task_async, decode_arguments
+
+logger = logging.getLogger(OUTPUT_LOGGER)
 
 MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # 64 KB for the other fields of the report
 _SMALL_DOCUMENT_CHARS = MAX_DOCUMENT_BYTES // 4  # a character has at most four bytes
@@ -156,13 +167,15 @@ class TaskExecutor:
 
     def _call(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
-            return call_task(task, arguments.args, arguments.kwargs, app=self._rules)
+            return call_task(task, arguments.args, arguments.kwargs, app=self._rules, on_raised=self._log_unhandled)
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
             return self._result_of_exception(error, task)
 
     async def _call_async(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
-            return await call_task_async(task, arguments.args, arguments.kwargs, app=self._rules)
+            return await call_task_async(
+                task, arguments.args, arguments.kwargs, app=self._rules, on_raised=self._log_unhandled
+            )
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
@@ -172,7 +185,24 @@ class TaskExecutor:
         """Convert exceptions that `call_task` lets through, such as KeyboardInterrupt raised by the task's own code."""
         if isinstance(error, MemoryError):
             raise error
+        self._log_unhandled(task, error)
         return TaskResult(err=task_error_from(error, task=task.exception_rules, app=self._rules))
+
+    def _log_unhandled(self, task: TaskDefinition, raised: BaseException) -> None:
+        """Log the traceback of an exception that no mapper expects.
+
+        A process that is out of memory exits, and one forked by the task prints the traceback itself.
+        """
+        if isinstance(raised, MemoryError) or lifetime.is_forked():
+            return
+        if not any(type(raised) in rules.mapper for rules in (task.exception_rules, self._rules)):
+            text, trace = safe_stringify(str, raised), raised.__traceback__
+            # Without the frame of the call, which is ours.
+            exc_info = type(raised), raised, trace.tb_next if trace is not None and trace.tb_next is not None else trace
+            with suppress(Exception):  # filters and handlers are user code
+                logger.error(
+                    "unhandled %s%s", type(raised).__qualname__, f": {text}" if text else "", exc_info=exc_info
+                )
 
     def _raise_if_out_of_memory(self, task: TaskDefinition, error: TaskError) -> None:
         """Raise the MemoryError in an error unless the user's code or mappers handled it.

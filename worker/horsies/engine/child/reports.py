@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import logging
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, TextIO
 
+from horsies.engine.child import lifetime
 from horsies.engine.child.execution import Attempt
 from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
     MAX_COMMAND_BYTES,
+    OUTPUT_LEVELS,
+    OUTPUT_LOGGER,
     READ_BYTES,
-    AttemptKey,
     Command,
     EncodedOutcome,
     ExitStatus,
     FrameReader,
-    OutputLine,
+    LogLine,
     Report,
-    Stream,
     TaskBegan,
     TaskEnded,
+    TaskLabel,
     decode_command,
     encode,
     encode_frame,
+    parse_details,
 )
+from horsies.log import enable_loggers, extras
+from horsies.model.task_result import safe_stringify
 from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
+MAX_TRACEBACK_CHARS = 64 * 1024
 MAX_LINES_PER_SEND = 256
 """Keeps a message of output lines below `MAX_REPORT_BYTES`."""
 LARGE_DOCUMENT_CHARS = 10_000
@@ -100,7 +109,7 @@ class AttemptReporter:
         run_ms = 1000 * (time.monotonic() - attempt.began_at)
         self._running.discard(attempt)
         if self._output.partial_lines:
-            self._output.flush_task(attempt.key)
+            self._output.flush_task(attempt)
         is_large = len(outcome.document) > LARGE_DOCUMENT_CHARS
         if is_large:
             self.flush()
@@ -120,53 +129,147 @@ class RunningTasks:
     def __init__(self) -> None:
         self.attempts: set[Attempt] = set()
 
-    def current_key(self) -> AttemptKey | None:
+    def current(self) -> Attempt | None:
         """The task of the calling code; in a thread started by a task, the only running task, if there is just one."""
         if isinstance(attempt := CURRENT_TASK.get(), Attempt):
-            return attempt.key
+            return attempt
         attempts = tuple(self.attempts)
-        return attempts[0].key if len(attempts) == 1 else None
+        return attempts[0] if len(attempts) == 1 else None
 
 
 class OutputCapture:
-    """Replaces sys.stdout and sys.stderr with streams that send each line to the worker."""
+    """Sends printed lines and log records of the child to the worker, tagged with their task.
 
-    def __init__(self, channel: ParentChannel, current_key: Callable[[], AttemptKey | None]) -> None:
-        self.partial_lines: dict[tuple[Stream, AttemptKey | None], str] = {}
-        """The unfinished last lines of each task."""
-        self._streams = (
-            TaskOutputStream(channel, "stdout", current_key, self.partial_lines),
-            TaskOutputStream(channel, "stderr", current_key, self.partial_lines),
-        )
-        sys.stdout, sys.stderr = self._streams
+    Replaces sys.stdout and sys.stderr when it is created. `add_log_handler` comes later, after the user's code has
+    configured logging.
+    """
+
+    def __init__(self, channel: ParentChannel, current_task: Callable[[], Attempt | None]) -> None:
+        self._channel = channel
+        self._current_task = current_task
+        self.partial_lines: dict[tuple[str, Attempt | None], str] = {}
+        """The unfinished last lines of each task, by stream."""
+        self.streams = TaskOutputStream("stdout", self), TaskOutputStream("stderr", self)
+        sys.stdout, sys.stderr = self.streams
         os.register_at_fork(after_in_child=self._use_pipes)
 
-    def flush_task(self, key: AttemptKey) -> None:
-        for stream in self._streams:
-            stream.flush_task(key)
+    def add_log_handler(self, level: int) -> None:
+        """Send records that reach the root logger to the worker; set its level unless the user's code has done so."""
+        enable_loggers()
+        root = logging.getLogger()
+        if not root.handlers and root.level == logging.WARNING:
+            root.setLevel(level)
+        root.addHandler(TaskLogHandler(self))
+
+    def send(self, attempt: Attempt | None, level: int, logger: str, *messages: str) -> None:
+        label = _label(attempt)
+        for start in range(0, len(messages), MAX_LINES_PER_SEND):
+            sent = messages[start : start + MAX_LINES_PER_SEND]
+            self._channel.send(*(LogLine(label, level, logger, _encodable(message)) for message in sent))
+
+    def send_record(
+        self, record: logging.LogRecord, text: str, exception: str | None, *, fields: Mapping[str, object]
+    ) -> None:
+        self._channel.send(
+            LogLine(
+                _label(self._current_task()),
+                record.levelno,
+                record.name,
+                _encodable(text),
+                _encodable(exception, limit=MAX_TRACEBACK_CHARS) if exception else None,
+                {_encodable(name): _field(value) for name, value in fields.items()},
+            )
+        )
+
+    def write(self, stream: str, text: str) -> None:
+        """Send the complete lines of `text` and keep the rest; the caller holds the lock of its stream."""
+        attempt = self._current_task()
+        *lines, rest = (self.partial_lines.pop((stream, attempt), "") + text).split("\n")
+        while len(rest) > MAX_LINE_CHARS:
+            lines.append(rest[:MAX_LINE_CHARS])
+            rest = rest[MAX_LINE_CHARS:]
+        if rest:
+            self.partial_lines[stream, attempt] = rest
+        self.send(attempt, OUTPUT_LEVELS[stream], OUTPUT_LOGGER, *lines)
+
+    def flush_task(self, attempt: Attempt) -> None:
+        """Send the task's last lines if they do not end with a newline."""
+        for stream, level in OUTPUT_LEVELS.items():
+            if rest := self.partial_lines.pop((stream, attempt), ""):
+                self.send(attempt, level, OUTPUT_LOGGER, rest)
 
     def _use_pipes(self) -> None:
-        for stream in self._streams:
+        for stream in self.streams:
             stream.use_pipe()
 
 
+def _label(attempt: Attempt | None) -> TaskLabel | None:
+    if attempt is None:
+        return None
+    task = attempt.assignment
+    return TaskLabel(task.task_id, task.task_name, parse_details(task.details).attempts + 1)
+
+
+def _encodable(text: str, *, limit: int = MAX_LINE_CHARS) -> str:
+    """Truncate, and escape lone surrogates, which cannot be encoded in a message."""
+    return text[:limit].encode(errors="backslashreplace").decode()
+
+
+def _field(value: object) -> str | bool | int | float | None:
+    if value is None or isinstance(value, bool | float):
+        return value
+    # Larger integers cannot be encoded.
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    return _encodable(safe_stringify(str, value))
+
+
+class TaskLogHandler(logging.Handler):
+    """Sends log records to the worker, except those that a handler of the user writes to the captured streams."""
+
+    def __init__(self, output: OutputCapture) -> None:
+        super().__init__()
+        self._output = output
+        self._tracebacks = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if any(map(self._is_console, _handlers_of(record.name))):
+                return
+            message, exception = record.getMessage(), None
+            if record.exc_info or record.stack_info:
+                exception = self._tracebacks.format(record).removeprefix(f"{message}\n")
+            if lifetime.is_forked():  # has no channel
+                lines = [f"{record.levelname} {record.name}  {message}", *filter(None, [exception])]
+                sys.stderr.write("".join(f"{line}\n" for line in lines))
+            else:
+                self._output.send_record(record, message, exception, fields=extras(record))
+        except Exception:  # noqa: BLE001  # as all handlers do: logging must not fail a task
+            self.handleError(record)
+
+    def _is_console(self, handler: logging.Handler) -> bool:
+        # That of rich has a console; where the records in a queue go is the user's decision too.
+        target = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
+        return target in (*self._output.streams, sys.__stdout__, sys.__stderr__) or hasattr(handler, "enqueue")
+
+
+def _handlers_of(name: str) -> Iterator[logging.Handler]:
+    """The handlers that a record of this logger reaches."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
 class TaskOutputStream(io.TextIOBase):
-    """A text stream that sends complete lines to the worker, tagged with the task that printed them.
+    """A text stream whose lines become log lines of the worker.
 
     A process forked by a task has no channel: its output goes to the inherited pipe instead.
     """
 
-    def __init__(
-        self,
-        channel: ParentChannel,
-        stream: Stream,
-        current_key: Callable[[], AttemptKey | None],
-        partial_lines: dict[tuple[Stream, AttemptKey | None], str],
-    ) -> None:
-        self._channel = channel
-        self._stream: Stream = stream
-        self._current_key = current_key
-        self._partial_lines = partial_lines
+    def __init__(self, name: str, output: OutputCapture) -> None:
+        self._name = name
+        self._output = output
         self._write_lock = threading.RLock()
         self._pipe: TextIO | None = None
         self.buffer = _OutputBuffer(self)
@@ -180,26 +283,21 @@ class TaskOutputStream(io.TextIOBase):
 
     def fileno(self) -> int:
         """The descriptor that programs started by tasks inherit; the worker reads its pipe too."""
-        return _STREAM_FDS[self._stream]
+        return _STREAM_FDS[self._name]
 
     def write(self, text: str, /) -> int:
         if self._pipe is not None:
             return self._pipe.write(text)
-        key = self._current_key()
+        if (record := _record_of(inspect.currentframe())) is not None:
+            # Formatted by the user's handler. One record with its traceback, at its own level.
+            message, exception = text.rstrip("\n"), None
+            if record.exc_info:
+                message, _, exception = message.partition("\n")
+            self._output.send_record(record, message, exception, fields={})
+            return len(text)
         with self._write_lock:
-            *lines, rest = (self._partial_lines.pop((self._stream, key), "") + text).split("\n")
-            while len(rest) > MAX_LINE_CHARS:
-                lines.append(rest[:MAX_LINE_CHARS])
-                rest = rest[MAX_LINE_CHARS:]
-            if rest:
-                self._partial_lines[self._stream, key] = rest
-        self._send_lines(key, *lines)
+            self._output.write(self._name, text)
         return len(text)
-
-    def flush_task(self, key: AttemptKey) -> None:
-        """Send the task's last line if it does not end with a newline."""
-        if rest := self._partial_lines.pop((self._stream, key), ""):
-            self._send_lines(key, rest)
 
     def flush(self) -> None:
         if self._pipe is not None:
@@ -211,12 +309,17 @@ class TaskOutputStream(io.TextIOBase):
             self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
         )
 
-    def _send_lines(self, key: AttemptKey | None, *lines: str) -> None:
-        # Lone surrogates cannot be encoded in a message.
-        encodable = [line[:MAX_LINE_CHARS].encode(errors="backslashreplace").decode() for line in lines]
-        for start in range(0, len(encodable), MAX_LINES_PER_SEND):
-            lines_sent = encodable[start : start + MAX_LINES_PER_SEND]
-            self._channel.send(*(OutputLine(key, self._stream, line) for line in lines_sent))
+
+_STREAM_HANDLER_EMIT = logging.StreamHandler[TextIO].emit.__code__
+
+
+def _record_of(frame: FrameType | None) -> logging.LogRecord | None:
+    """The record that is being written if the caller of this frame is a StreamHandler."""
+    caller = None if frame is None else frame.f_back
+    if caller is None or caller.f_code is not _STREAM_HANDLER_EMIT:
+        return None
+    record = caller.f_locals.get("record")
+    return record if isinstance(record, logging.LogRecord) else None
 
 
 class _OutputBuffer(io.RawIOBase):

@@ -16,10 +16,11 @@ from horsies.engine.in_flight import Chunk, ChunkTask
 from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
+    OUTPUT_LEVELS,
+    OUTPUT_LOGGER,
     READ_BYTES,
     AppLoaded,
     Assignment,
-    AttemptKey,
     CancelTask,
     ChildHeartbeat,
     ChildSpec,
@@ -29,7 +30,7 @@ from horsies.engine.pool.protocol import (
     FrameReader,
     FrameWriter,
     HeartbeatAck,
-    OutputLine,
+    LogLine,
     ProtocolError,
     Quit,
     Ready,
@@ -38,7 +39,6 @@ from horsies.engine.pool.protocol import (
     Report,
     RunTasks,
     StartFailed,
-    Stream,
     TaskBegan,
     TaskEnded,
     TaskRef,
@@ -85,8 +85,8 @@ class PoolListener(Protocol):
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None: ...
 
-    def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
-        """Code in the child printed a line; `key` is None if the task is unknown."""
+    def on_output(self, child: Child, line: LogLine) -> None:
+        """Code in the child logged a record or printed a line."""
         ...
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
@@ -145,8 +145,8 @@ class Child:
         )
         stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [
-            PipeReader(self._loop, stdout_fd, partial(listener.on_output, self, None, "stdout")),
-            PipeReader(self._loop, stderr_fd, partial(listener.on_output, self, None, "stderr")),
+            PipeReader(self._loop, fd, partial(self._on_pipe_line, OUTPUT_LEVELS[stream]))
+            for stream, fd in (("stdout", stdout_fd), ("stderr", stderr_fd))
         ]
         self._deadline = self._loop.call_later(spec.start_timeout_s, self._on_start_timeout, spec.start_timeout_s)
         """Kills a child that does not start or quit in time."""
@@ -279,8 +279,8 @@ class Child:
         match report:
             case ChildHeartbeat():
                 self._channel.send(HeartbeatAck())
-            case OutputLine(key, stream, line):
-                self._listener.on_output(self, key, stream, line)
+            case LogLine():
+                self._listener.on_output(self, report)
             case Recalled(tasks):
                 self._on_recalled(tasks)
             case AppLoaded(hooks):
@@ -296,6 +296,9 @@ class Child:
                 raise AssertionError("handled by _on_report")
             case _:
                 assert_never(report)
+
+    def _on_pipe_line(self, level: int, line: str) -> None:
+        self._listener.on_output(self, LogLine(None, level, OUTPUT_LOGGER, line))
 
     def _on_ready(self, rss_bytes: int) -> None:
         if self._is_too_large(rss_bytes):

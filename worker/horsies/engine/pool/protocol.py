@@ -6,6 +6,7 @@ the JSON bytes stored in the database; only the child decodes them.
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from msgspec import Raw, Struct, ValidationError, json, msgpack
 from msgspec.structs import replace
@@ -46,6 +47,8 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     """Task modules to import instead of those the app names."""
     environment: dict[str, str] = {}
     """Variables added to the worker's own environment."""
+    log_level: int = logging.INFO
+    """The level of the root logger in a child, unless the user's code sets one."""
     async_concurrency: int = 10
     start_timeout_s: float = 20.0
     hook_timeout_s: float = 10.0
@@ -307,19 +310,34 @@ class ChildHeartbeat(Message, frozen=True):
     """The child is alive; answered by `HeartbeatAck`."""
 
 
-Stream: TypeAlias = Literal["stdout", "stderr"]
+class TaskLabel(NamedTuple):
+    """The task that wrote a log line."""
+
+    task_id: str
+    task_name: str
+    attempt: int
 
 
-class OutputLine(Message, frozen=True):
-    """A line printed in the child; `key` is None if the task that printed it is unknown."""
+class LogLine(Message, frozen=True):
+    """A log record or a printed line of the child; `task` is None if it is unknown."""
 
-    key: AttemptKey | None
-    stream: Stream
-    line: str
+    task: TaskLabel | None
+    level: int
+    logger: str
+    message: str
+    exception: str | None = None
+    """The formatted traceback."""
+    fields: dict[str, str | bool | int | float | None] = {}
+    """What the record has beyond the standard attributes, from `extra=` or a filter."""
+
+
+OUTPUT_LOGGER: Final = "horsies.task"
+"""The logger of printed lines and of unhandled exceptions."""
+OUTPUT_LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 
 
 Command: TypeAlias = RunTasks | Recall | CancelTask | HeartbeatAck | Quit
-Report: TypeAlias = AppLoaded | Ready | StartFailed | TaskBegan | TaskEnded | Recalled | ChildHeartbeat | OutputLine
+Report: TypeAlias = AppLoaded | Ready | StartFailed | TaskBegan | TaskEnded | Recalled | ChildHeartbeat | LogLine
 
 
 class ExitStatus(IntEnum):
