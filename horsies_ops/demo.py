@@ -21,6 +21,7 @@ from typing import Any, Final
 import tomli_w
 
 from horsies.config import LoadedSettings
+from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
 from horsies.store.endpoint import open_for_migration
 from horsies.store.migrate import migrate
@@ -34,6 +35,7 @@ STOP_TIMEOUT_S: Final = 15.0
 SEND_INTERVAL_S: Final = 0.25
 WORKFLOW_INTERVAL_S: Final = 4.0
 LONG_TASKS: Final = 3
+KILLED: Final = "worker 2 killed {age} ago: watch Stale (4)"
 ENV_PREFIXES: Final = ("HORSIES_", "DATABASE_URL")
 
 # The shortest allowed values, so that the killed worker is detected while the user is still watching.
@@ -76,11 +78,28 @@ async def run_demo(
         return await _read_status(ops, loop.time() - started)
 
 
-async def run_demo_with_tui(setup: DemoSetup, settings: LoadedSettings, *, processes: int) -> int:
-    """Run the demo inside the TUI until the user quits; returns the exit code of the TUI."""
-    async with _running_system(setup, settings, processes, lambda _: None):
-        tui = subprocess.Popen(setup.command("tui"), env=setup.environment)  # noqa: ASYNC220  # forks once
-        return await asyncio.to_thread(tui.wait)
+async def run_demo_with_tui(setup: DemoSetup, settings: LoadedSettings, *, processes: int) -> tuple[int, DemoStatus]:
+    """Run the demo inside the TUI until the user quits; returns the exit code of the TUI and the last status."""
+    loop = asyncio.get_running_loop()
+    setup.tell(f"two workers run the sample app; worker 2 is killed after {KILL_AFTER_S:.0f} s")
+    # The TUI starts with the traffic, so that the user sees the kill.
+    async with _running_system(setup, settings, processes, lambda _: setup.tell(KILLED)) as ops:
+        started = loop.time()
+        narrator = asyncio.create_task(_tell_recovery(setup, ops))
+        tui = subprocess.Popen(setup.command("tui", "--story", str(setup.story)), env=setup.environment)  # noqa: ASYNC220  # forks once
+        code = await asyncio.to_thread(tui.wait)
+        narrator.cancel()
+        return code, await _read_status(ops, loop.time() - started)
+
+
+async def _tell_recovery(setup: DemoSetup, ops: Ops) -> None:
+    """Tell how many tasks were recovered, once there are some; failed reads are repeated."""
+    while True:
+        await asyncio.sleep(1.0)
+        with contextlib.suppress(HorsiesError):
+            if recovered := len(await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000)):
+                tasks = "1 task" if recovered == 1 else f"{recovered} tasks"
+                setup.tell(f"worker 1 recovered {tasks} of worker 2, see Dash (1) and Events (8); q ends the demo")
 
 
 @asynccontextmanager
@@ -211,6 +230,16 @@ class DemoSetup:
     @property
     def config(self) -> Path:
         return self.folder / "horsies.toml"
+
+    @property
+    def story(self) -> Path:
+        return self.folder / "story.txt"
+
+    def tell(self, text: str) -> None:
+        """Show this line in the TUI; `{age}` is the time since then."""
+        new = self.story.with_suffix(".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.story)
 
     @property
     def log(self) -> Path:

@@ -18,6 +18,8 @@ def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None
     assert int(facts["tasks COMPLETED"]) > 0
     assert int(facts["tasks FAILED"]) > 0
     assert "killed the second worker" in answer.stderr
+    assert "worker 2 was killed (kill -9)" in answer.stderr
+    assert "next: horsies init" in answer.stderr
     assert left == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 from uuid import UUID
 
@@ -105,6 +106,7 @@ class HorsiesApp(App[None]):
         clock: DatabaseClock | None = None,
         state_file: StateFile | None = None,
         themes: UserThemes = NO_USER_THEMES,
+        story: Path | None = None,
     ) -> None:
         super().__init__()
         self._keys = build_keymap(settings.keys)
@@ -125,6 +127,7 @@ class HorsiesApp(App[None]):
             settings=settings,
             database_name=database_name,
             state_file=state_file or StateFile(),
+            story=story,
         )
         self._line_filters = [AsciiFilter()] if settings.ascii else []
         self._no_color = NoColor()

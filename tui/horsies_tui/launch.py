@@ -45,6 +45,8 @@ class LaunchOptions:
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
+    story: Path | None = None
+    """A text file to show below the tabs, in which `{age}` is the age of the file; written by `horsies demo`."""
     add_connection_options: Callable[[str], str] = str
     """Adds the current connection options to the command in a hint, so that it runs against the same database."""
 
@@ -144,6 +146,7 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
         read_only=options.is_read_only,
         state_file=state_file,
         themes=load_user_themes(default_themes_folder()),
+        story=options.story,
     )
 
 

@@ -35,7 +35,9 @@ def demo(
     with demo_setup() as setup:
         settings = setup.settings()
         if tui:
-            return asyncio.run(run_demo_with_tui(setup, settings, processes=processes))
+            code, final_status = asyncio.run(run_demo_with_tui(setup, settings, processes=processes))
+            _print_story(options, final_status)
+            return code
         options.print_message(f"two workers on an embedded PostgreSQL in {setup.folder}, for {seconds:g} s")
         final_status = asyncio.run(
             run_demo(
@@ -48,6 +50,7 @@ def demo(
             )
         )
         _print_summary(final_status)
+        _print_story(options, final_status)
     return ExitCode.DONE
 
 
@@ -55,6 +58,20 @@ def _progress_text(demo_status: DemoStatus) -> str:
     counts = demo_status.overview.counts
     states = "  ".join(f"{status.lower()} {counts[status].number}" for status in counts if counts[status].number)
     return f"{demo_status.elapsed_s:4.0f} s  {states}  recovered {demo_status.recovered}"
+
+
+def _print_story(options: GlobalOptions, demo_status: DemoStatus) -> None:
+    """Print what happened and the next steps, in five lines."""
+    counts = demo_status.overview.counts
+    done, failed = counts["COMPLETED"].number, counts["FAILED"].number
+    for line in (
+        f"in {demo_status.elapsed_s:.0f} s two workers completed {done:,} tasks; {failed:,} failed on purpose",
+        f"worker 2 was killed (kill -9); worker 1 recovered its tasks: {demo_status.recovered}",
+        "next: horsies init writes horsies.toml; docs/tasks.md shows how to define and send tasks",
+        "      horsies worker MODULE:app runs them; horsies tui shows them",
+        "      docs/recovery.md explains what happens when a worker dies",
+    ):
+        options.print_message(line)
 
 
 def _print_summary(demo_status: DemoStatus) -> None:

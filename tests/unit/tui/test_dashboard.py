@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from textual.message import Message
@@ -177,7 +178,24 @@ async def test_narrow_dashboard_shows_alerts_then_one_line_of_counters() -> None
 
 async def test_wide_dashboard_shows_tables_and_events() -> None:
     async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
-        await eventually(pilot, lambda: "worker_lost" in screen_text(pilot))
+        await eventually(pilot, lambda: "worker lost" in screen_text(pilot))
         assert "✖ unserved" in screen_text(pilot)
         assert "✖ lost 6m10s" in screen_text(pilot)
         assert sum(not line.strip() for line in lines(pilot)) <= 3
+
+
+async def test_story_of_the_demo_is_shown_below_the_tabs(tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("worker 2 killed {age} ago: watch Stale (4)")
+    async with running_app(screen_id=ScreenId.DASHBOARD, story=story) as pilot:
+        await eventually(pilot, lambda: "worker 2 killed" in screen_text(pilot))
+        assert "s ago: watch Stale (4)" in screen_text(pilot)
+        story.write_text("worker 1 recovered 3 tasks")
+        await eventually(pilot, lambda: "worker 1 recovered" in screen_text(pilot))
+
+
+async def test_recovery_stays_above_other_events() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
+        await eventually(pilot, lambda: "task recovered" in screen_text(pilot))
+        text = screen_text(pilot)
+        assert text.index("task recovered") < text.index("listening")

@@ -107,7 +107,7 @@ def test_recorded_events_and_operator_actions_become_entries() -> None:
     assert (lost.kind, lost.subject, lost.summary, lost.note) == (
         EntryKind.WORKER,
         "000000a7",
-        "worker_lost",
+        "worker lost",
         "silence_s=301",
     )
     assert (done.kind, done.subject, done.summary) == (EntryKind.OPERATOR, "ana retry", "41 changed, 0 skipped")

@@ -39,7 +39,7 @@ async def test_changes_appear_folded_with_task_name() -> None:
 
 async def test_recorded_events_and_actions_are_loaded_at_start() -> None:
     async with running_app(screen_id=ScreenId.EVENTS) as pilot:
-        await eventually(pilot, lambda: "worker_lost" in screen_text(pilot))
+        await eventually(pilot, lambda: "worker lost" in screen_text(pilot))
         assert "ana retry" in screen_text(pilot)
 
 
@@ -77,10 +77,10 @@ async def test_filter_applies_and_esc_clears_it() -> None:
         _start_tasks(pilot, system, 2)
         await pilot.press("slash", *"queue:mail", "enter")
         await eventually(
-            pilot, lambda: "worker_lost" not in screen_text(pilot) and "×2 mail.send" in screen_text(pilot)
+            pilot, lambda: "worker lost" not in screen_text(pilot) and "×2 mail.send" in screen_text(pilot)
         )
         await pilot.press("escape")
-        await eventually(pilot, lambda: "worker_lost" in screen_text(pilot))
+        await eventually(pilot, lambda: "worker lost" in screen_text(pilot))
 
 
 async def test_enter_opens_worker_or_task_of_entry() -> None:
@@ -89,7 +89,7 @@ async def test_enter_opens_worker_or_task_of_entry() -> None:
     async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS, hook=messages.append) as pilot:
         screen = _screen(pilot)
         await eventually(pilot, lambda: bool(screen.list.rows))
-        expected = {"worker_lost": ShowWorker, "task_recovered": OpenTask}
+        expected = {"worker lost": ShowWorker, "task recovered": OpenTask}
         for summary, kind in expected.items():
             screen.list.move_to([entry.summary for entry in screen.list.rows].index(summary))
             screen.post_message(screen.list.Opened())

@@ -131,6 +131,18 @@ class AppContext:
     database_name: str
     """Shown in the header; typed to confirm dangerous actions."""
     state_file: StateFile = field(default_factory=StateFile)
+    story: Path | None = None
+    """See `LaunchOptions.story`."""
+
+    def read_story(self) -> str:
+        """What `horsies demo` tells the user now; empty without a demo."""
+        if self.story is None:
+            return ""
+        try:
+            age = timedelta(seconds=time.time() - self.story.stat().st_mtime)
+            return self.story.read_text(encoding="utf-8").replace("{age}", f"{max(age.seconds, 0)} s")
+        except OSError:
+            return ""
 
     @property
     def source(self) -> DataSource | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 MAX_ACTIONS: Final = 20
 MAX_EVENTS: Final = 60
+MAX_NOTABLE: Final = 4
+NOTABLE_AGE: Final = timedelta(minutes=2)
+"""So long, recoveries and lost workers stay above the other events."""
 MAX_RUNS: Final = 50
 WIDE: Final = 100
 """Columns from which the chart is beside the alerts and the tables are shown."""
@@ -80,7 +84,11 @@ def event_line(entry: StreamEntry | Heading) -> Content:
     if isinstance(entry, Heading):
         return Content.styled(sanitize(entry.text), "dim")
     subject = f" {fit(entry.kind, 6)} {fit(entry.subject, 24)} "
-    return Content.assemble((format_time(entry.at), "dim"), subject, (sanitize(entry.summary), STYLES[entry.tone]))
+    # The values alone: the decision and its reason, or the seconds of silence.
+    values = re.sub("[a-z_]+=", "", entry.note)
+    note = f"  {values}" if entry.is_notable else ""
+    summary = (sanitize(entry.summary), STYLES[entry.tone])
+    return Content.assemble((format_time(entry.at), "dim"), subject, summary, (sanitize(note), "dim"))
 
 
 async def load_runs(source: DataSource) -> tuple[WorkflowRow, ...]:
@@ -221,8 +229,17 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         from horsies_tui.screens.events import fold_entries  # late: see load_runs
 
         self._known_tasks = stream.known_tasks
-        entries = fold_entries(stream.entries)
-        self.show_pane("events", lambda: [event_line(entry) for entry in entries] or ["nothing happened yet"])
+        # Above the stream of task changes, in which they would be visible for a moment only.
+        since = self.context.clock.now() - NOTABLE_AGE
+        notable = [entry for entry in stream.entries if entry.is_notable and entry.at > since][:MAX_NOTABLE]
+        entries = [*notable, *fold_entries(entry for entry in stream.entries if entry not in notable)]
+        self.show_pane(
+            "events",
+            lambda: (
+                [event_line(entry) for entry in entries]
+                or ["no events yet; sends, finished tasks and recoveries appear here"]
+            ),
+        )
 
     def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
         self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])

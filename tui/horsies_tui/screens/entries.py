@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horsies_tui.data.queries import LoggedChange
 
 
+NOTABLE_KINDS: Final = (EventKind.WORKER_LOST, EventKind.TASK_RECOVERED, EventKind.TASK_POISONED)
 MAX_TASK_IDS: Final = 2
 """How many task ids a log entry lists in full."""
 
@@ -55,6 +56,8 @@ class StreamEntry:
     error_code: str | None = None
     worker_id: UUID | None = None
     workflow_id: UUID | None = None
+    is_notable: bool = False
+    """Whether the dashboard keeps it above the stream of changes for a while."""
 
     @property
     def group_name(self) -> str:
@@ -186,7 +189,7 @@ def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> 
         at=row.at,
         kind=kind,
         subject=subject,
-        summary=row.kind,
+        summary=row.kind.replace("_", " "),
         note=sanitize(evidence, limit=300),
         tone=_TONES.get(row.kind, Tone.PLAIN),
         ids=() if row.task_id is None else (row.task_id,),
@@ -194,6 +197,7 @@ def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> 
         queue=row.queue,
         worker_id=row.worker_id,
         workflow_id=row.workflow_id,
+        is_notable=row.kind in NOTABLE_KINDS,
     )
 
 
@@ -203,7 +207,7 @@ def entry_from_audit(row: AuditRow) -> StreamEntry:
         key=f"action {row.id}",
         at=row.at,
         kind=EntryKind.OPERATOR,
-        subject=f"{sanitize(row.actor, limit=40)} {row.action}",
+        subject=f"{sanitize(row.actor, limit=40)} {_words(row.action)}",
         summary="dry run" if row.dry_run else f"{row.affected:,} changed, {row.skipped:,} skipped",
         note=f'"{sanitize(row.reason, limit=200)}"' if row.reason else f"{row.matched:,} matched",
         ids=tuple(row.task_ids),
@@ -244,7 +248,7 @@ def log_line(row: AuditRow) -> str:
     """`12:01:08 ana        retry           41 matched         changed 41 skipped 0  "smtp is back"`."""
     reason = f'  "{sanitize(row.reason, limit=200)}"' if row.reason else ""
     result = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
-    who = f"{format_time(row.at)} {fit(row.actor, 10)} {fit(row.action, 15)}"
+    who = f"{format_time(row.at)} {fit(row.actor, 10)} {fit(_words(row.action), 15)}"
     return f"{who} {fit(target_text(row), 18)} {result}{reason}"
 
 
@@ -264,7 +268,12 @@ def entry_lines(row: AuditRow) -> list[str]:
 
 
 def action_text(row: AuditRow) -> str:
-    return f"{row.action} (dry run)" if row.dry_run else row.action
+    return f"{_words(row.action)} (dry run)" if row.dry_run else _words(row.action)
+
+
+def _words(action: str) -> str:
+    """`pause queue` for the stored name `pause_queue`."""
+    return action.replace("_", " ")
 
 
 def target_text(row: AuditRow) -> str:

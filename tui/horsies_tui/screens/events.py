@@ -136,7 +136,8 @@ async def load_event_stream(
     entries.sort(key=lambda entry: entry.at, reverse=True)
     # Changes are logged with the time of the local clock.
     local_now = clock.now() - clock.offset
-    return EventStream(entries=tuple(entries[:limit]), known_tasks=tasks, per_minute=change_log.per_minute(local_now))
+    shown = [*entries[:limit], *(entry for entry in entries[limit:] if entry.is_notable)]
+    return EventStream(entries=tuple(shown), known_tasks=tasks, per_minute=change_log.per_minute(local_now))
 
 
 class EventsScreen(MainScreen, scope=ScreenId.EVENTS):

@@ -95,7 +95,7 @@ _RETENTION_GROUPS: Final = {
 
 def maintenance_items(data: MaintenanceData, now: datetime) -> list[MaintenanceItem | Heading]:
     """Return all lines of the list, in order."""
-    return [*_sweep_items(data), Heading("Retention (same as: horsies cleanup)"), *_retention_items(data, now)]
+    return [*_sweep_items(data), Heading("Retention: D runs it now"), *_retention_items(data, now)]
 
 
 def _sweep_items(data: MaintenanceData) -> Iterator[MaintenanceItem]:
@@ -171,7 +171,7 @@ def _last_run_text(item: MaintenanceItem, now: datetime) -> str:
 
 
 MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
-    Column("SWEEP (same as: horsies sweep)", 38, lambda item: item.description, grows=1),
+    Column("SWEEP: S RUNS IT NOW", 38, lambda item: item.description, grows=1),
     Column("MATCHES", 9, _matches_cell, right=True),
     Column("OLDEST", 7, lambda item: format_age(item.oldest), right=True),
     Column("LAST RUN", 8, value_at=_last_run_text, tone=Tone.DIM, right=True),
