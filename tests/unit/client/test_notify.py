@@ -91,6 +91,23 @@ async def test_a_pause_ends_the_burst(tasks: FakeTasks, coalescer: NotifyCoalesc
     assert tasks.modes[-BURST_LENGTH:] == [Notify.UNLESS_CONTENDED] * BURST_LENGTH
 
 
+async def test_waiting_for_a_result_ends_the_burst(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
+    for _ in range(BURST_LENGTH + 2):
+        await coalescer.enqueue(payload())
+        coalescer.on_wait()
+    assert set(tasks.modes) == {Notify.UNLESS_CONTENDED}
+
+
+async def test_waiting_for_a_result_flushes_at_once(
+    tasks: FakeTasks, coalescer: NotifyCoalescer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.client.delivery.FLUSH_AFTER_S", 3600.0)
+    await send_burst(coalescer)
+    coalescer.on_wait()
+    await asyncio.wait_for(tasks.has_notified.wait(), 10)
+    assert tasks.notified == [["mail"]]
+
+
 async def test_sends_that_notify_need_no_flush(tasks: FakeTasks, coalescer: NotifyCoalescer) -> None:
     await send_burst(coalescer, BURST_LENGTH)
     assert not coalescer.has_deferred

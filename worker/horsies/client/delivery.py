@@ -225,7 +225,8 @@ class NotifyCoalescer:
       all queues that have deferred tasks.
 
     A send is deferred if it belongs to a burst: at least `BURST_LENGTH` sends to its queue came before it, each less
-    than `BURST_GAP_S` after the previous one. It is also deferred if another send to the queue, in any process, is
+    than `BURST_GAP_S` after the previous one. Waiting for a result ends all bursts, because a caller that sends and
+    waits in turn may be faster than the gap. A send is also deferred if another send to the queue, in any process, is
     notifying at that moment: see `Notify.UNLESS_CONTENDED`.
 
     A lost notification is harmless, because it only wakes workers early. They also poll, so if this process dies before
@@ -265,6 +266,13 @@ class NotifyCoalescer:
     def has_deferred(self) -> bool:
         """Whether a flush is scheduled or running."""
         return self._timer is not None or self._flush_task is not None
+
+    def on_wait(self) -> None:
+        """A caller starts to wait for a result: end all bursts, and notify for deferred tasks without a delay."""
+        self._bursts.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._start_flush()
 
     async def flush(self) -> None:
         """Notify now for every deferred task."""

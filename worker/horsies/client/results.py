@@ -89,6 +89,7 @@ class BrokerTaskReader:
             return error_result(RetrievalCode.TASK_NOT_FOUND, str(error))
         try:
             session = await self._broker.session()
+            session.notify_coalescer.on_wait()
             row = await session.task_waiters.wait(parsed_id, timeout_s)
         except WaitTimeout as timeout:
             return wait_timeout_result(str(task_id), timeout.status, seen_s_ago=timeout.seen_s_ago)
