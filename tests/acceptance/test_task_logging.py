@@ -114,6 +114,13 @@ def test_failing_filter_of_the_user_does_not_end_the_child(horsies: Executable, 
     assert "UNHANDLED_EXCEPTION" in horsies("task", "list", "--json").stdout
 
 
+def test_failing_filter_in_the_worker_loses_only_its_lines(horsies: Executable, project: Project) -> None:
+    broken = "logging.getLogger('horsies.task').addFilter(lambda record: 1 / 0)"
+    project.write("broken.py", f"import logging\nfrom tasks import app\n{broken}\n")
+    assert run(horsies, "greet", app="broken:app") == []
+    assert '"COMPLETED"' in horsies("task", "list", "--json").stdout
+
+
 @pytest.mark.usefixtures("project")
 def test_mapped_exceptions_are_not_logged(horsies: Executable) -> None:
     assert run(horsies, "declined") == []

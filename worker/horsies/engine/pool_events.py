@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horsies.codec.results import error_document
@@ -122,7 +123,8 @@ class PoolEvents:
         Only prints are filtered by the worker's level: the loggers of the child have decided already.
         """
         if line.logger != OUTPUT_LOGGER or output_logger.isEnabledFor(line.level):
-            output_logger.handle(_to_record(line, pid=child.pid))
+            with suppress(Exception):  # a filter of the user's code, which this process has imported too
+                output_logger.handle(_to_record(line, pid=child.pid))
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
         """Release the tasks that had not begun, unless that happened too often; resolve those that had."""
