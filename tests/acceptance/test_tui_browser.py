@@ -17,7 +17,7 @@ BLANK = 10_000
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
 async def test_browser_shows_screens_and_sends_keys(horsies: Executable, port: int, tmp_path: Path) -> None:
     with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as server:
-        server.wait_for_output("the screens:")
+        server.wait_for_output("serving the TUI at")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")
             await page.wait_for_data(b"[1Dash]", b"Needs attention", b"RO")
