@@ -43,6 +43,8 @@ html_theme = "furo"
 html_copy_source = False
 html_show_copyright = False
 templates_path = ["templates"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_additional_pages = {"index": "start.html"}
 # Colours of the pictures. Only fonts of the reader's system: the site loads nothing from other hosts.
 html_theme_options = {

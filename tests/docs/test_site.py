@@ -47,3 +47,9 @@ def test_start_page_leads_to_the_contents(site: Path) -> None:
     target = re.search(r"url=([^\"]+)\"", (site / "index.html").read_text())
     assert target is not None
     assert (site / target[1]).exists()
+
+
+def test_wide_code_wraps_on_every_page(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page != site / "index.html"]
+    assert [page.name for page in pages if "site.css" not in page.read_text()] == []
+    assert ".highlight pre { white-space: pre-wrap;" in (site / "_static" / "site.css").read_text()
