@@ -711,6 +711,8 @@ CREATE INDEX horsies_tasks_owner ON public.horsies_tasks USING btree (claimed_by
 
 CREATE INDEX horsies_tasks_terminal ON public.horsies_tasks USING btree (terminal_at) WHERE (terminal_at IS NOT NULL);
 
+CREATE INDEX horsies_tasks_unstarted_nodes ON public.horsies_tasks USING btree (id) WHERE (is_workflow_task AND (status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text])));
+
 CREATE INDEX horsies_tasks_workflow ON public.horsies_tasks USING btree (workflow_id) WHERE (workflow_id IS NOT NULL);
 
 CREATE INDEX horsies_worker_states_snapshot ON public.horsies_worker_states USING btree (snapshot_at);

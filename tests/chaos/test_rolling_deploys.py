@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
+from statistics import median
 from typing import Any
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from horsies import Horsies
+from horsies import AppConfig, Horsies, PostgresConfig
 from horsies.engine import events
+from horsies.engine.unknown_tasks import UnknownTasks
 from tests.support.ledger import Ledger, insert_pending_tasks, statuses
-from tests.support.ledger_app import ledger_app
-from tests.support.workers import InProcessWorker, send, worker_in_process
+from tests.support.ledger_app import ledger_app, work
+from tests.support.workers import InProcessWorker, send, worker_in_process, worker_process
 
 OLD: dict[str, Any] = {"missing_tasks": ["work", "nap"]}
 NEW: dict[str, Any] = {"missing_tasks": ["work_again"]}
+BILLING = """
+import os
+
+from horsies import AppConfig, Horsies, PostgresConfig
+from tests.support.ledger_app import work
+
+app = Horsies(AppConfig(broker=PostgresConfig(database_url=os.environ["LEDGER_URL"])))
+app.task("invoice")(work)
+"""
+"""An app that has nothing to do with the other one."""
+ROUNDS = 3
 
 
 @pytest.fixture
@@ -80,21 +95,67 @@ async def test_task_fails_at_once_without_a_grace(ledger: Ledger, database_url: 
         assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "WORKER_RESOLUTION_ERROR", 1)
 
 
+async def test_two_apps_on_one_database_run_their_own_tasks(
+    ledger: Ledger, database_url: str, app: Horsies, tmp_path: Path
+) -> None:
+    """They share the queue and the database, and not one task."""
+    (tmp_path / "billing.py").write_text(BILLING)
+    billing = Horsies(AppConfig(broker=PostgresConfig(database_url=database_url)))
+    billing.task("invoice")(work)
+    async with (
+        worker_in_process(database_url) as worker,
+        worker_process(database_url, "--processes", "1", locator=f"{tmp_path / 'billing.py'}:app"),
+    ):
+        sent = [
+            await send(*sender, 0.01)
+            for _ in range(40)
+            for sender in ((app, "work"), (app, "nap"), (billing, "invoice"))
+        ]
+        rows = await ledger.until_terminal(*sent, within_s=60)
+        assert {(row["status"], row["attempts"], row["retry_count"]) for row in rows.values()} == {("COMPLETED", 1, 0)}
+        assert await ledger.violations(sent) == []
+        assert {event.task_name for event in worker.events_of(events.TaskUnknown)} <= {"invoice"}
+    await billing.close_async()
+
+
+async def test_notification_taken_for_an_echo_is_not_ignored(
+    ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The echo of a release may be lost, and the notification that comes instead is that of a new task."""
+    config = {"resilience": {"notify_poll_interval_ms": 30_000}}
+    async with worker_in_process(database_url, config=config) as worker:
+        await ledger.until_terminal(await worker.send("plain"))
+        monkeypatch.setattr(UnknownTasks, "is_echo", Mock(return_value=True))
+        await ledger.until_terminal(await worker.send("plain"), within_s=10)
+
+
 async def test_many_unknown_tasks_at_the_head_do_not_slow_down_known_ones(ledger: Ledger, database_url: str) -> None:
+    """Compares processor times: other processes on the machine affect them less than the rates."""
     async with worker_in_process(database_url, config=OLD) as worker:
-        await drain_s(ledger, worker)  # the first claims of a worker are small
-        usual_s = min([await drain_s(ledger, worker) for _ in range(2)])
+        await drain_cpu_s(ledger, worker)  # the first claims of a worker are small
+        usual_s = median([await drain_cpu_s(ledger, worker) for _ in range(ROUNDS)])
         unknown = await insert_pending_tasks(ledger, "work", count=100_000)
         await worker.wait_for_event(events.TaskUnknown)
-        behind_s = min([await drain_s(ledger, worker) for _ in range(2)])
-        # The goal is 0.8; bench/RESULTS.md records 0.65 and 0.78. This limit only catches a further slowdown.
-        assert usual_s / behind_s >= 0.3, f"{usual_s:.2f} s without, {behind_s:.2f} s behind 100,000 unknown tasks"
+        behind_s = median([await drain_cpu_s(ledger, worker) for _ in range(ROUNDS)])
+        # 0.84 was measured, and 0.59 when the reaper read all unknown tasks at each interval.
+        assert usual_s / behind_s >= 0.7, f"{usual_s:.2f} s without, {behind_s:.2f} s behind 100,000 unknown tasks"
         assert set(await statuses(ledger, *unknown[:1000])) == {"PENDING"}
 
 
-async def drain_s(ledger: Ledger, worker: InProcessWorker, count: int = 10_000) -> float:
-    """The time in which the worker runs this many tasks that it knows."""
-    began = time.monotonic()
+async def drain_cpu_s(ledger: Ledger, worker: InProcessWorker, count: int = 10_000) -> float:
+    """The processor time of children and server in which the worker runs this many tasks that it knows."""
     ids = await insert_pending_tasks(ledger, "plain", count=count)
-    await ledger.until_terminal(*ids, within_s=60)
-    return time.monotonic() - began
+    before = await cpu_s(ledger, worker)
+    await ledger.until_terminal(*ids, within_s=120)
+    after = await cpu_s(ledger, worker)
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+
+
+async def cpu_s(ledger: Ledger, worker: InProcessWorker) -> dict[int, float]:
+    """Processor time of the children and server processes of a worker, by pid; the worker's process is this one."""
+    backends = await ledger.fetch(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    pids = [*(child.pid for child in worker.children), *(row["pid"] for row in backends)]
+    times = {pid: psutil.Process(pid).cpu_times() for pid in pids}
+    return {pid: time.user + time.system for pid, time in times.items()}

@@ -13,12 +13,17 @@ import pytest
 
 from horsies.engine.pool.protocol import parse_details
 from horsies.model.capacity import QueueCapacity
+from horsies.store.claims import ClaimStore
 from horsies.store.database import Database
 from tests.support.rows import insert, insert_task
 from tests.support.store import WORKER, Connection, claim, collect_notifications, insert_pending, only_row
 
 NOW = datetime.now(UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)
+INSERT_KNOWN = """
+INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
+VALUES (gen_random_uuid(), 'known', 'default', now(), '', now())
+"""
 A_AND_B = (QueueCapacity(name="a", capacity=1000), QueueCapacity(name="b", capacity=1000))
 
 
@@ -225,3 +230,16 @@ async def test_chunk_takes_the_same_tasks_in_the_same_order(
     await connection.execute("UPDATE horsies_tasks SET status = 'PENDING' WHERE status = 'RUNNING'")
     second = await claim(database, **request, takes_expired_leases=False)
     assert [row.id for row in second] == [row.id for row in first]
+
+
+async def test_known_task_that_is_committed_after_a_search_is_claimed(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    """Its time is that of its insertion, before the time up to which the search found no known task."""
+    await insert_pending(connection, count=1_000, due_in_s=-1)
+    claims, names = ClaimStore(database), ["mail.send"]
+    async with connection.transaction():
+        await connection.execute(INSERT_KNOWN)
+        skip_before = await claims.first_known(["default"], names)
+    (row,) = await claim(database, except_tasks=names, skip_before=skip_before)
+    assert row.task_name == "known"

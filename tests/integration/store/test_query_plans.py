@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies.store.claims import CLAIMS
+from horsies.store.claims import CLAIMS, READ_AGAIN
 from horsies.store.workers import WORKERS
+from horsies.store.workflows import WORKFLOW_CONTROL
 from tests.support.databases import Cluster
 from tests.support.store import WORKER, Connection, insert_pending
 
@@ -144,3 +145,14 @@ async def test_next_due_reads_one_row_per_priority(large: Connection) -> None:
 async def test_owned_tasks_are_read_from_the_owner_index(large: Connection) -> None:
     await _claim(large)
     assert await _rows_read(large, CLAIMS.owned.sql, uuid4()) == 0
+
+
+async def test_search_for_orphaned_workflow_tasks_reads_no_other_tasks(large: Connection) -> None:
+    assert await _rows_read(large, WORKFLOW_CONTROL.orphaned_tasks.sql, 100) == 0
+
+
+async def test_search_for_known_tasks_bounds_what_claims_read_again(large: Connection) -> None:
+    (row,) = await large.fetch(CLAIMS.first_known.sql, ["default"], ["mail.send"], READ_AGAIN)
+    skips = [row["at"], None]
+    arguments = QUEUES, [BATCH, BATCH], BATCH, WORKER, "here", 7, None, ["mail.send"], skips
+    assert await _rows_read(large, CLAIMS.claim_chunk.sql, *arguments) <= READ_AGAIN + 20

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 REPLY_CHANNEL: Final = re.compile(r"horsies_pong_[0-9a-f]{32}")
 """The channels that `PingRequest` chooses; a worker notifies no others."""
+ECHO_DELAY_S: Final = 0.1
+"""Delay of the claim after a notification that is probably that of an own release."""
 PROBE_AFTER_S: Final = 60.0
 PROBE_TIMEOUT_S: Final = 5.0
 MAX_PONGS: Final = 64
@@ -101,7 +103,12 @@ class Notifications:
         await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
 
     def _on_task_new(self, queue_name: str) -> None:
-        if queue_name in self._queues and not self._unknown_tasks.is_echo(queue_name):
+        if queue_name not in self._queues:
+            return
+        if self._unknown_tasks.is_echo(queue_name):
+            # Not ignored: the echo may be lost, and this the notification of somebody else's task.
+            self._wakeup.wake_to_claim_in(ECHO_DELAY_S)
+        else:
             self._wakeup.on_task_notification()
 
     def _on_worker_command(self, payload: str) -> None:

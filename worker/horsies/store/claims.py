@@ -106,10 +106,12 @@ class ClaimedRow(NamedTuple):
 
 
 _CLAIM_ORDER = attrgetter("priority", "enqueued_at", "id")
+READ_AGAIN = 200
+"""How many of the newest unknown tasks a claim reads again, in case that known ones were committed among them."""
 
 
 class FirstKnownRow(NamedTuple):
-    """The oldest due task of a queue with a known name; the time of the query if there is none."""
+    """A time before which no due task of a queue has a known name."""
 
     queue_name: str
     at: datetime
@@ -254,7 +256,7 @@ class ClaimStore:
 
     async def first_known(self, queues: Sequence[str], unknown: Sequence[str]) -> dict[str, datetime]:
         """By queue: the time before which the names of all due tasks are in `unknown`."""
-        return dict(await self.database.fetch(CLAIMS.first_known, queues, unknown))
+        return dict(await self.database.fetch(CLAIMS.first_known, queues, unknown, READ_AGAIN))
 
     async def start(self, pids: Mapping[ClaimRef, int], *, hostname: str) -> list[ClaimKeyRow]:
         """Mark claimed tasks RUNNING, each in the child given, unless its lease or good_until has passed."""

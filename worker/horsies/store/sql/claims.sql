@@ -94,21 +94,37 @@ UPDATE horsies_tasks AS t
 RETURNING {{ claimed_columns(t) }};
 
 -- name: first_known
--- For each queue, the time of its oldest due task whose name is not excluded ($2); now if there is none.
-SELECT queue.queue_name, coalesce(min(task.enqueued_at), now()) AS at
+-- For each queue, a time before which the names of all due tasks are excluded ($2).
+--
+-- It lies up to $3 tasks of each priority and ten seconds before the oldest known task, or before now if there is none:
+-- a task of a transaction that commits later than this search must not be hidden until the next one.
+SELECT queue.queue_name,
+       greatest(coalesce(known.at, now()) - interval '10 seconds',
+                (SELECT max(recent.enqueued_at)
+                   FROM ({{ priority_levels(queue) }}
+                         SELECT due.enqueued_at
+                           FROM level
+                          CROSS JOIN LATERAL (
+                                SELECT t.enqueued_at
+                                  FROM horsies_tasks AS t
+                                 WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name
+                                   AND t.priority = level.priority AND t.enqueued_at < coalesce(known.at, now())
+                                 ORDER BY t.enqueued_at DESC
+                                OFFSET $3::bigint
+                                 LIMIT 1) AS due) AS recent)) AS at
   FROM pg_catalog.unnest($1::text[]) AS queue(queue_name)
-  LEFT JOIN LATERAL (
-       {{ priority_levels(queue) }}
-       SELECT due.enqueued_at
-         FROM level
-        CROSS JOIN LATERAL (
-              SELECT t.enqueued_at
-                FROM horsies_tasks AS t
-               WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name AND t.priority = level.priority
-                 AND t.enqueued_at <= now() AND t.task_name <> ALL($2::text[])
-               ORDER BY t.enqueued_at, t.id
-               LIMIT 1) AS due) AS task ON true
- GROUP BY queue.queue_name;
+ CROSS JOIN LATERAL (
+       SELECT min(task.enqueued_at) AS at
+         FROM ({{ priority_levels(queue) }}
+               SELECT due.enqueued_at
+                 FROM level
+                CROSS JOIN LATERAL (
+                      SELECT t.enqueued_at
+                        FROM horsies_tasks AS t
+                       WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name AND t.priority = level.priority
+                         AND t.enqueued_at <= now() AND t.task_name <> ALL($2::text[])
+                       ORDER BY t.enqueued_at, t.id
+                       LIMIT 1) AS due) AS task) AS known;
 
 -- name: start
 -- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
