@@ -6,7 +6,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        coalesce(owned.running, 0)::integer                              AS tasks_running,
        coalesce(owned.claimed, 0)::integer                              AS tasks_claimed,
        coalesce(owned.children, 0)::integer                             AS children_busy,
-       load.cpu_percent, load.memory_percent * load.memory_mb / nullif(load.memory_usage_mb, 0) AS memory_percent,
+       load.cpu_percent, CASE WHEN load.memory_usage_mb > 0::double precision THEN load.memory_percent * load.memory_mb / load.memory_usage_mb END AS memory_percent,
        load.memory_mb,
        w.health ->> 'listener'::text                                          AS listener,
        w.health::text                                                   AS health,
@@ -38,7 +38,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
 -- name: history
 -- The newest snapshots of a worker within $2, oldest first; memory as in `active`.
 SELECT at, processes, tasks_running, tasks_claimed, cpu_percent,
-       memory_percent * memory_mb / nullif(memory_usage_mb, 0) AS memory_percent, memory_mb
+       CASE WHEN memory_usage_mb > 0::double precision THEN memory_percent * memory_mb / memory_usage_mb END AS memory_percent, memory_mb
   FROM (SELECT snapshot_at AS at, processes, tasks_running, tasks_claimed, cpu_percent, memory_percent, memory_usage_mb,
                memory_usage_mb + coalesce(children_memory_mb, 0) AS memory_mb
           FROM horsies_worker_states
