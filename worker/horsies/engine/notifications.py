@@ -106,7 +106,7 @@ class Notifications:
         if queue_name not in self._queues:
             return
         if self._unknown_tasks.is_echo(queue_name):
-            # Not ignored: the echo may be lost, and this the notification of somebody else's task.
+            # Not ignored: the echo may be lost, and this may be the notification of a new task.
             self._wakeup.wake_to_claim_in(ECHO_DELAY_S)
         else:
             self._wakeup.on_task_notification()
