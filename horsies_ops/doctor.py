@@ -24,26 +24,31 @@ from horsies.model.schedule.decide import REFUSALS_TO_FAIL
 from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
 from horsies.model.text import format_age
-from horsies.store.catalog import CatalogStore, WaitingTasks
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
-from horsies_ops.cleanup import retention_windows
+from horsies.store.workers import CatalogStore, WaitingTasks
+from horsies_ops.actions.sweep import retention_windows
 from horsies_ops.reads.schedules import ScheduleRow, list_schedules, schedule_participants
-from horsies_ops.reads.security import MAX_MALFORMED, Access, MalformedTask, held_locks, malformed_tasks, read_access
 from horsies_ops.reads.server import (
+    MAX_MALFORMED,
     SERVER_READS,
+    Access,
     ConnectionUsage,
     DatabaseStatus,
+    MalformedTask,
     OpenTransaction,
     OutboxStatus,
     TableStorage,
     database_status,
+    held_locks,
+    malformed_tasks,
+    read_access,
     storage,
 )
 from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
-    from horsies.store.locks import LockHolder
+    from horsies.store.database import LockHolder
     from horsies_ops.ops import Ops
 
 

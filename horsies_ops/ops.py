@@ -13,17 +13,14 @@ from horsies.store.connection import PERMISSION_DENIED, StatementFailed
 from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import resolved_database
 from horsies.store.operators import AuditEntry, AuditProgress, Operator, record_audit
-from horsies_ops import cleanup as cleanup_actions
-from horsies_ops import sweep as sweep_actions
 from horsies_ops.actions import plan as plans
 from horsies_ops.actions import queues as queue_actions
 from horsies_ops.actions import schedules as schedule_actions
+from horsies_ops.actions import sweep as sweep_actions
 from horsies_ops.actions import tasks as task_actions
 from horsies_ops.actions import workflows as workflow_actions
 from horsies_ops.reads import events as event_reads
-from horsies_ops.reads import feed
 from horsies_ops.reads import overview as overview_reads
-from horsies_ops.reads import queues as queue_reads
 from horsies_ops.reads import schedules as schedule_reads
 from horsies_ops.reads import search as search_reads
 from horsies_ops.reads import server as server_reads
@@ -125,7 +122,7 @@ class Ops:
     events = event_reads.events
     tail_events = event_reads.tail_events
     audit = event_reads.audit
-    listen = feed.listen
+    listen = event_reads.listen
 
     # Tasks
     list_tasks = task_reads.list_tasks
@@ -152,12 +149,12 @@ class Ops:
     silent_tasks = stale_reads.silent_tasks
     sweep = sweep_actions.sweep
     release = sweep_actions.release
-    cleanup_candidates = cleanup_actions.cleanup_candidates
-    cleanup = cleanup_actions.cleanup
+    cleanup_candidates = sweep_actions.cleanup_candidates
+    cleanup = sweep_actions.cleanup
 
     # Queues and schedules
-    list_queues = queue_reads.list_queues
-    has_work = queue_reads.has_work
+    list_queues = overview_reads.list_queues
+    has_work = overview_reads.has_work
     pause_queue = queue_actions.pause_queue
     resume_queue = queue_actions.resume_queue
     list_schedules = schedule_reads.list_schedules

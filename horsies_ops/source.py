@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from horsies_ops.actions.plan import Plan, Selector
     from horsies_ops.actions.report import ActionProgress, ActionReport
     from horsies_ops.actions.schedules import BackfillPlan
-    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.actions.sweep import CleanupReport
     from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filters import TaskFilter
-    from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, QueueRow, Throughput
     from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
     from horsies_ops.reads.search import Count, Facets, ShortIdMatch
     from horsies_ops.reads.server import Storage

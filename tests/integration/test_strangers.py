@@ -17,8 +17,7 @@ import pytest
 import horsies_ops
 from horsies.engine import events
 from horsies.store.connection import ConnectionSpec
-from horsies.store.database import Database
-from horsies.store.locks import LockHolder, lock_holders
+from horsies.store.database import Database, LockHolder, lock_holders
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor import CheckStatus, check_access, check_locks, locks_finding
 from tests.support.cli import Executable

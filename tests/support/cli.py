@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 MAX_REQUEST_BYTES = 1 << 20
-PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.tasks", "actions.plan", "sweep", "cleanup")
+PRELOADED = ("ops", "reads.workflows", "reads.stale", "actions.tasks", "actions.plan", "actions.sweep")
 COMMAND_MODULES = ("task", "queues", "workflow", "workers", "history", "recovery", "setup", "db", "worker")
 
 

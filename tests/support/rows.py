@@ -19,7 +19,7 @@ from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.reads.workers import WorkerRow
 from tests.support.store import Connection
 

@@ -19,7 +19,7 @@ from horsies.model.retention import CleanupSummary
 from horsies.model.settings import TuiConfig
 from horsies.recovery.report import SweepReport
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.tasks import TaskPage
 from horsies_ops.reads.workers import WorkerRow

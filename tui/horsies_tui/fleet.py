@@ -12,8 +12,7 @@ from horsies_ops.source import DataSource
 
 # Only for type checking: they import the database driver, which the first screen must not wait for.
 if TYPE_CHECKING:
-    from horsies_ops.reads.overview import QueueBucket
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.overview import QueueBucket, QueueRow
     from horsies_ops.reads.workers import WorkerRow
 
 THROUGHPUT_WINDOW: Final = timedelta(minutes=30)

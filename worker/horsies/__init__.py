@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from horsies.client.workflow.nodes import SuccessPolicy as SuccessPolicy
     from horsies.client.workflow.nodes import TaskNode as TaskNode
     from horsies.client.workflow.nodes import from_node as from_node
-    from horsies.client.workflow.shortcuts import chain as chain
-    from horsies.client.workflow.shortcuts import group as group
     from horsies.client.workflow.spec import WorkflowSpec as WorkflowSpec
+    from horsies.client.workflow.spec import chain as chain
+    from horsies.client.workflow.spec import group as group
     from horsies.errors import BrokerError as BrokerError
     from horsies.errors import BrokerErrorCode as BrokerErrorCode
     from horsies.errors import ConfigurationError as ConfigurationError
@@ -148,8 +148,7 @@ _NAMES = {
         "resume_workflow_sync start_workflow start_workflow_async"
     ),
     "horsies.client.workflow.nodes": "AnyNode SubWorkflowNode SuccessCase SuccessPolicy TaskNode from_node",
-    "horsies.client.workflow.shortcuts": "chain group",
-    "horsies.client.workflow.spec": "WorkflowSpec",
+    "horsies.client.workflow.spec": "WorkflowSpec chain group",
     "horsies.errors": (
         "BrokerError BrokerErrorCode ConfigurationError ErrorCode HorsiesError MultipleValidationErrors "
         "RegistryError SourceLocation TaskDefinitionError ValidationReport WorkflowValidationError"

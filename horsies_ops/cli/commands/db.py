@@ -29,8 +29,7 @@ from horsies_ops.cli.output import (
     print_warning,
     to_json,
 )
-from horsies_ops.reads.security import read_access
-from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo
+from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo, read_access
 from horsies_ops.roles import RoleScript
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from horsies_ops.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.overview import QueueRow
 
 queue_app = group("queue")
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.config import LoadedSettings
     from horsies.model.retention import CategoryCleanup
-    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.actions.sweep import CleanupReport
     from horsies_ops.ops import Ops
     from horsies_ops.reads.stale import SilentTasks
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from horsies.engine.pool.process import call_on_exit_by_thread
-from horsies.model.crash import ExitCause
+from horsies.model.retry import ExitCause
 from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
 
 

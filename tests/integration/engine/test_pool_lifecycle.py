@@ -18,7 +18,7 @@ import pytest
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.model.crash import ExitCause
+from horsies.model.retry import ExitCause
 from tests.support.cli import Project
 from tests.support.pool import PoolEvents, assignment, key_of, keys_of, running_pool
 

@@ -16,7 +16,7 @@ import horsies_ops
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
-from horsies_ops.reads.feed import FeedTiming
+from horsies_ops.reads.events import FeedTiming
 from tests.support.faults import Proxy
 from tests.support.rows import insert_task
 from tests.support.store import ops_on

@@ -11,7 +11,7 @@ from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.store.database import Database
 from horsies_ops import doctor as checks
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.reads.search import Count
 from tests.support.rows import NOW, insert, insert_snapshot, insert_task, insert_worker
 from tests.support.store import ops_on
@@ -222,7 +222,7 @@ async def test_failures_are_counted_exactly_where_completed_tasks_are_estimated(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_BUCKET", 2)
-    monkeypatch.setattr("horsies_ops.reads.queues.MAX_FINISHED_COUNTED", 2)
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_FINISHED_COUNTED", 2)
     at = NOW - 20 * timedelta(seconds=1)
     for seconds, status in enumerate(["FAILED"] * 3 + ["COMPLETED"] * 5):
         finished = {"terminal_at": at + timedelta(seconds=seconds), "started_at": at, "status": status}

@@ -8,8 +8,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from horsies_ops.reads.overview import OVERVIEW
-from horsies_ops.reads.queues import QUEUE_READS
+from horsies_ops.reads.overview import OVERVIEW, QUEUE_READS
 from horsies_ops.reads.workers import WORKER_READS
 from tests.support.store import rows_read
 

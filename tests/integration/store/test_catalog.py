@@ -10,8 +10,8 @@ import pytest
 
 from horsies import Horsies, TaskError, TaskResult
 from horsies.registry.definition import TaskCatalog
-from horsies.store.catalog import CatalogStore, UnregisteredTask
 from horsies.store.database import Database
+from horsies.store.workers import CatalogStore, UnregisteredTask
 from tests.support.store import Connection
 
 WORKER = """

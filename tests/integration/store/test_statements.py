@@ -10,9 +10,8 @@ import asyncpg
 import pytest
 
 from horsies.store.claims import CLAIMS
-from horsies.store.database import Database
+from horsies.store.database import LOCKS, Database
 from horsies.store.listen import NOTIFY
-from horsies.store.locks import LOCKS
 from horsies.store.migrate import SCHEMA
 from horsies.store.operators import OPERATORS
 from horsies.store.queries import Query, every_query
@@ -23,12 +22,10 @@ from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
-from horsies_ops.reads.overview import COUNTERS, OVERVIEW
-from horsies_ops.reads.queues import QUEUE_READS
+from horsies_ops.reads.overview import COUNTERS, OVERVIEW, QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
 from horsies_ops.reads.search import SEARCH
-from horsies_ops.reads.security import SECURITY_READS
-from horsies_ops.reads.server import SERVER_READS
+from horsies_ops.reads.server import SECURITY_READS, SERVER_READS
 from horsies_ops.reads.stale import STALE_READS
 from horsies_ops.reads.tasks import TASK_READS
 from horsies_ops.reads.workers import WORKER_READS

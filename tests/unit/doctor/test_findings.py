@@ -11,7 +11,7 @@ import pytest
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.retention import RetentionWindows
 from horsies.model.task import short_form
-from horsies.store.catalog import WaitingTasks
+from horsies.store.workers import WaitingTasks
 from horsies_ops import doctor as checks
 from horsies_ops.doctor import CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from horsies.engine.pool.child import ExitReason, Liveness, WaitStatus
-from horsies.model.crash import ExitCause
+from horsies.model.retry import ExitCause
 
 TIMED_OUT = ExitReason(cause=ExitCause.KILLED, why="TASK_TIMEOUT")
 

@@ -6,8 +6,19 @@ import signal
 
 import pytest
 
-from horsies.model.crash import Crash, Death, ExitCause, Kill, KillReason, interruption, poison_error
-from horsies.model.retry import CRASH, SHUTDOWN, TIMEOUT, Cause
+from horsies.model.retry import (
+    CRASH,
+    SHUTDOWN,
+    TIMEOUT,
+    Cause,
+    Crash,
+    Death,
+    ExitCause,
+    Kill,
+    KillReason,
+    interruption,
+    poison_error,
+)
 from horsies.model.task_result import OperationalErrorCode, TaskError
 
 SEGFAULT = Crash(cause=ExitCause.CHILD_SIGNAL, pid=7, signal=signal.SIGSEGV, why="killed by SIGSEGV")

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.catalog import KINDS_BY_NAME, LOST_WORKER, WORKERS

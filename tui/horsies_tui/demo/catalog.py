@@ -11,7 +11,7 @@ from horsies.model.retention import RetentionCategory
 from horsies.model.settings.patterns import DailySchedule, HourlySchedule, IntervalSchedule, Weekday, WeeklySchedule
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import NodeRow
 

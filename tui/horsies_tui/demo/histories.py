@@ -1,4 +1,4 @@
-"""Invented histories of the demo system: schedules and their runs, heartbeats, snapshots of workers."""
+"""Invented histories of the demo system: schedules and their runs, heartbeats, snapshots of workers, storage."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from horsies.model.schedule.decide import RunKind, RunOutcome, SchedulePolicy, ScheduleState
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
+from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.tasks import HeartbeatRow
 from horsies_ops.reads.workers import SnapshotRow, WorkerRow
 from horsies_tui.demo import catalog
@@ -95,3 +96,13 @@ def snapshot_at(worker: WorkerRow, at: datetime, last: datetime) -> SnapshotRow:
         memory_percent=round(memory, 1),
         memory_mb=round(memory * 40.96, 1),
     )
+
+
+def storage(now: datetime) -> Storage:
+    """Sizes of the tables, and a transaction left open in psql."""
+    psql = OpenTransaction(pid=8123, application_name="psql", state="idle in transaction", age=41 * SECOND)
+    tables = [
+        TableStorage(name=name, bytes=size, rows=rows, dead_rows=dead, last_vacuum_at=now - 11 * MINUTE)
+        for name, size, rows, dead in catalog.TABLES
+    ]
+    return Storage(tables=tuple(tables), notify_queue_usage=0.0, longest_transaction=psql)

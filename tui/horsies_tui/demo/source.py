@@ -37,15 +37,22 @@ from horsies_ops.actions import report as actions
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
 from horsies_ops.actions.schedules import MAX_BACKFILL, BackfillPlan
-from horsies_ops.cleanup import CleanupReport
+from horsies_ops.actions.sweep import CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
-from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import (
+    ErrorCount,
+    Overview,
+    QueueBucket,
+    QueueRow,
+    Throughput,
+    ThroughputBucket,
+    TimePercentiles,
+)
 from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
-from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
+from horsies_ops.reads.server import Storage
 from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import (
     EVERY_TASK,
@@ -67,7 +74,14 @@ from horsies_ops.reads.workflows import (
 )
 from horsies_tui.demo import catalog
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS, make_row
-from horsies_tui.demo.histories import HEARTBEAT_INTERVAL, heartbeats_between, schedule_rows, schedule_runs, snapshot_at
+from horsies_tui.demo.histories import (
+    HEARTBEAT_INTERVAL,
+    heartbeats_between,
+    schedule_rows,
+    schedule_runs,
+    snapshot_at,
+    storage,
+)
 from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -592,13 +606,7 @@ class DemoSource:
         )
 
     async def storage(self) -> Storage:
-        at = self.system.now() - 11 * MINUTE
-        psql = OpenTransaction(pid=8123, application_name="psql", state="idle in transaction", age=41 * SECOND)
-        tables = [
-            TableStorage(name=name, bytes=size, rows=rows, dead_rows=dead, last_vacuum_at=at)
-            for name, size, rows, dead in catalog.TABLES
-        ]
-        return Storage(tables=tuple(tables), notify_queue_usage=0.0, longest_transaction=psql)
+        return storage(self.system.now())
 
     async def cleanup_candidates(self) -> CleanupSummary:
         categories = [

@@ -16,7 +16,7 @@ from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies_ops.actions.plan import SINGLE_KEY_LIMIT
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import format_filter
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueRow
 from horsies_ops.reads.workflows import WorkflowDetail
 from horsies_ops.source import DataSource
 from horsies_tui.format import format_age, format_time, plural, short_id

@@ -27,7 +27,7 @@ from horsies_tui.proposals.model import Confirmation, Proposal, ProposalLine, Pr
 
 if TYPE_CHECKING:
     from horsies.model.settings import RecoveryConfig
-    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.actions.sweep import CleanupReport
     from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import TaskRecord
     from horsies_ops.reads.workers import MaintenanceStatus, WorkerRow

@@ -18,8 +18,7 @@ from horsies_tui.format import format_age, plural, short_id
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
-    from horsies_ops.reads.overview import ErrorCount
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.overview import ErrorCount, QueueRow
     from horsies_ops.reads.workers import WorkerRow
     from horsies_ops.reads.workflows import WorkflowRow
 

@@ -14,8 +14,7 @@ from textual.app import ComposeResult
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.overview import QueueBucket
-from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.overview import QueueBucket, QueueRow
 from horsies_ops.reads.search import Facet
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource

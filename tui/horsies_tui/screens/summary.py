@@ -25,8 +25,7 @@ from horsies_tui.theme import Glyph, area_chart, bar, downsample, sparkline
 from horsies_tui.widgets.row_list import Tone
 
 if TYPE_CHECKING:
-    from horsies_ops.reads.overview import Overview, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.overview import Overview, QueueBucket, QueueRow, Throughput
     from horsies_ops.reads.search import Count
     from horsies_ops.reads.workers import WorkerRow
 

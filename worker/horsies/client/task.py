@@ -38,7 +38,7 @@ from horsies.sync import BRIDGE, is_inside_event_loop
 if TYPE_CHECKING:
     from horsies.client.broker import PostgresBroker
     from horsies.client.delivery import Delivery
-    from horsies.client.workflow.shortcuts import Group
+    from horsies.client.workflow.spec import Group
 
 
 P = ParamSpec("P")
@@ -258,7 +258,7 @@ class TaskFunction(TaskSender[P, T]):
 
     def map(self, values: Iterable[Any], *, name: str | None = None, definition_key: str | None = None) -> Group:
         """A workflow that runs the task once for each value, in parallel; see `group`."""
-        from horsies.client.workflow.shortcuts import group  # here, because it imports this module
+        from horsies.client.workflow.spec import group  # here, because it imports this module
 
         return group([self.s(value) for value in values], name=name, definition_key=definition_key)
 

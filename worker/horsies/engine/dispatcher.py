@@ -28,8 +28,8 @@ from horsies.model.capacity import (
     count_free_slots,
     plan_claim,
 )
-from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
+from horsies.model.retry import KillReason
 from horsies.model.task import TaskStatus, expired_error
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, ClaimStore
 from horsies.store.connection import LockTimeout

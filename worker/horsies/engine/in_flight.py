@@ -23,8 +23,7 @@ from horsies.model.capacity import (
     recall_after_ms,
     select_for_child,
 )
-from horsies.model.crash import Kill, KillReason
-from horsies.model.retry import AttemptState, Cancel, Cause, Fail, Retry, decide_retry, stored_policy
+from horsies.model.retry import AttemptState, Cancel, Cause, Fail, Kill, KillReason, Retry, decide_retry, stored_policy
 from horsies.store.claims import ClaimedRow, ClaimRef
 
 if TYPE_CHECKING:

@@ -17,8 +17,17 @@ from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, InFlight, In
 from horsies.engine.pool.protocol import OUTPUT_LOGGER, EncodedOutcome, LogLine
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
-from horsies.model.crash import MAX_FREE_LOST_STARTS, Crash, Death, Kill, KillReason, interruption, poison_error
-from horsies.model.retry import Cause, Fail
+from horsies.model.retry import (
+    MAX_FREE_LOST_STARTS,
+    Cause,
+    Crash,
+    Death,
+    Fail,
+    Kill,
+    KillReason,
+    interruption,
+    poison_error,
+)
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode
 from horsies.store.claims import FinishedAttempt

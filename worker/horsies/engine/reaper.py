@@ -18,8 +18,8 @@ from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import Cleanup, clean_heartbeats
 from horsies.recovery.sweep import Sweep, WorkflowHealing
-from horsies.store.catalog import CatalogStore
 from horsies.store.recovery import RecoveryStore
+from horsies.store.workers import CatalogStore
 from horsies.workflows.control import expire_paused
 
 if TYPE_CHECKING:

@@ -43,7 +43,6 @@ from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.registry.definition import HasDefinition, TaskCatalog
 from horsies.scheduler.service import Scheduler, ScheduleSet
-from horsies.store.catalog import CatalogStore
 from horsies.store.claims import ClaimStore
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
@@ -52,7 +51,7 @@ from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
-from horsies.store.workers import WorkerState, WorkerStore
+from horsies.store.workers import CatalogStore, WorkerState, WorkerStore
 
 T = TypeVar("T")
 

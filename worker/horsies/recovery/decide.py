@@ -9,7 +9,6 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from horsies.codec.results import error_document
-from horsies.model.crash import poison_error
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.recovery.decision import (
     MISSING_STATE,
@@ -27,7 +26,7 @@ from horsies.model.recovery.decision import (
     recovery_reason,
 )
 from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
-from horsies.model.retry import Cancel, Fail, Retry
+from horsies.model.retry import Cancel, Fail, Retry, poison_error
 from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 from horsies.recovery.hooks import HookAnswer

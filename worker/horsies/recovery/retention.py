@@ -14,7 +14,7 @@ from uuid import UUID
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.events import EventKind, EventRecord
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
-from horsies.store.locks import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, log_suspicious_holders
+from horsies.store.database import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, log_suspicious_holders
 from horsies.store.operators import EventStore
 from horsies.store.retention import RetentionStore, TableRowCount, TableSize
 

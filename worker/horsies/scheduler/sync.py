@@ -21,8 +21,14 @@ from horsies.model.schedule.decide import (
 )
 from horsies.model.settings.patterns import invalid_schedule
 from horsies.scheduler.firing import zone_data_version
-from horsies.store.database import Database, Executor, Transaction
-from horsies.store.locks import SCHEDULE_SYNC_LOCK, lock_holders, log_suspicious_holders
+from horsies.store.database import (
+    SCHEDULE_SYNC_LOCK,
+    Database,
+    Executor,
+    Transaction,
+    lock_holders,
+    log_suspicious_holders,
+)
 from horsies.store.operators import EventStore
 from horsies.store.schedules import ScheduleStore
 

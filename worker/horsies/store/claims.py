@@ -15,7 +15,7 @@ from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.connection import LockTimeout
-from horsies.store.locks import CLAIM_LOCK, lock_holders
+from horsies.store.database import CLAIM_LOCK, lock_holders
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from horsies.model.recovery.decision import LiveTask
 from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskInfo, TaskStatus
 from horsies.store.connection import DRIVER_ERRORS
-from horsies.store.database import Database, PoolSettings, Transaction
-from horsies.store.locks import SWEEP_LOCK, log_suspicious_holders
+from horsies.store.database import SWEEP_LOCK, Database, PoolSettings, Transaction, log_suspicious_holders
 from horsies.store.queries import Query, load_queries
 
 LEADER_LOCK_INTERVAL: Final = timedelta(seconds=5)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.retention import RetentionCategory
-from horsies.store.locks import RETENTION_LOCK
+from horsies.store.database import RETENTION_LOCK
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from horsies.model.schedule.decide import (
     anchored_policy,
     slot_id,
 )
-from horsies.store.locks import SCHEDULE_SYNC_LOCK
+from horsies.store.database import SCHEDULE_SYNC_LOCK
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:

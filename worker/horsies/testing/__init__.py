@@ -4,7 +4,6 @@
 `horsies.testing.pytest_plugin`, the only module here that needs pytest.
 """
 
-from horsies.testing.clock import FiredSlot, ScheduleClock, clock
 from horsies.testing.databases import (
     TemporaryServer,
     temporary_database,
@@ -13,7 +12,7 @@ from horsies.testing.databases import (
     using_database,
 )
 from horsies.testing.drain import drain, drain_async
-from horsies.testing.inline import inline
+from horsies.testing.inline import FiredSlot, ScheduleClock, clock, inline
 
 __all__ = [
     "FiredSlot",

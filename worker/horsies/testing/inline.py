@@ -1,4 +1,4 @@
-"""Inline mode: a send runs its task immediately, for tests without a database."""
+"""Inline mode: a send runs its task immediately, for tests without a database; and a clock that fires schedules."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Unpack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import Any, Unpack
 from uuid import UUID
 
 from uuid_utils import uuid7
@@ -17,6 +18,7 @@ from uuid_utils import uuid7
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, send_error_for
 from horsies.client.results import broker_result, parse_timeout, stored_task_result, wait_timeout_result
+from horsies.client.schedules import encode_schedules
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
 from horsies.engine.child.execution import Attempt, TaskExecutor
@@ -38,6 +40,7 @@ from horsies.model.send import (
     TaskSendResult,
     resolve_conflict,
 )
+from horsies.model.settings import TaskSchedule
 from horsies.model.task import (
     InfoParts,
     ScheduledSlot,
@@ -51,7 +54,7 @@ from horsies.model.task import (
 from horsies.registry import TaskDefinition
 
 SCHEDULED_SLOT: ContextVar[ScheduledSlot | None] = ContextVar("horsies_scheduled_slot", default=None)
-"""The slot that the inline sends of `horsies.testing.clock` belong to."""
+"""The slot that the inline sends of `clock` belong to."""
 
 
 @contextmanager
@@ -319,3 +322,63 @@ class InlineTaskReader:
     def _find(self, task_id: str | UUID) -> InlineTask | None:
         """Find a task; ValueError if `task_id` is not a valid id."""
         return self._tasks.get(parse_id(str(task_id)))
+
+
+# Schedules: a clock that is moved by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiredSlot:
+    """A slot that fired; `handle` has the result of its task, None for a workflow, which does not run inline."""
+
+    schedule: str
+    slot_at: datetime
+    handle: TaskHandle[Any] | None
+
+
+class ScheduleClock:
+    """A clock that fires the schedules of an app when it is moved forward."""
+
+    def __init__(self, app: Horsies, at: datetime) -> None:
+        self.now = at.astimezone(UTC)
+        self._app = app
+        schedules = app.get_schedules()
+        encoded = encode_schedules(app, schedules)
+        # The grid of an interval begins when the clock starts, as it does when a schedule is first stored.
+        self._schedules = [
+            (schedule, definition.policy.anchored(self.now))
+            for schedule, definition in zip(schedules, encoded.definitions, strict=True)
+            if definition.enabled
+        ]
+        self._previous: dict[str, datetime] = {}
+
+    def advance(self, **duration: float) -> list[FiredSlot]:
+        """Move the clock, as in `advance(hours=3)`, and fire the slots up to the new time, in order."""
+        before, self.now = self.now, self.now + timedelta(**duration)
+        due: list[tuple[datetime, TaskSchedule]] = []
+        for schedule, policy in self._schedules:
+            first = policy.next_slot(before)
+            slots = takewhile(lambda slot: slot <= self.now, policy.slots_from(first)) if first else ()
+            due += [(slot, schedule) for slot in slots]
+        return [self._fire(schedule, slot) for slot, schedule in sorted(due, key=lambda pair: pair[0])]
+
+    def _fire(self, schedule: TaskSchedule, slot: datetime) -> FiredSlot:
+        context = ScheduledSlot(
+            name=schedule.name, slot_at=slot, previous_slot_at=self._previous.get(schedule.name), fired_at=slot
+        )
+        self._previous[schedule.name] = slot
+        handle = None
+        if schedule.task_name is not None:
+            token = SCHEDULED_SLOT.set(context)
+            try:
+                handle = self._app.tasks[schedule.task_name].send(*schedule.args, **schedule.kwargs).unwrap()
+            finally:
+                SCHEDULED_SLOT.reset(token)
+        return FiredSlot(schedule=schedule.name, slot_at=slot, handle=handle)
+
+
+@contextmanager
+def clock(app: Horsies, *, at: datetime) -> Generator[ScheduleClock]:
+    """Start a clock at this instant; inside the block, sends run inline, without a database."""
+    with inline(app):
+        yield ScheduleClock(app, at)

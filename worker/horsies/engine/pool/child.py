@@ -45,7 +45,7 @@ from horsies.engine.pool.protocol import (
     decode_reports,
     encode,
 )
-from horsies.model.crash import ExitCause
+from horsies.model.retry import ExitCause
 
 CLOSE_GRACE_S: Final = 0.2
 """Wait before treating a closed channel as a protocol error: a dying process closes it before its exit is visible."""
