@@ -72,16 +72,9 @@ from horsies_ops.reads.workflows import (
     WorkflowRecord,
     WorkflowRow,
 )
-from horsies_tui.demo import catalog
+from horsies_tui.demo import catalog, histories
 from horsies_tui.demo.catalog import LOST_WORKER, WORKERS, make_row
-from horsies_tui.demo.histories import (
-    HEARTBEAT_INTERVAL,
-    heartbeats_between,
-    schedule_rows,
-    schedule_runs,
-    snapshot_at,
-    storage,
-)
+from horsies_tui.demo.histories import HEARTBEAT_INTERVAL, heartbeats_between, schedule_rows, schedule_runs, snapshot_at
 from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -606,7 +599,7 @@ class DemoSource:
         )
 
     async def storage(self) -> Storage:
-        return storage(self.system.now())
+        return histories.storage(self.system.now())
 
     async def cleanup_candidates(self) -> CleanupSummary:
         categories = [
