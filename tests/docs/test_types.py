@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.cli import ROOT, program_of, write_files_of
 
-DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/workflows.md")
+DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/tutorial.md", "docs/workflows.md")
 
 
 def complaints_about(folders: list[Path], within: Path) -> list[str]:

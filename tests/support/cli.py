@@ -372,8 +372,11 @@ def program_of(document: str) -> str:
 
 
 def write_files_of(document: str, folder: Path) -> list[str]:
-    """Write each example with a file name into `folder`; returns the names."""
-    named = {example.file_name: example.text for example in examples_of(document) if example.file_name is not None}
+    """Write each example with a file name into `folder`, those of one file in order; returns the names."""
+    named: dict[str, str] = {}
+    for example in examples_of(document):
+        if example.file_name is not None:
+            named[example.file_name] = named.get(example.file_name, "") + example.text
     for name, text in named.items():
         (folder / name).write_text(text)
     return list(named)
