@@ -210,7 +210,7 @@ class Access:
 
     @property
     def creation_fault(self) -> tuple[str, str] | None:
-        """Who may create functions in our schema, and how to revoke it; None if nobody may."""
+        """Who may create functions in our schema, and how to revoke it; None if no other role may."""
         if not self.creators:
             return None
         roles = ", ".join(self.creators)

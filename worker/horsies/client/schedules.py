@@ -185,7 +185,7 @@ class RuntimeSchedules:
         return await self._run(delete, connection)
 
     async def get_async(self, name: str, *, connection: object | None = None) -> ScheduleInfo | None:
-        """Return a stored schedule, whoever defined it; None if there is none."""
+        """Return a stored schedule of any owner; None if there is none."""
         return await self._run(lambda executor: ScheduleStore(executor).info(name), connection)
 
     def create(self, schedule: TaskSchedule) -> ScheduleInfo:

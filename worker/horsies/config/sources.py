@@ -234,7 +234,7 @@ def find_config_file(folder: Path) -> Path | None:
 
 
 def _check_discovered(path: Path) -> Path:
-    # The folder too: whoever can write there can replace the file, and the app is imported from there.
+    # The folder too: a user who can write there can replace the file, and the app is imported from there.
     for file in (path.parent, path):
         if reason := distrust_reason(file.stat()):
             message = f"{path}: not used, because {'it' if file is path else file} is {reason}"

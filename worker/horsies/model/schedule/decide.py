@@ -368,7 +368,7 @@ class ScheduleChange:
     next_run_at: datetime | None
     anchor_at: datetime | None
     note: str = ""
-    """What operators are told of it; empty if there is nothing to say."""
+    """The message for operators; empty if there is none."""
 
 
 class Superseded(Exception):
