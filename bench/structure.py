@@ -62,6 +62,10 @@ class SourceFile:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def lines(self) -> int:
         return len(self.text.splitlines())
 
@@ -136,9 +140,11 @@ def layout(product: Sequence[SourceFile], tests: Sequence[SourceFile]) -> dict[s
 def one_call_helpers(files: Sequence[SourceFile]) -> Iterator[tuple[str, int]]:
     """Place and length of each private function whose name is used once."""
     defined = Counter(node.name for file in files for node, _ in file.functions)
-    used_anywhere = sum((_names_used(file.tree) for file in files), Counter[str]())
+    used_anywhere = Counter[str]()
     for file in files:
-        used_in = {scope: _names_used(scope) for _, scope in file.functions}
+        used_anywhere.update(_names_used(file.nodes))
+    for file in files:
+        used_in = {scope: _names_used(ast.walk(scope)) for scope in {scope for _, scope in file.functions}}
         for node, scope in file.functions:
             if not _is_private(node.name):
                 continue
@@ -186,7 +192,7 @@ def repeated_classes(files: Sequence[SourceFile]) -> list[str]:
 def dialect_docstrings(files: Sequence[SourceFile]) -> Iterator[str]:
     """Place and phrase of each docstring, of modules, classes and functions, that has one of the phrases."""
     for file in files:
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.Module | ast.ClassDef | Function):
                 found = DIALECT.search(ast.get_docstring(node) or "")
                 if found:
@@ -198,7 +204,7 @@ def comment_density(files: Sequence[SourceFile]) -> float:
     comments = code = 0
     for file in files:
         code_lines: set[int] = set()
-        docstrings = _docstring_lines(file.tree)
+        docstrings = _docstring_lines(file)
         for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
             if token.type == tokenize.COMMENT:
                 comments += not PRAGMA.match(token.string)
@@ -209,7 +215,7 @@ def comment_density(files: Sequence[SourceFile]) -> float:
 
 
 def type_checking_blocks(file: SourceFile) -> int:
-    return sum(isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for node in ast.walk(file.tree))
+    return sum(isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for node in file.nodes)
 
 
 def _by_size(files: Iterable[SourceFile]) -> list[str]:
@@ -224,19 +230,19 @@ def _is_long_test_name(name: str) -> bool:
     return name.startswith("test_") and len(name.split("_")) - 1 > LONG_TEST_NAME
 
 
-def _names_used(scope: ast.AST) -> Counter[str]:
+def _names_used(nodes: Iterable[ast.AST]) -> Counter[str]:
     """How often each name is used, alone (`name`) or of an object (`object.name`)."""
     return Counter(
         node.id if isinstance(node, ast.Name) else node.attr
-        for node in ast.walk(scope)
+        for node in nodes
         if isinstance(node, ast.Name | ast.Attribute)
     )
 
 
-def _docstring_lines(tree: ast.Module) -> set[int]:
+def _docstring_lines(file: SourceFile) -> set[int]:
     """Of all strings that stand alone: docstrings of modules, classes, functions and attributes."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in file.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines
