@@ -1,4 +1,4 @@
-"""`python -m bench.storm URL SECONDS`: changes tasks and sends 500 notifications per second, in its own process."""
+"""`python -m bench.storm URL`: changes tasks and sends 500 notifications per second, until it is terminated."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ NOTIFY = """
 """
 
 
-async def storm(url: str, seconds: float, *, per_second: int = PER_SECOND) -> int:
-    """Send notifications at a constant rate and return their number."""
+async def storm(url: str) -> None:
+    """Send notifications at a constant rate."""
     sent, started = 0, time.monotonic()
     async with connect(url) as connection:
-        while (elapsed_s := time.monotonic() - started) < seconds:
-            due = int(elapsed_s * per_second) - sent
+        while True:
+            due = int((time.monotonic() - started) * PER_SECOND) - sent
             if due > 0:
                 await connection.execute(UPDATE_NEWEST)
                 await connection.execute(NOTIFY, sent, due)
                 sent += due
             await asyncio.sleep(INTERVAL_S)
-    return sent
 
 
 if __name__ == "__main__":
-    print(asyncio.run(storm(sys.argv[1], float(sys.argv[2]))))
+    asyncio.run(storm(sys.argv[1]))
