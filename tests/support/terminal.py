@@ -13,8 +13,9 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.cells import cell_len
 
@@ -110,7 +111,12 @@ def _set_size(descriptor: int, width: int, height: int) -> None:
 
 @contextmanager
 def on_terminal(
-    module: str, *arguments: str, size: tuple[int, int] = (120, 36), pass_fds: Sequence[int] = ()
+    module: str,
+    *arguments: str,
+    size: tuple[int, int] = (120, 36),
+    pass_fds: Sequence[int] = (),
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Generator[TerminalProgram]:
     """Run a module of Python on a new pseudo-terminal; it is killed at the end."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -123,7 +129,8 @@ def on_terminal(
         stdout=slave,
         stderr=slave,
         pass_fds=pass_fds,
-        env=inherited | own,
+        cwd=cwd,
+        env=inherited | own | dict(environment or {}),
         # Its own session with this terminal, so that it gets the signal of a resize.
         preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509
     )

@@ -47,14 +47,18 @@ class TextFormatter(logging.Formatter):
     """One event per line: `2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        line = f"{at} {record.levelname:<7} {sanitize_text(record.name)}  {sanitize_text(record.getMessage())}"
         # Line by line: the message of an exception may hold anything, the line breaks of a traceback are ours.
         traceback = (_traceback(self, record) or "").splitlines()
-        return "\n".join([line + _format_fields(record), *map(sanitize_text, traceback)])
+        return "\n".join([self.format_line(record), *map(sanitize_text, traceback)])
+
+    def format_line(self, record: logging.LogRecord) -> str:
+        """Format the record without its traceback."""
+        at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        line = f"{at} {record.levelname:<7} {sanitize_text(record.name)}  {sanitize_text(record.getMessage())}"
+        return line + format_fields(record)
 
 
-def _format_fields(record: logging.LogRecord) -> str:
+def format_fields(record: logging.LogRecord) -> str:
     """`  task=charge  id=0f5a9c06  attempt=2` and what the caller added."""
     fields = dict(extras(record))
     if "task_name" in fields:  # of a task's record: the process matters only if the task is unknown

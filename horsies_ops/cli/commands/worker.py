@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from horsies.client.schedules import encode_schedules
 from horsies.config import LoadedSettings
 from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
+from horsies.engine.reporter import TaskLines
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, raise_together
 from horsies.log import enable_loggers
@@ -28,6 +30,7 @@ from horsies.version import __version__
 from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
 from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
+from horsies_ops.cli.worker_log import banner_lines, use_terminal_format
 
 worker_logger = logging.getLogger("horsies.worker")
 worker_app = group("worker")
@@ -105,17 +108,13 @@ def worker(
     return _run(options, settings, user_app, locator, burst=burst)
 
 
-def print_banner(
-    app: Horsies, worker: WorkerConfig, settings: LoadedSettings, *, print_line: Callable[[str], None]
-) -> None:
+def print_banner(options: GlobalOptions, app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> None:
     """Print what the worker runs and its limits: text lines, or one log record in JSON logs."""
     title, facts = f"horsies {__version__}", _banner_facts(app, worker, settings)
     if settings.log.format == "json":
         worker_logger.info(title, extra=facts)
-        return
-    print_line(title)
-    for name, value in facts.items():
-        print_line(f"  {name:<11} {value}")
+    elif not options.quiet:
+        sys.stderr.writelines(f"{line}\n" for line in banner_lines(title, facts))
 
 
 def _banner_facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> dict[str, str]:
@@ -157,17 +156,20 @@ def _run(
     # The app's own configuration counts: its code may set the database and the queues.
     config = WorkerConfig.of(user_app.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
-    print_banner(user_app, config, settings, print_line=options.print_message)
+    print_banner(options, user_app, config, settings)
+    is_on_terminal = settings.log.format == "text" and sys.stderr.isatty()
+    if is_on_terminal:
+        use_terminal_format(user_app.list_tasks())
     # Collect cyclic garbage rarely: a worker creates thousands of values per second and hardly any in cycles, and
     # everything loaded so far stays.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(_work(user_app, config, burst=burst))
+    asyncio.run(_work(user_app, config, burst=burst, task_lines=TaskLines() if is_on_terminal else None))
     return ExitCode.DONE
 
 
-async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool) -> None:
+async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool, task_lines: TaskLines | None) -> None:
     worker = Worker(
         user_app.config,
         config,
@@ -175,6 +177,7 @@ async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool) -> None
         definitions=user_app.definitions,
         hooks=user_app.recovery_hooks,
         schedules=_schedules_to_fire(user_app, config),
+        task_lines=task_lines,
     )
     if not burst:
         await worker.run()

@@ -17,7 +17,7 @@ from horsies.engine.in_flight import Chunk, InFlight, InFlightTask, TaskState
 from horsies.engine.pool.protocol import EncodedOutcome, parse_details
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
-from horsies.model.retry import Cause
+from horsies.model.retry import Cause, stored_policy
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimStore, FinishedAttempt
@@ -279,7 +279,9 @@ class Completer:
         self._reporter.emit_failures(str(failed[0].chunk.worker_id))
 
     def _emit_finished(self, unstored: UnstoredOutcome, status: TaskStatus) -> None:
-        row = unstored.row
+        row, finish = unstored.row, unstored.finish
+        details, is_retried = parse_details(row.details), status is TaskStatus.PENDING
+        policy = stored_policy(details.task_options) if is_retried else None
         self._reporter.emit(
             events.TaskFinished(
                 worker_id=str(unstored.chunk.worker_id),
@@ -289,7 +291,11 @@ class Completer:
                 task_name=row.task_name,
                 status=status,
                 error_code=unstored.error_code,
-                run_ms=None,
+                error_message=finish.error_message if finish else None,
+                run_ms=self._reporter.take_run_ms(row.id),
+                retry_number=details.retry_count + 1 if is_retried else None,
+                max_retries=policy.max_retries if policy else None,
+                retry_delay_s=finish.retry_delay_s if finish else None,
             )
         )
 

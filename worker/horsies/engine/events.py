@@ -48,7 +48,12 @@ class TaskFinished(TaskEvent):
     task_name: str
     status: TaskStatus
     error_code: str | None
-    run_ms: float | None
+    error_message: str | None = None
+    run_ms: float | None = None
+    """None unless single tasks are shown, and for an attempt whose child died."""
+    retry_number: int | None = None
+    max_retries: int | None = None
+    retry_delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,10 @@ class PoolEvents:
         elif outcome.is_unknown_task:
             self._on_unknown_task(_task(chunk, position), outcome)
         else:
-            self._assignments.observe(chunk.rows[position], run_ms)
+            row = chunk.rows[position]
+            self._assignments.observe(row, run_ms)
+            if (lines := self._reporter.task_lines) is not None and lines.are_on:
+                lines.run_ms[row.id] = run_ms
             self._completer.complete(chunk, position, outcome)
         self._wakeup.wake()
 

@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, cast
+from uuid import UUID
 
 import psutil
 
@@ -34,6 +35,10 @@ MB = 1024 * 1024
 
 MAX_QUEUED_EVENTS = 1000
 """Events kept while the database is unavailable; further ones are only logged."""
+
+LINES_PER_S = 5
+MAX_BURST_LINES = 10
+TERMINAL_SUMMARY_INTERVAL_S = 2.0
 
 MAX_MESSAGE_CHARS = 200
 """Characters of a task's error message in the log; the row has all of it."""
@@ -91,9 +96,10 @@ class Reporter:
 
     name = "event store"
 
-    def __init__(self, store: EventStore, backoff: Backoff) -> None:
+    def __init__(self, store: EventStore, backoff: Backoff, *, task_lines: TaskLines | None = None) -> None:
         self._store = store
         self._backoff = backoff
+        self.task_lines = task_lines
         self._queue: asyncio.Queue[EventRecord | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
         self.changes = ChangeSummary()
@@ -106,17 +112,30 @@ class Reporter:
 
     def is_enabled_for(self, kind: type[events.Event]) -> bool:
         """Whether `emit` would do anything; check it before creating events at thousands per second."""
+        if kind is events.TaskFinished and self.task_lines is not None and self.task_lines.are_on:
+            return True
         level = _LEVELS.get(kind, logging.DEBUG)
         return kind.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
 
+    def take_run_ms(self, task_id: UUID) -> float | None:
+        """Return how long an attempt ran, if that was kept because single tasks are shown."""
+        return None if self.task_lines is None else self.task_lines.run_ms.pop(task_id, None)
+
     def emit(self, event: events.Event) -> None:
         """Log the event, call the listeners, and queue it for storage if its kind is stored."""
-        _log(event)
+        self._log(event)
         for listener in self._listeners:
             listener(event)
         record = events.to_record(event)
         if record is not None and self._queue.qsize() < MAX_QUEUED_EVENTS:
             self._queue.put_nowait(record)
+
+    def _log(self, event: events.Event) -> None:
+        level = _LEVELS.get(type(event), logging.DEBUG)
+        if self.task_lines is not None:
+            level = self.task_lines.level_of(event, level)
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s", EventText(event))
 
     def emit_failures(self, worker_id: str) -> None:
         """Emit TasksFailed, at most once a minute per task name."""
@@ -171,10 +190,58 @@ class Reporter:
                 return
 
 
-def _log(event: events.Event) -> None:
-    level = _LEVELS.get(type(event), logging.DEBUG)
-    if logger.isEnabledFor(level):
-        logger.log(level, "%s", _log_line(event))
+@dataclass(frozen=True, slots=True)
+class EventText:
+    """An event as the argument of a log record: its text, and the event for a formatter that shows it differently."""
+
+    event: events.Event
+
+    def __str__(self) -> str:
+        return _log_line(self.event)
+
+
+class TaskLines:
+    """Decides, for a worker on a terminal, which events are logged: each task while there are few, else summaries.
+
+    A short burst is shown task by task. After it, no line is built for single tasks until a summary counts at most
+    `LINES_PER_S`.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._allowed = float(MAX_BURST_LINES)
+        self._allowed_at = clock()
+        self.are_on = True
+        self.run_ms: dict[UUID, float] = {}
+        """By task id, until the outcome is stored."""
+
+    def level_of(self, event: events.Event, default: int) -> int:
+        """Return the level of an event; DEBUG if it is left out."""
+        match event:
+            case events.TaskFinished(status=status):
+                if not self._spend_line():
+                    return logging.DEBUG
+                return logging.WARNING if status is TaskStatus.FAILED else logging.INFO
+            case events.TasksFailed():
+                return logging.DEBUG if self.are_on else default
+            case _:
+                return default
+
+    def end_interval(self, count: int, *, interval_s: float) -> bool:
+        """Show single tasks again if there were few; returns whether a summary is due, because some were left out."""
+        was_on, self.are_on = self.are_on, self.are_on or count <= LINES_PER_S * interval_s
+        return not was_on
+
+    def _spend_line(self) -> bool:
+        now = self._clock()
+        self._allowed = min(self._allowed + (now - self._allowed_at) * LINES_PER_S, MAX_BURST_LINES)
+        self._allowed_at = now
+        if self.are_on and self._allowed >= 1:
+            self._allowed -= 1
+            return True
+        self.are_on = False
+        self.run_ms.clear()
+        return False
 
 
 def _log_line(event: events.Event) -> str:
@@ -234,7 +301,7 @@ class ChangePublisher:
 
 
 class PeriodicSummary:
-    """Logs once a minute how many tasks ran and which still fail."""
+    """Logs once per interval how many tasks ran and which still fail."""
 
     name = "periodic summary"
 
@@ -251,7 +318,9 @@ class PeriodicSummary:
             await asyncio.sleep(self._interval_s)
             worker_id = str(self._identity.worker_id)
             self._reporter.emit_failures(worker_id)
-            if (totals := self._reporter.totals.drain()) is not None:
+            totals, lines = self._reporter.totals.drain(), self._reporter.task_lines
+            is_due = lines is None or lines.end_interval(totals.count if totals else 0, interval_s=self._interval_s)
+            if totals is not None and is_due:
                 self._reporter.emit(
                     events.TasksRan(
                         worker_id=worker_id,

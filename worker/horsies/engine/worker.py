@@ -22,7 +22,14 @@ from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
 from horsies.engine.reaper import build_reaper
-from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, SnapshotWriter
+from horsies.engine.reporter import (
+    TERMINAL_SUMMARY_INTERVAL_S,
+    ChangePublisher,
+    PeriodicSummary,
+    Reporter,
+    SnapshotWriter,
+    TaskLines,
+)
 from horsies.engine.service import (
     NO_ANSWER,
     Backoff,
@@ -97,6 +104,7 @@ class Worker:
         child_environment: Mapping[str, str] | None = None,
         schedules: ScheduleSet | None = None,
         probe_after_s: float = PROBE_AFTER_S,
+        task_lines: TaskLines | None = None,
     ) -> None:
         self._app = app
         self._schedules = schedules
@@ -120,6 +128,8 @@ class Worker:
         self._hooks = hooks or RecoveryHooks()
         self._environment = dict(child_environment or {})
         self._probe_after_s = probe_after_s
+        self._task_lines = task_lines
+        """Set if the log is shown on a terminal."""
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._deadline = ShutdownDeadline(grace_s=worker.grace_s, kill_wait_s=worker.kill_wait_s)
@@ -156,7 +166,8 @@ class Worker:
         stack.callback(endpoint.release)
         worker = self._assemble(stack, endpoint.connection_spec)
         # Start the children before opening any connection: they would inherit it and keep it open.
-        logger.info("starting %d children", self._worker.processes)
+        processes = self._worker.processes
+        logger.info("starting %d %s", processes, "child" if processes == 1 else "children")
         await self._unless_stopped(worker.pool.start())
         worker.pool.broken.add_done_callback(self._on_pool_broken)
         if await self._unless_stopped(self._prepare(endpoint.connection_spec, worker)):  # otherwise stopped meanwhile
@@ -177,7 +188,7 @@ class Worker:
         # Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection.
         claim_lock = asyncio.Lock()
         wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
-        reporter = Reporter(EventStore(database), Backoff(app.resilience))
+        reporter = Reporter(EventStore(database), Backoff(app.resilience), task_lines=self._task_lines)
         for listener in self._listeners:
             reporter.add_listener(listener)
         unknown_tasks = UnknownTasks(claims, queues, on_unknown=self._unknown_task_emitter(reporter))
@@ -360,7 +371,11 @@ class Worker:
             BoundedService(advancer, others),
             BoundedService(notifier, others),
             BoundedService(reporter, others),
-            PeriodicSummary(reporter, identity),
+            PeriodicSummary(
+                reporter,
+                identity,
+                interval_s=events.REPORT_INTERVAL_S if self._task_lines is None else TERMINAL_SUMMARY_INTERVAL_S,
+            ),
             BoundedService(ChangePublisher(reporter, EventStore(database)), others),
             notifications,
             Heartbeat(
@@ -474,8 +489,11 @@ class Worker:
             state = await schema_state(direct)
             is_empty = not state.applied
             if is_empty or self._app.broker.database_url.is_embedded or self._app.broker.auto_migrate:
-                for migration in await migrate(direct):
-                    logger.info("applied migration %s", migration)
+                if applied := await migrate(direct):
+                    names = ", ".join(map(str, applied if len(applied) < 4 else (applied[0], "…", applied[-1])))
+                    logger.info(
+                        "applied %d %s: %s", len(applied), "migration" if len(applied) == 1 else "migrations", names
+                    )
             else:
                 state.check_current()
 
