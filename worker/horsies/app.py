@@ -32,7 +32,7 @@ from horsies.model.settings.patterns import SchedulePattern, invalid_schedule, p
 from horsies.model.task import DEFAULT_QUEUE, TaskInfo, queue_fault
 from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
 from horsies.model.workflow.plan import NodeRef, OnError
-from horsies.recovery.hooks import HookCaller, InterruptedHook, RecoveryHook, RecoveryHooks, WorkersRecoveredHook
+from horsies.recovery.hook_registry import InterruptedHook, RecoveryHook, RecoveryHooks, WorkersRecoveredHook
 from horsies.registry import TaskRegistry, define_task
 from horsies.registry.definition import default_task_name
 from horsies.sync import BRIDGE
@@ -398,6 +398,7 @@ class Horsies:
         """Return the broker of this process; it connects on first use."""
         if "_broker" not in vars(self):
             from horsies.client.broker import PostgresBroker, RecoveryDependencies
+            from horsies.recovery.hooks import HookCaller
 
             dependencies = RecoveryDependencies(
                 local_config=self.config.recovery,

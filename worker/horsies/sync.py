@@ -1,16 +1,21 @@
-"""Runs the asynchronous implementation for synchronous callers, on an event loop in a background thread."""
+"""Runs the asynchronous implementation for synchronous callers, on an event loop in a background thread.
+
+asyncio is imported with the first call: it takes 3 MB, and most child processes of a worker make none.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +63,8 @@ class Bridge:
         except BridgeUnavailable:
             coroutine.close()
             raise
+        import asyncio  # after the check that the interpreter still imports
+
         call = _Call(coroutine)
         try:
             return asyncio.run_coroutine_threadsafe(call.run(), loop).result()
@@ -84,6 +91,8 @@ class Bridge:
 
 
 def _start_loop() -> asyncio.AbstractEventLoop:
+    import asyncio
+
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonThreadExecutor())
     try:
@@ -124,6 +133,8 @@ class _Call(Generic[T]):
         self._is_cancelled = False
 
     async def run(self) -> T:
+        import asyncio
+
         if self._is_cancelled:
             self._coroutine.close()
             raise asyncio.CancelledError
@@ -137,6 +148,10 @@ class _Call(Generic[T]):
 
 
 def is_inside_event_loop() -> bool:
+    if sys.modules.get("asyncio") is None:  # no loop runs without it; None while the interpreter exits
+        return False
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -12,7 +12,8 @@ from horsies import Horsies, Recovery, RecoveryContext, TaskStatus
 from horsies.errors import Busy, ConfigurationError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
-from horsies.recovery.hooks import HOOK_CONCURRENCY, RecoveryHook
+from horsies.recovery.hook_registry import RecoveryHook
+from horsies.recovery.hooks import HOOK_CONCURRENCY
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.ops import Ops
 from tests.support.rows import (

@@ -17,7 +17,8 @@ import pytest
 from horsies.model.recovery.decision import RecoveryContext
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retry import Recovery
-from horsies.recovery.hooks import HookCaller, RecoveryHooks
+from horsies.recovery.hook_registry import RecoveryHooks
+from horsies.recovery.hooks import HookCaller
 from horsies.recovery.report import SweepReport
 from horsies.recovery.sweep import Sweep, WorkflowHealing
 from horsies.store.database import Database

@@ -21,12 +21,12 @@ def test_a_child_loads_only_what_runs_tasks() -> None:
     loaded = modules_after(CHILD)
     horsies_parts = {name.split(".")[1] for name in loaded if name.startswith("horsies.")}
     assert not horsies_parts & {"app", "client", "embedded", "recovery", "store", "workflows"}
-    assert not loaded & {"asyncpg", "psutil", "uuid_utils", "typer", "rich"}
+    assert not loaded & {"asyncio", "asyncpg", "psutil", "uuid_utils", "typer", "rich"}
 
 
 def test_an_app_that_sends_nothing_loads_neither_store_nor_driver() -> None:
     loaded = modules_after(f"{CHILD}\nimport horsies.discover\n{APP}")
-    assert not loaded & {"asyncpg", "psutil", "horsies.client.broker", "horsies.client.delivery"}
+    assert not loaded & {"asyncio", "asyncpg", "psutil", "horsies.client.broker", "horsies.client.delivery"}
     assert not [name for name in loaded if name.startswith(("horsies.store", "horsies.embedded"))]
 
 

@@ -16,7 +16,8 @@ import pytest
 from horsies.model.recovery.decision import RecoveredWorkers, RecoveryContext, RecoveryReason
 from horsies.model.retry import Recovery, RecoveryKind
 from horsies.model.task import TaskInfo, TaskStatus
-from horsies.recovery.hooks import MAX_LATE_CALLS, HookCaller, HookFailure, RecoveryHooks
+from horsies.recovery.hook_registry import RecoveryHooks
+from horsies.recovery.hooks import MAX_LATE_CALLS, HookCaller, HookFailure
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -47,7 +47,8 @@ from horsies.model.fence import child_heartbeat_interval_s, heartbeat_timeout_s,
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
-from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
+from horsies.recovery.hook_registry import RecoveryHooks
+from horsies.recovery.hooks import HookCaller, HookFailure
 from horsies.registry.definition import HasDefinition, TaskCatalog
 from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.claims import ClaimStore

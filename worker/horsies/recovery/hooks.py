@@ -1,4 +1,4 @@
-"""Registration and calling of recovery hooks.
+"""Calls recovery hooks.
 
 Hooks are user code: a slow, failing or wrong hook loses its own answer and affects nothing else. They never run on the
 event loop of the sweep, which also sends the worker's heartbeats: each call runs in a daemon thread, and the coroutines
@@ -11,18 +11,18 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from horsies.codec.canonical_json import replace_unstorable
-from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.recovery.decision import RecoveredWorkers, RecoveryContext
 from horsies.model.retry import Recovery, RecoveryKind, answer_error
 from horsies.model.task_result import safe_stringify
-from horsies.sync import Bridge, DaemonThreadExecutor
+from horsies.recovery.hook_registry import RecoveryHooks, RegisteredHook
+from horsies.sync import DaemonThreadExecutor
 
 HOOK_TIMEOUT_S: Final = 5.0
 HOOK_CONCURRENCY: Final = 20
@@ -34,75 +34,6 @@ MAX_FAILURE_CHARS: Final = 500
 T = TypeVar("T")
 
 logger = logging.getLogger("horsies.recovery")
-
-
-# Registration
-
-RecoveryHook: TypeAlias = Callable[[RecoveryContext], Recovery | Awaitable[Recovery | None] | None]
-InterruptedHook: TypeAlias = Callable[[RecoveryContext], object]
-WorkersRecoveredHook: TypeAlias = Callable[[RecoveredWorkers], object]
-
-H = TypeVar("H", bound=Callable[..., object])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredHook:
-    """A hook and the event loop of its coroutines, which lives as long as the app.
-
-    Each hook has its own loop: a coroutine that blocks it affects no other hook, and connections stay on their loop.
-    """
-
-    function: Callable[..., object]
-    loop: Bridge = field(default_factory=Bridge)
-
-
-class HookList:
-    """Registered hooks, without duplicates, in the order of registration."""
-
-    def __init__(self) -> None:
-        self._hooks: list[RegisteredHook] = []
-
-    def __iter__(self) -> Iterator[RegisteredHook]:
-        return iter(tuple(self._hooks))
-
-    def __len__(self) -> int:
-        return len(self._hooks)
-
-    def add(self, hook: H) -> H:
-        if fault := _signature_error(hook):
-            raise ConfigurationError(
-                fault,
-                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
-                hint="register a function with one parameter, sync or async",
-                location=SourceLocation.of_caller(),
-            )
-        if hook not in [registered.function for registered in self._hooks]:
-            self._hooks.append(RegisteredHook(function=hook))
-        return hook
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryHooks:
-    """All hooks of one app."""
-
-    recovery: HookList = field(default_factory=HookList)
-    interrupted: HookList = field(default_factory=HookList)
-    workers_recovered: HookList = field(default_factory=HookList)
-
-
-def _signature_error(hook: object) -> str | None:
-    if not callable(hook):
-        return f"a recovery hook must be a function, got {type(hook).__qualname__}"
-    try:
-        inspect.signature(hook).bind(None)
-    except TypeError:
-        return "a recovery hook must accept exactly one argument"
-    except ValueError:
-        return None  # functions written in C may have no signature
-    return None
-
-
-# Calling hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,10 +25,6 @@ from horsies.model.workflow.views import (
 )
 from horsies.registry.definition import TaskDefinition
 
-# Exceptions that fail the task; KeyboardInterrupt and other BaseExceptions stop the process instead.
-TASK_EXCEPTIONS = (Exception, SystemExit, asyncio.CancelledError)
-
-
 OnRaised: TypeAlias = "Callable[[TaskDefinition, BaseException], None]"
 
 
@@ -46,7 +41,9 @@ def call_task(
         # Validation is inside the try, because validators are user code too.
         returned = task.function(*args, **kwargs)
         return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
-    except TASK_EXCEPTIONS as raised:
+    except BaseException as raised:
+        if not isinstance(raised, Exception | SystemExit) and not _is_cancelled_error(raised):
+            raise
         return _failure(raised, task, app, on_raised)
 
 
@@ -59,16 +56,25 @@ async def call_task_async(
     on_raised: OnRaised | None = None,
 ) -> AnyResult:
     """Run an `async def` task on the running loop; `on_raised` is called with the exception if it raises."""
+    from asyncio import current_task as current_asyncio_task
+
     try:
         returned = await task.function(*args, **kwargs)
         return validate_result(returned, task.codec.result_codec, is_plain=task.codec.is_plain)
-    except TASK_EXCEPTIONS as raised:
-        # Propagate a real cancellation of the asyncio task; a CancelledError raised by user code is a failure.
-        if isinstance(raised, asyncio.CancelledError):
-            running = asyncio.current_task()
-            if running is not None and running.cancelling() > 0:
+    except BaseException as raised:
+        if not isinstance(raised, Exception | SystemExit):
+            running = current_asyncio_task()
+            # Propagate a real cancellation of the asyncio task; a CancelledError raised by user code is a failure.
+            if not _is_cancelled_error(raised) or (running is not None and running.cancelling() > 0):
                 raise
         return _failure(raised, task, app, on_raised)
+
+
+def _is_cancelled_error(raised: BaseException) -> bool:
+    """Whether an exception fails the task like an Exception; KeyboardInterrupt and others stop the process instead."""
+    from asyncio import CancelledError  # here, because children that run no coroutines do without asyncio
+
+    return isinstance(raised, CancelledError)
 
 
 def _failure(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -172,11 +171,13 @@ class TaskExecutor:
             return self._result_of_exception(error, task)
 
     async def _call_async(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
+        from asyncio import CancelledError  # here, because children that run no coroutines do without asyncio
+
         try:
             return await call_task_async(
                 task, arguments.args, arguments.kwargs, app=self._rules, on_raised=self._log_unhandled
             )
-        except asyncio.CancelledError:
+        except CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
             return self._result_of_exception(error, task)

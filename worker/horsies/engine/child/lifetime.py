@@ -133,14 +133,22 @@ def is_forked() -> bool:
     return _is_forked
 
 
-def register_fork_handler(loop: asyncio.AbstractEventLoop) -> None:
-    """Mark processes forked from this one, and make them exit if they return to the event loop."""
-    os.register_at_fork(after_in_child=lambda: _after_fork(loop))
+def mark_forks() -> None:
+    """Mark processes forked from this one."""
+    os.register_at_fork(after_in_child=_after_fork)
 
 
-def _after_fork(loop: asyncio.AbstractEventLoop) -> None:
+def _after_fork() -> None:
     global _is_forked  # noqa: PLW0603  # one per process
     _is_forked = True
+
+
+def exit_forks_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Make processes forked from this one exit if they return to the event loop."""
+    os.register_at_fork(after_in_child=lambda: _leave_loop(loop))
+
+
+def _leave_loop(loop: asyncio.AbstractEventLoop) -> None:
     if loop.is_running():
         # Pending steps of other coroutines belong to the child. There is no public way to remove them from the loop.
         ready: Any = getattr(loop, "_ready", None)

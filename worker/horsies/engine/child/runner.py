@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, NoReturn, assert_never
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import Attempt, TaskExecutor, cancelled_outcome
+from horsies.engine.child.execution import Attempt, TaskExecutor
 from horsies.engine.child.lifetime import ParentWatchdog, exit_with
 from horsies.engine.child.reports import AttemptReporter, ParentChannel
 from horsies.engine.pool.protocol import (
     CancelTask,
     Command,
-    EncodedOutcome,
     ExitStatus,
     HeartbeatAck,
     Quit,
@@ -26,6 +23,9 @@ from horsies.engine.pool.protocol import (
     RunTasks,
     TaskRef,
 )
+
+if TYPE_CHECKING:
+    from horsies.engine.child.coroutines import CoroutineRunner
 
 
 class Runner:
@@ -41,24 +41,31 @@ class Runner:
         self._inbox = inbox
         self._executor = executor
         self._reporter = reporter
-        self._loop = asyncio.new_event_loop()
-        lifetime.register_fork_handler(self._loop)
-        self._coroutines = CoroutineRunner(inbox, executor, reporter, limit=async_concurrency)
+        self._async_concurrency = async_concurrency
+        self._coroutines: CoroutineRunner | None = None
+        """Built for the first coroutine: it imports asyncio, which takes 3 MB."""
+        lifetime.mark_forks()
 
     def run(self) -> None:
-        has_seen_coroutines = False
-        with asyncio.Runner(loop_factory=lambda: self._loop):
+        with contextlib.ExitStack() as stack:
             while not self._inbox.is_exhausted:
-                has_seen_coroutines = self._run_functions() or has_seen_coroutines
-                if has_seen_coroutines:
-                    _run_to_completion(self._coroutines.serve(), self._loop)
+                if self._run_functions() and self._coroutines is None:
+                    self._coroutines = self._coroutine_runner()
+                    stack.callback(self._coroutines.close)
+                if self._coroutines is not None:
+                    self._coroutines.run()
                 else:
                     self._inbox.wait()
 
     def cancel(self, ref: TaskRef) -> None:
         """Cancel a coroutine, from any thread; has no effect on a function."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is running
-            self._loop.call_soon_threadsafe(self._coroutines.cancel, ref)
+        if self._coroutines is not None:
+            self._coroutines.cancel(ref)
+
+    def _coroutine_runner(self) -> CoroutineRunner:
+        from horsies.engine.child.coroutines import CoroutineRunner
+
+        return CoroutineRunner(self._inbox, self._executor, self._reporter, limit=self._async_concurrency)
 
     def _run_functions(self) -> bool:
         """Run functions up to the first coroutine; returns whether there is one."""
@@ -74,80 +81,6 @@ class Runner:
             reporter.end(attempt, outcome)
         reporter.flush()
         return attempt is not None
-
-
-def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-    """Like `run_until_complete`, but continue when user code stops the loop or raises SystemExit in it."""
-    task = loop.create_task(coroutine)
-    while not task.done():
-        try:
-            loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-            if lifetime.is_forked():
-                lifetime.exit_fork(error)
-    task.result()
-
-
-class CoroutineRunner:
-    """Runs `async def` tasks from the inbox, up to `limit` at a time."""
-
-    def __init__(self, inbox: Inbox, executor: TaskExecutor, reporter: AttemptReporter, *, limit: int) -> None:
-        self._inbox = inbox
-        self._executor = executor
-        self._reporter = reporter
-        self._limit = limit
-        self._tasks: dict[TaskRef, asyncio.Task[EncodedOutcome]] = {}
-        self._woken = asyncio.Event()
-
-    async def serve(self) -> None:
-        """Run coroutines until none is running and the inbox is exhausted or has a function at its head."""
-        loop = asyncio.get_running_loop()
-        self._inbox.on_change(lambda: loop.call_soon_threadsafe(self._woken.set))
-        try:
-            while True:
-                self._woken.clear()
-                is_blocked = self._begin_waiting()
-                self._reporter.flush()
-                if not self._tasks and (is_blocked or self._inbox.is_exhausted):
-                    return
-                await self._woken.wait()
-        finally:
-            self._inbox.on_change(None)
-
-    def cancel(self, ref: TaskRef) -> None:
-        """Cancel a running coroutine; call it on the loop."""
-        if task := self._tasks.get(ref):
-            task.cancel()
-
-    def _begin_waiting(self) -> bool:
-        """Begin waiting coroutines up to the limit; returns whether a function is next."""
-        while len(self._tasks) < self._limit and (attempt := self._inbox.head()) is not None:
-            if not self._executor.is_async(attempt):
-                return True
-            if self._inbox.take(attempt):
-                self._begin(attempt)
-        return False
-
-    def _begin(self, attempt: Attempt) -> None:
-        self._reporter.begin(attempt)
-        ref = TaskRef(attempt.chunk, attempt.position)
-        task = self._tasks[ref] = asyncio.get_running_loop().create_task(self._executor.run_async(attempt))
-        task.add_done_callback(partial(self._end, ref, attempt))
-
-    def _end(self, ref: TaskRef, attempt: Attempt, task: asyncio.Task[EncodedOutcome]) -> None:
-        del self._tasks[ref]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _exit_on_error(error)
-        self._reporter.end(attempt, cancelled_outcome() if task.cancelled() else task.result())
-        # Sent by `serve`, together with what ends and begins in the same iteration of the loop.
-        self._woken.set()
-
-
-def _exit_on_error(error: BaseException) -> NoReturn:
-    """Exit the process: the executor raises only if it is out of memory or in a process forked by a task."""
-    if isinstance(error, MemoryError):
-        exit_with(ExitStatus.OUT_OF_MEMORY)
-    lifetime.exit_fork(error)
 
 
 class Inbox:
