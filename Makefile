@@ -65,7 +65,7 @@ lock: $(READY)  ## update the dependencies in requirements/dev.txt (needs uv)
 	    --custom-compile-command 'make lock' --extra embedded --group dev pyproject.toml --output-file $(LOCK) --upgrade
 
 pictures: $(READY)  ## render the pictures of README and docs again after a change of the TUI
-	@$(BIN)/python docs/pictures.py
+	@$(BIN)/python -m tests.support.pictures
 
 schema: $(READY)  ## write docs/schema.sql again after a change of the migrations
 	@$(BIN)/python -m tests.support.databases

@@ -1,4 +1,4 @@
-"""`horsies demo`: runs the sample app on a temporary database with two workers and kills one of them."""
+"""`horsies demo` and `horsies tui --demo`: the sample app on a temporary database, with two workers; one is killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,18 +23,27 @@ import tomli_w
 from horsies.config import LoadedSettings
 from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
+from horsies.model.operator_actions import Action, ActionOptions
+from horsies.model.settings import TuiConfig
 from horsies.store.endpoint import open_for_migration
 from horsies.store.migrate import migrate
+from horsies_ops.actions.plan import Selector
 from horsies_ops.ops import Ops, open_ops
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import Overview
+from horsies_ops.reads.workflows import WorkflowFilter
 
 STATUS_INTERVAL_S: Final = 2.0
 KILL_AFTER_S: Final = 4.0
+REPLACE_AFTER_S: Final = 40.0
+OPERATOR_INTERVAL_S: Final = 5.0
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 SEND_INTERVAL_S: Final = 0.25
 WORKFLOW_INTERVAL_S: Final = 4.0
 LONG_TASKS: Final = 3
+DELAYED_TASKS: Final = 20
+PAUSED_RUNS: Final = 2
 KILLED: Final = "worker 2 killed {age} ago: watch Stale (4)"
 ENV_PREFIXES: Final = ("HORSIES_", "DATABASE_URL")
 
@@ -78,27 +87,36 @@ async def run_demo(
         return await _read_status(ops, loop.time() - started)
 
 
-async def run_demo_with_tui(setup: DemoSetup, settings: LoadedSettings, *, processes: int) -> tuple[int, DemoStatus]:
-    """Run the demo inside the TUI until the user quits; returns the exit code of the TUI and the last status."""
+async def run_demo_with_tui(
+    setup: DemoSetup, settings: LoadedSettings, *, processes: int, arguments: Sequence[str] = ()
+) -> tuple[int, DemoStatus]:
+    """Run `horsies tui` with these arguments over the demo; returns its exit code and the last status."""
     loop = asyncio.get_running_loop()
     setup.tell(f"two workers run the sample app; worker 2 is killed after {KILL_AFTER_S:.0f} s")
     # The TUI starts with the traffic, so that the user sees the kill.
     async with _running_system(setup, settings, processes, lambda _: setup.tell(KILLED)) as ops:
         started = loop.time()
-        narrator = asyncio.create_task(_tell_recovery(setup, ops))
-        tui = subprocess.Popen(setup.command("tui", "--story", str(setup.story)), env=setup.environment)  # noqa: ASYNC220  # forks once
-        code = await asyncio.to_thread(tui.wait)
-        narrator.cancel()
+        async with _in_background(_tell_recoveries(setup, ops)):
+            command = setup.command("tui", *arguments, "--story", str(setup.story))
+            tui = await asyncio.create_subprocess_exec(*command, env=setup.environment)
+            try:
+                code = await tui.wait()
+            finally:
+                if tui.returncode is None:
+                    tui.terminate()
+                    await tui.wait()
         return code, await _read_status(ops, loop.time() - started)
 
 
-async def _tell_recovery(setup: DemoSetup, ops: Ops) -> None:
-    """Tell how many tasks were recovered, once there are some; failed reads are repeated."""
+async def _tell_recoveries(setup: DemoSetup, ops: Ops) -> None:
+    """Tell how many tasks were recovered whenever that changes; failed reads are repeated."""
+    told = 0
     while True:
         await asyncio.sleep(1.0)
         with contextlib.suppress(HorsiesError):
-            if recovered := len(await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000)):
-                tasks = "1 task" if recovered == 1 else f"{recovered} tasks"
+            recovered = len(await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000))
+            if recovered > told:
+                told, tasks = recovered, "1 task" if recovered == 1 else f"{recovered} tasks"
                 setup.tell(f"worker 1 recovered {tasks} of worker 2, see Dash (1) and Events (8); q ends the demo")
 
 
@@ -106,16 +124,31 @@ async def _tell_recovery(setup: DemoSetup, ops: Ops) -> None:
 async def _running_system(
     setup: DemoSetup, settings: LoadedSettings, processes: int, on_message: Callable[[str], None]
 ) -> AsyncGenerator[Ops]:
-    """Run two workers with traffic; the second worker is killed after KILL_AFTER_S."""
+    """Run two workers with traffic and an operator; the second worker is killed and replaced again and again."""
     async with open_for_migration(settings.app.broker) as database:
         await migrate(database)
-    async with open_ops(settings.app) as ops:
-        with setup.worker(processes=processes), setup.worker(processes=2) as victim:
-            await _wait_for_workers(ops, count=2)
-            async with _background_traffic():
-                kill = asyncio.create_task(_kill(victim, after_s=KILL_AFTER_S, on_message=on_message))
-                yield ops
-                kill.cancel()
+    async with open_ops(settings.app, actor="demo") as ops:
+        with setup.worker(processes=processes):
+            async with _in_background(_kill_workers(setup, ops, on_message)):
+                await _wait_for_workers(ops, count=2)
+                async with _in_background(_send_traffic(), _act_as_operator(ops)):
+                    yield ops
+                # Imported here: the app reads its settings on import, and they must be the demo's.
+                from horsies import sample
+
+                await sample.app.close_async()
+
+
+@asynccontextmanager
+async def _in_background(*parts: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run these until the block exits."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _wait_for_workers(ops: Ops, *, count: int) -> None:
@@ -124,10 +157,34 @@ async def _wait_for_workers(ops: Ops, *, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _kill(victim: subprocess.Popen[bytes], *, after_s: float, on_message: Callable[[str], None]) -> None:
-    await asyncio.sleep(after_s)
-    victim.kill()  # not terminate(): a worker that shuts down releases its tasks, and nothing would need recovery
-    on_message(f"killed the second worker (kill -9, pid {victim.pid}); the first one will recover its tasks")
+async def _kill_workers(setup: DemoSetup, ops: Ops, on_message: Callable[[str], None]) -> None:
+    """Start a second worker, kill it while it runs tasks, and replace it when the first one has recovered them."""
+    from horsies import sample
+
+    while True:
+        with setup.worker(processes=2) as victim:
+            await _wait_for_workers(ops, count=2)
+            # Long enough to be running when the worker is killed: these are the tasks that recovery has to retry.
+            for _ in range(LONG_TASKS):
+                await sample.import_catalogue.send_async(pages=8)
+            await asyncio.sleep(KILL_AFTER_S)
+            # Not terminate(): a worker that shuts down releases its tasks, and nothing would need recovery.
+            victim.kill()
+            on_message(f"killed the second worker (kill -9, pid {victim.pid}); the first one will recover its tasks")
+            await asyncio.sleep(REPLACE_AFTER_S)
+
+
+async def _act_as_operator(ops: Ops) -> None:
+    """Cancel a delayed task and all but the newest paused runs from time to time; failed actions are repeated."""
+    reason = ActionOptions(limit=1, reason="not needed any more")
+    while True:
+        await asyncio.sleep(OPERATOR_INTERVAL_S)
+        with contextlib.suppress(HorsiesError):
+            delayed = Selector.matching(TaskFilter(names=("sample.make_report",), due_later=True))
+            await ops.apply(await ops.plan(Action.CANCEL, delayed, reason))
+            paused = await ops.list_workflows(WorkflowFilter(statuses=("PAUSED",)))
+            for run in paused.workflows[PAUSED_RUNS:]:
+                await ops.cancel_workflow(run.id, reason="invalid address")
 
 
 async def _read_status(ops: Ops, elapsed_s: float) -> DemoStatus:
@@ -143,38 +200,22 @@ async def _read_status(ops: Ops, elapsed_s: float) -> DemoStatus:
 # Traffic
 
 
-@asynccontextmanager
-async def _background_traffic() -> AsyncGenerator[None]:
-    stop = asyncio.Event()
-    sender = asyncio.create_task(_send_traffic(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await sender
-
-
-async def _send_traffic(stop: asyncio.Event) -> None:
-    """Send tasks in small bursts and start a workflow from time to time, until stopped."""
-    # Imported here: the app reads its settings on import, and they must be the demo's.
+async def _send_traffic() -> None:
+    """Send tasks in small bursts and start a workflow from time to time."""
     from horsies import sample
 
-    workflows = (sample.gallery, sample.rate, sample.order, sample.newsletter)
-    # Long enough to be running when the worker is killed: these are the tasks that recovery has to retry.
-    for _ in range(LONG_TASKS):
-        await sample.import_catalogue.send_async(pages=8)
+    workflows = (sample.gallery, sample.rate, sample.order, sample.newsletter, sample.campaign)
+    for _ in range(DELAYED_TASKS):
+        await sample.make_report.with_options(delay=3600).send_async()
     workflows_started = 0
     started = asyncio.get_running_loop().time()
-    while not stop.is_set():
+    while True:
         for send in random.choices(_sends(), weights=_WEIGHTS, k=6):  # noqa: S311  # not used for security
             await send()
         if asyncio.get_running_loop().time() - started >= workflows_started * WORKFLOW_INTERVAL_S:
             await workflows[workflows_started % len(workflows)].start_async()
             workflows_started += 1
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEND_INTERVAL_S):
-                await stop.wait()
-    await sample.app.close_async()
+        await asyncio.sleep(SEND_INTERVAL_S)
 
 
 def _sends() -> list[Callable[[], Awaitable[Any]]]:
@@ -202,7 +243,7 @@ _WEIGHTS: Final = (30, 20, 15, 5, 6, 2, 3, 3)
 
 
 @contextmanager
-def demo_setup() -> Generator[DemoSetup]:
+def demo_setup(tui: TuiConfig) -> Generator[DemoSetup]:
     """Yield a temporary folder configured for an embedded server; it is deleted afterwards."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="horsies-demo-"))
@@ -214,7 +255,7 @@ def demo_setup() -> Generator[DemoSetup]:
             "app": {"locator": "horsies.sample:app"},
             "broker": {"database_url": f"embedded://{folder}/embedded"},
             "recovery": RECOVERY,
-            "tui": {"env": "demo"},
+            "tui": tui.model_dump(exclude_defaults=True) | {"env": "demo"},
         }
         setup.config.write_text(tomli_w.dumps(config), encoding="utf-8")
         with contextlib.chdir(folder):

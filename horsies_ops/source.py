@@ -1,4 +1,4 @@
-"""`DataSource`: the interface of the screens, implemented by `Ops` and by the TUI's demo system."""
+"""`DataSource`: the interface of the screens, implemented by `Ops`, and in memory for tests."""
 
 from __future__ import annotations
 

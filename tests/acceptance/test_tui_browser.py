@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Executable
+from tests.support.rows import insert_task
 from tests.support.tui import find_browser, open_browser
 
 BROWSER = find_browser()
@@ -15,8 +16,12 @@ BLANK = 10_000
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-async def test_browser_shows_screens_and_sends_keys(horsies: Executable, port: int, tmp_path: Path) -> None:
-    with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as server:
+async def test_browser_shows_screens_and_sends_keys(
+    horsies: Executable, database_url: str, port: int, tmp_path: Path
+) -> None:
+    await insert_task(database_url)
+    command = ("tui", "--serve", "--port", str(port))
+    with horsies.start(*command, HORSIES_BROKER__DATABASE_URL=database_url) as server:
         server.wait_for_output("serving the TUI at")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -23,8 +24,13 @@ main()
 
 
 @pytest.fixture
+def horsies(horsies: Executable, database_url: str) -> Executable:
+    return replace(horsies, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+@pytest.fixture
 def serving(horsies: Executable, port: int) -> Iterator[RunningCommand]:
-    with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as at_work:
+    with horsies.start("tui", "--serve", "--port", str(port)) as at_work:
         at_work.wait_for_output("serving the TUI at")
         yield at_work
 
@@ -114,7 +120,7 @@ async def test_foreign_origins_are_rejected(serving: RunningCommand, port: int) 
 
 
 async def test_read_write_option_allows_actions(horsies: Executable, port: int) -> None:
-    with horsies.start("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
+    with horsies.start("tui", "--serve", "--read-write", "--port", str(port)) as at_work:
         at_work.wait_for_output("may act")
         await _knock(port)
         async with _visit(port) as websocket:
@@ -124,7 +130,7 @@ async def test_read_write_option_allows_actions(horsies: Executable, port: int) 
 
 def test_occupied_port_is_a_clear_error(serving: RunningCommand, horsies: Executable, port: int) -> None:
     asyncio.run(_knock(port))
-    answer = horsies("tui", "--demo", "--serve", "--port", str(port))
+    answer = horsies("tui", "--serve", "--port", str(port))
     assert answer.code == 1
     assert f"cannot listen on 127.0.0.1:{port}" in answer.stderr
     assert "Traceback" not in answer.stderr

@@ -1,4 +1,4 @@
-"""The TUI in tests: an app over a frozen demo system or a test database, text pictures, terminal output, a browser."""
+"""The TUI in tests: an app over a frozen fake system or a test database, text pictures, terminal output, a browser."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_ops.source import DataSource, Opener
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock, StateFile
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.theme import NO_USER_THEMES, UserThemes
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 
 ALPHABET = ascii_letters + digits + punctuation
 
@@ -48,15 +48,15 @@ NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 PICTURES = Path(__file__).parents[1] / "unit" / "tui" / "pictures"
 
 
-def frozen_system(size: int = 400) -> DemoSystem:
-    """A busy demo system whose clock stands at noon; a new copy for each caller."""
+def frozen_system(size: int = 400) -> FakeSystem:
+    """A busy fake system whose clock stands at noon; a new copy for each caller."""
     return pickle.loads(_pickled_system(size))  # noqa: S301  # our own bytes
 
 
 @cache
 def _pickled_system(size: int) -> bytes:
     # Building the history takes four times as long as unpickling it, and hundreds of tests need it.
-    return pickle.dumps(DemoSystem.with_history(_noon, size=size))
+    return pickle.dumps(FakeSystem.with_history(_noon, size=size))
 
 
 def _noon() -> datetime:
@@ -83,7 +83,7 @@ async def running_app(
     story: Path | None = None,
 ) -> AsyncGenerator[Pilot[None]]:
     """Run the app and wait until the screen shows `until`; by default over a frozen system."""
-    opener = opener or DemoOpener(frozen_system(), pace_s=None)
+    opener = opener or FakeOpener(frozen_system())
     app = HorsiesApp(
         opener,
         settings or TuiConfig(),
@@ -208,11 +208,11 @@ EVERYTHING = TaskFilter()
 HITS = TaskFilter(names=("such.a.task",))
 
 
-class TimeLimitedSource(DemoSource):
+class TimeLimitedSource(FakeSource):
     """Searches only `rows_per_page` tasks per page, as if it then timed out; lookups by id always succeed."""
 
-    def __init__(self, system: DemoSystem, *, rows_per_page: int = 100) -> None:
-        super().__init__(system, read_only=False, pace_s=None)
+    def __init__(self, system: FakeSystem, *, rows_per_page: int = 100) -> None:
+        super().__init__(system, read_only=False)
         self._rows_per_page = rows_per_page
 
     @asynccontextmanager
@@ -241,7 +241,7 @@ class TimeLimitedSource(DemoSource):
         return [task_id for task_id in reversed(self.system.task_ids) if after is None or task_id < after]
 
 
-def make_hits(system: DemoSystem, indexes: Iterable[int]) -> tuple[UUID, ...]:
+def make_hits(system: FakeSystem, indexes: Iterable[int]) -> tuple[UUID, ...]:
     """Make the tasks at these indexes (0 is the oldest) match `HITS`; returns their ids, newest first."""
     hits = [system.task_ids[index] for index in indexes]
     system.tasks.update({task_id: replace(system.tasks[task_id], name=HITS.names[0]) for task_id in hits})

@@ -1,4 +1,4 @@
-"""A program for tests: the TUI over a demo system whose rows all carry a version, raised by each byte on a pipe.
+"""A program for tests: the TUI over a fake system whose rows all carry a version, raised by each byte on a pipe.
 
 Only texts within the rows change with the version, never their keys, as in a list that is refreshed in place.
 """
@@ -26,18 +26,18 @@ from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import WorkflowDetail, WorkflowPage
 from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import ScreenId
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import frozen_clock, frozen_system
 
 FIRST_VERSION = 7001
 
 
-class VersionedSource(DemoSource):
+class VersionedSource(FakeSource):
     """Every list shows the version in at least one column."""
 
     def __init__(self) -> None:
-        super().__init__(frozen_system(100), read_only=False, pace_s=None)
+        super().__init__(frozen_system(100), read_only=False)
         self.version = FIRST_VERSION
 
     async def list_tasks(self, *arguments: Any, **options: Any) -> TaskPage:

@@ -18,7 +18,7 @@ from horsies.config import LoadedSettings, Precedence
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.log import configure_logging
 from horsies.model.settings.broker import DatabaseUrl
-from horsies_ops.source import DataSource, Opener
+from horsies_ops.source import DataSource
 
 if TYPE_CHECKING:
     from horsies_tui.app import HorsiesApp
@@ -41,7 +41,6 @@ class LaunchOptions:
 
     actor: str | None = None
     is_read_only: bool = False
-    is_demo: bool = False
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
@@ -55,11 +54,14 @@ class LaunchOptions:
         """These options as arguments of `horsies tui`, for the processes of the web server."""
         flags = {
             "--read-only": self.is_read_only,
-            "--demo": self.is_demo,
             "--slow": self.is_slow,
             "--no-mouse": not self.has_mouse,
         }
-        options = {"--as": self.actor, "--log-file": self.log_file and str(self.log_file.absolute())}
+        options = {
+            "--as": self.actor,
+            "--log-file": self.log_file and str(self.log_file.absolute()),
+            "--story": self.story and str(self.story.absolute()),
+        }
         with_values = [argument for name, value in options.items() if value for argument in (name, value)]
         return [*(flag for flag, is_set in flags.items() if is_set), *with_values]
 
@@ -138,25 +140,15 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
     saved_theme = state_file.state.theme
     if saved_theme is not None and settings.origin_of(("tui", "theme")).precedence is Precedence.DEFAULT:
         tui = tui.model_copy(update={"theme": saved_theme})
-    opener, name = _open_from(settings, options)
     return HorsiesApp(
-        opener,
+        DatabaseOpener(settings, options),
         tui,
-        database_name=name,
+        database_name=database_name(settings.app.broker.database_url),
         read_only=options.is_read_only,
         state_file=state_file,
         themes=load_user_themes(default_themes_folder()),
         story=options.story,
     )
-
-
-def _open_from(settings: LoadedSettings, options: LaunchOptions) -> tuple[Opener, str]:
-    """The opener of the data source and the database name to show."""
-    if not options.is_demo:
-        return DatabaseOpener(settings, options), database_name(settings.app.broker.database_url)
-    from horsies_tui.demo import DATABASE_NAME, DemoOpener
-
-    return DemoOpener(), DATABASE_NAME
 
 
 def database_name(url: DatabaseUrl) -> str:

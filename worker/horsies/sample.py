@@ -188,3 +188,8 @@ _valid = send_email.node(waits_for=[_invalid])(to="ada@example.org", subject="Ne
 newsletter = app.workflow(
     "newsletter", [_invalid, _valid], on_error=OnError.PAUSE, definition_key="sample.newsletter.v1"
 )
+
+# Fails at the first failure, the default; what depends on the failed node is skipped.
+_rejected = send_email.node(node_id="rejected-address")(to="nobody", subject="Offer")
+_reminder = send_email.node(waits_for=[_rejected])(to="ada@example.org", subject="Reminder")
+campaign = app.workflow("campaign", [_rejected, _reminder], definition_key="sample.campaign.v1")

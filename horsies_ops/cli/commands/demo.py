@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 
 from horsies.errors import ExitCode, UsageError
+from horsies.model.settings import TuiConfig
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_facts, print_line
 from horsies_ops.demo import DemoStatus, demo_setup, run_demo, run_demo_with_tui
+
+STARTING: Final = "starting a database and two workers …"
 
 demo_app = group("demo")
 
@@ -31,13 +35,11 @@ def demo(
     """
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("--tui needs a terminal", hint="without --tui the demo prints a summary")
-    options.print_message("starting a database and two workers …")
-    with demo_setup() as setup:
+    if tui:
+        return run_in_tui(options, processes=processes)
+    options.print_message(STARTING)
+    with demo_setup(TuiConfig()) as setup:
         settings = setup.settings()
-        if tui:
-            code, final_status = asyncio.run(run_demo_with_tui(setup, settings, processes=processes))
-            _print_story(options, final_status)
-            return code
         options.print_message(f"two workers on an embedded PostgreSQL in {setup.folder}, for {seconds:g} s")
         final_status = asyncio.run(
             run_demo(
@@ -52,6 +54,18 @@ def demo(
         _print_summary(final_status)
         _print_story(options, final_status)
     return ExitCode.DONE
+
+
+def run_in_tui(
+    options: GlobalOptions, *, processes: int = 4, tui: TuiConfig | None = None, arguments: Sequence[str] = ()
+) -> int:
+    """Run `horsies tui` with these settings and arguments over the demo until the user quits; returns its exit code."""
+    options.print_message(STARTING)
+    with demo_setup(tui or TuiConfig()) as setup:
+        work = run_demo_with_tui(setup, setup.settings(), processes=processes, arguments=arguments)
+        code, final_status = asyncio.run(work)
+        _print_story(options, final_status)
+    return code
 
 
 def _progress_text(demo_status: DemoStatus) -> str:

@@ -22,7 +22,7 @@ def tui(
     *,
     read_only: Annotated[bool, typer.Option("--read-only", help="Disable all actions.")] = False,
     actor: ActorOption = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Use simulated data, without a database.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Show a sample app on a temporary database.")] = False,
     slow: Annotated[bool, typer.Option("--slow", help="Refresh less often, for slow connections.")] = False,
     no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Do not capture the mouse.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Use ASCII characters only.")] = False,
@@ -53,7 +53,6 @@ def tui(
     launch_options = LaunchOptions(
         actor=actor,
         is_read_only=read_only,
-        is_demo=demo,
         is_slow=slow,
         has_mouse=not no_mouse,
         log_file=log_file,
@@ -61,6 +60,17 @@ def tui(
         add_connection_options=options.add_connection_options,
     )
     settings = options.load_settings(**{"tui.ascii": ascii or None})
+    if not (serve or is_web_child() or (sys.stdin.isatty() and sys.stderr.isatty())):
+        # The TUI is drawn on stderr, which the user may have redirected to a file.
+        raise UsageError(
+            "the TUI needs a terminal", hint="do not redirect stdin or stderr; --log-file writes the log to a file"
+        )
+    if demo:
+        from horsies_ops.cli.commands.demo import run_in_tui
+
+        flags = [flag for flag, is_set in {"--serve": serve, "--read-write": read_write}.items() if is_set]
+        address = ["--host", host, "--port", str(port)]
+        return run_in_tui(options, tui=settings.tui, arguments=[*launch_options.cli_arguments, *flags, *address])
     if serve:
         can_act = read_write and not read_only
         access = "everyone who can open it may act" if can_act else "read-only"
@@ -70,10 +80,5 @@ def tui(
             host=host,
             port=port,
             on_ready=lambda url: options.print_message(f"serving the TUI at {url} ({access})"),
-        )
-    if not (is_web_child() or (sys.stdin.isatty() and sys.stderr.isatty())):
-        # The TUI is drawn on stderr, which the user may have redirected to a file.
-        raise UsageError(
-            "the TUI needs a terminal", hint="do not redirect stdin or stderr; --log-file writes the log to a file"
         )
     return launch(settings, launch_options)

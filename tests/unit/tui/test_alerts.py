@@ -10,7 +10,6 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
 from horsies_ops.reads.workflows import WorkflowRow
-from horsies_tui.demo.catalog import make_row
 from horsies_tui.screens.alerts import (
     Alert,
     AlertInputs,
@@ -20,6 +19,7 @@ from horsies_tui.screens.alerts import (
     UnservedQueue,
     find_alerts,
 )
+from tests.support.fake_system.catalog import make_row
 from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
 
 BAD, WARN = Severity.BAD, Severity.WARN

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens import SCREENS
 from horsies_tui.theme import SPARKS, Glyph, to_ascii
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import KINDS
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
 
 OPENING_KEYS = {
@@ -46,9 +46,7 @@ def test_ascii_text_keeps_its_width(text: str) -> None:
 async def test_screen_is_drawn_in_ascii(screen_id: ScreenId, size: tuple[int, int]) -> None:
     system = frozen_system()
     system.send(KINDS[0], kwargs_json='{"to": "Zoë 漢字 \U0001f40e"}')
-    async with running_app(
-        DemoOpener(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, screen_id=screen_id
-    ) as pilot:
+    async with running_app(FakeOpener(system), settings=TuiConfig(ascii=True), size=size, screen_id=screen_id) as pilot:
         assert {character for character in screen_text(pilot) if not character.isascii()} == set()
 
 

@@ -8,9 +8,9 @@ import pytest
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
 from horsies_ops.reads.tasks import HeartbeatRow, TaskDetail, TaskRecord
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.system import FakeSystem
 from tests.support.rows import make_swept_task
 from tests.support.tui import NOON
 
@@ -22,7 +22,7 @@ def _at(seconds: float) -> datetime:
 
 def _running(*, for_s: float, heartbeats_s: tuple[float, ...] = (), threshold_s: float = 300) -> TaskDetail:
     """Return a task running for `for_s` seconds; heartbeats are given as ages, newest first."""
-    task = DemoSystem(lambda: NOON).send(KINDS[0], at=_at(for_s))
+    task = FakeSystem(lambda: NOON).send(KINDS[0], at=_at(for_s))
     last_heartbeat_at = _at(min(heartbeats_s, default=for_s))
     running = replace(
         task,
@@ -47,7 +47,7 @@ def _heartbeats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, 
 
 def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAILED") -> TaskAttemptInfo:
     return TaskAttemptInfo(
-        task_id=str(DemoSystem(lambda: NOON).send(KINDS[0]).id),
+        task_id=str(FakeSystem(lambda: NOON).send(KINDS[0]).id),
         attempt=number,
         claim_token=number,
         outcome=TaskAttemptOutcome(outcome),
@@ -135,6 +135,6 @@ def test_only_last_attempts_are_drawn_and_others_counted() -> None:
 
 
 def test_pending_task_has_no_chart() -> None:
-    task: TaskRecord = DemoSystem(lambda: NOON).send(KINDS[0])
+    task: TaskRecord = FakeSystem(lambda: NOON).send(KINDS[0])
     (line,) = attempt_chart(TaskDetail(task=task, attempts=(), heartbeats=(), events=()), NOON, width=80)
     assert line.plain == "no attempts yet"

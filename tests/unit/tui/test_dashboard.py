@@ -12,10 +12,6 @@ from textual.pilot import Pilot
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.overview import QueueRow
 from horsies_ops.source import DataSource
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS_BY_NAME, LOST_WORKER, WORKERS
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.base import ShowTasks, ShowWorker
@@ -23,6 +19,10 @@ from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import KINDS_BY_NAME, LOST_WORKER, WORKERS
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
     NOON,
     eventually,
@@ -87,7 +87,7 @@ async def test_newest_operator_action_comes_first() -> None:
 
 
 async def test_empty_system_has_no_task_alerts() -> None:
-    opener = DemoOpener(DemoSystem(lambda: NOON), pace_s=None)
+    opener = FakeOpener(FakeSystem(lambda: NOON))
     async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "no actions yet" in screen_text(pilot))
         screen = pilot.app.screen
@@ -95,7 +95,7 @@ async def test_empty_system_has_no_task_alerts() -> None:
         assert {row.key for row in screen.list.rows} <= {f"dead {worker.worker_id}" for worker in WORKERS}
 
 
-class BusySource(DemoSource):
+class BusySource(FakeSource):
     """So many tasks finished in the last minute that completed ones are estimated; failed ones never are."""
 
     async def list_queues(self) -> tuple[QueueRow, ...]:
@@ -106,7 +106,7 @@ class BusySource(DemoSource):
 async def test_only_completed_tasks_are_marked_as_estimated() -> None:
     @asynccontextmanager
     async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
-        yield BusySource(frozen_system(), read_only=read_only, pace_s=None)
+        yield BusySource(frozen_system(), read_only=read_only)
 
     async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "~15k " in screen_text(pilot) and " 180 failed" in screen_text(pilot))
@@ -127,9 +127,9 @@ async def test_only_completed_tasks_are_marked_as_estimated() -> None:
 )
 async def test_key_of_an_alert_previews_the_fix(alert: str, key: str, title: str) -> None:
     system = frozen_system()
-    await DemoSource(system, read_only=False, pace_s=None).pause_queue("mail", reason="smtp down")
+    await FakeSource(system, read_only=False).pause_queue("mail", reason="smtp down")
     system.send(KINDS_BY_NAME["mail.send"], at=NOON)
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.DASHBOARD) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.DASHBOARD) as pilot:
         await _move_to(pilot, alert)
         await pilot.press(key)
         dialog = await until_plan_dialog(pilot)

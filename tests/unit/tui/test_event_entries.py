@@ -15,8 +15,6 @@ from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import FilterFault, parse_filter
 from horsies_tui.data.queries import ChangeLog, LoggedChange
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.entries import (
     EntryKind,
     StreamEntry,
@@ -27,10 +25,12 @@ from horsies_tui.screens.entries import (
 )
 from horsies_tui.screens.events import MAX_LINES_PER_SECOND, fold_entries
 from horsies_tui.widgets.row_list import Heading
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON
 
 NO_OFFSET = timedelta(0)
-SYSTEM = DemoSystem(lambda: NOON)
+SYSTEM = FakeSystem(lambda: NOON)
 TASK = SYSTEM.send(KINDS[0])
 
 

@@ -6,12 +6,12 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import OpenTask, ShowTasks, ShowWorker
 from horsies_tui.screens.events import EventsScreen
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
 
 
@@ -19,7 +19,7 @@ def _screen(pilot: Pilot[None]) -> EventsScreen:
     return next(screen for screen in pilot.app.screen_stack if isinstance(screen, EventsScreen))
 
 
-def _start_tasks(pilot: Pilot[None], system: DemoSystem, count: int) -> None:
+def _start_tasks(pilot: Pilot[None], system: FakeSystem, count: int) -> None:
     """Start tasks and log the changes."""
     for _ in range(count):
         system.move(system.send(KINDS[0]).id, TaskStatus.RUNNING)
@@ -31,7 +31,7 @@ def _start_tasks(pilot: Pilot[None], system: DemoSystem, count: int) -> None:
 
 async def test_changes_appear_folded_with_task_name() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS) as pilot:
         _start_tasks(pilot, system, 3)
         await eventually(pilot, lambda: "×3 mail.send" in screen_text(pilot))
         assert "following" in screen_text(pilot)
@@ -45,7 +45,7 @@ async def test_recorded_events_and_actions_are_loaded_at_start() -> None:
 
 async def test_moving_down_stops_following_until_g() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS) as pilot:
         await eventually(pilot, lambda: bool(_screen(pilot).list.rows))
         await pilot.press("j", "j")
         await eventually(pilot, lambda: not _screen(pilot).is_following)
@@ -61,7 +61,7 @@ async def test_moving_down_stops_following_until_g() -> None:
 
 async def test_unfolding_shows_each_change() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS) as pilot:
         for _ in range(3):
             _start_tasks(pilot, system, 1)
         await eventually(pilot, lambda: "×3 mail.send" in screen_text(pilot))
@@ -73,7 +73,7 @@ async def test_unfolding_shows_each_change() -> None:
 
 async def test_filter_applies_and_esc_clears_it() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS) as pilot:
         _start_tasks(pilot, system, 2)
         await pilot.press("slash", *"queue:mail", "enter")
         await eventually(
@@ -86,7 +86,7 @@ async def test_filter_applies_and_esc_clears_it() -> None:
 async def test_enter_opens_worker_or_task_of_entry() -> None:
     system = frozen_system()
     messages: list[Message] = []
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS, hook=messages.append) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS, hook=messages.append) as pilot:
         screen = _screen(pilot)
         await eventually(pilot, lambda: bool(screen.list.rows))
         expected = {"worker lost": ShowWorker, "task recovered": OpenTask}
@@ -101,7 +101,7 @@ async def test_enter_opens_worker_or_task_of_entry() -> None:
 async def test_entry_with_several_tasks_opens_task_list() -> None:
     system = frozen_system()
     messages: list[Message] = []
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.EVENTS, hook=messages.append) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.EVENTS, hook=messages.append) as pilot:
         _start_tasks(pilot, system, 3)
         await eventually(pilot, lambda: "×3 mail.send" in screen_text(pilot))
         await pilot.press("enter")

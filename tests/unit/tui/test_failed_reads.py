@@ -8,14 +8,14 @@ from horsies.errors import Busy
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskPage
 from horsies_ops.source import DataSource
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import eventually, frozen_system, running_app
 
 FAILED = TaskFilter(statuses=("FAILED",))
 
 
-class FailingSource(DemoSource):
+class FailingSource(FakeSource):
     """Fails to list tasks `failures` times."""
 
     failures = 0
@@ -44,8 +44,8 @@ async def _filter_while_failing(source: FailingSource, *, is_paused: bool) -> No
 
 
 async def test_filter_is_read_again_after_failure() -> None:
-    await _filter_while_failing(FailingSource(frozen_system(), read_only=False, pace_s=None), is_paused=False)
+    await _filter_while_failing(FailingSource(frozen_system(), read_only=False), is_paused=False)
 
 
 async def test_filter_is_read_again_after_failure_while_paused() -> None:
-    await _filter_while_failing(FailingSource(frozen_system(), read_only=False, pace_s=None), is_paused=True)
+    await _filter_while_failing(FailingSource(frozen_system(), read_only=False), is_paused=True)

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from horsies.model.settings import TuiConfig
 from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.demo import DemoOpener
 from horsies_tui.screens import SCREENS
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
 
 LIST_MODULES = """
@@ -25,12 +25,12 @@ print(*sys.modules)
 
 async def test_screen_is_drawn_before_database_answers() -> None:
     may_connect = asyncio.Event()
-    demo = DemoOpener(frozen_system(50), pace_s=None)
+    fake = FakeOpener(frozen_system(50))
 
     @asynccontextmanager
     async def slow(*, read_only: bool) -> AsyncGenerator[DataSource]:
         await may_connect.wait()
-        async with demo(read_only=read_only) as source:
+        async with fake(read_only=read_only) as source:
             yield source
 
     async with HorsiesApp(slow, TuiConfig(), database_name="db1/app").run_test() as pilot:
@@ -53,4 +53,4 @@ def test_first_screen_imports_neither_driver_nor_other_screens() -> None:
     loaded = set(done.stdout.split())
     screens = {f"horsies_tui.screens.{name.rpartition('.')[0]}" for name in SCREENS.values()}
     assert loaded & screens == {"horsies_tui.screens.dashboard"}
-    assert not loaded & {"asyncpg", "horsies_ops.ops", "horsies_tui.demo", "horsies_tui.screens.tasks.detail"}
+    assert not loaded & {"asyncpg", "horsies_ops.ops", "horsies_tui.screens.tasks.detail"}

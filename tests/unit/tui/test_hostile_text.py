@@ -20,11 +20,11 @@ from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
 from horsies_ops.reads.tasks import TaskDetail
 from horsies_ops.source import DataSource
 from horsies_tui.app import HorsiesApp
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
     NOON,
     eventually,
@@ -69,11 +69,11 @@ HOSTILE = (
 texts = st.lists(st.sampled_from(HOSTILE) | st.text(st.characters(), max_size=4), min_size=1, max_size=6).map("".join)
 
 
-class HostileSource(DemoSource):
+class HostileSource(FakeSource):
     """A system whose tasks and attempts carry hostile text in every field."""
 
     def __init__(self, texts: list[str]) -> None:
-        system = DemoSystem(lambda: NOON)
+        system = FakeSystem(lambda: NOON)
         for text in texts:
             system.send(
                 KINDS[0],
@@ -95,7 +95,7 @@ class HostileSource(DemoSource):
                 options_json=json.dumps({text: text}),
                 flags_json=json.dumps({text: True}),
             )
-        super().__init__(system, read_only=False, pace_s=None)
+        super().__init__(system, read_only=False)
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         detail = await super().task(task_id)

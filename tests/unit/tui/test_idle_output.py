@@ -14,10 +14,10 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock
 from horsies_tui.data.session import smooth_latency
-from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.frame import AppHeader
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import NOON, eventually, frozen_system, screen_text, until_stable
 
 NO_TASK = TaskFilter(names=("no.such.task",))
@@ -40,7 +40,7 @@ async def test_unchanged_results_are_not_repainted() -> None:
     elapsed_s, painted = [0.0], ["never ran"]
     clock = DatabaseClock(monotonic=lambda: elapsed_s[0], local=lambda: NOON)
     app = HorsiesApp(
-        DemoOpener(frozen_system(), pace_s=None),
+        FakeOpener(frozen_system()),
         TuiConfig(),
         database_name="db1/app",
         start=ScreenId.TASKS,

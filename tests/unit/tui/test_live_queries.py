@@ -9,7 +9,7 @@ from horsies.errors import DatabaseUnreachable
 from horsies_ops.reads.changes import Topic
 from horsies_ops.source import DataSource
 from horsies_tui.data.queries import Fetched, FetchFailed, LiveQueries, LiveQuery
-from horsies_tui.demo.source import DemoSource
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import frozen_system
 
 
@@ -27,7 +27,7 @@ class QueryHarness:
         self.drawn: list[int] = []
         query = LiveQuery("tasks", self._fetch, self.drawn.append, frozenset({Topic.STATUS_CHANGE}), **fields)
         self.queries.set_queries([query], self.messages.put_nowait)
-        self.queries.connect(DemoSource(frozen_system(10), read_only=False, pace_s=None))
+        self.queries.connect(FakeSource(frozen_system(10), read_only=False))
 
     async def _fetch(self, _: DataSource) -> int:
         self.fetch_count += 1

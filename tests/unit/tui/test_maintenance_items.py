@@ -8,7 +8,6 @@ import pytest
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory
 from horsies.model.settings import RecoveryConfig
 from horsies_ops.reads.workers import MaintenanceStatus
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.proposals.sweep import propose_cleanup
 from horsies_tui.screens.maintenance import (
     MAINTENANCE_COLUMNS,
@@ -17,6 +16,7 @@ from horsies_tui.screens.maintenance import (
     MaintenanceItem,
     maintenance_items,
 )
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import NOON, frozen_system
 
 DAY = timedelta(days=1)
@@ -76,7 +76,7 @@ def test_category_without_window_is_kept() -> None:
 
 
 async def test_cleanup_preview_requires_database_name() -> None:
-    source = DemoSource(frozen_system(), read_only=True, pace_s=None)
+    source = FakeSource(frozen_system(), read_only=True)
     proposal = await propose_cleanup(source, database_name="db1/app", now=NOON)
     assert proposal.confirmation_text == "delete db1/app"
     assert [line.is_skipped for line in proposal.lines] == [False] * 4 + [True] * 4

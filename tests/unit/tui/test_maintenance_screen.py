@@ -4,11 +4,11 @@ import pytest
 from textual.message import Message
 from textual.pilot import Pilot
 
-from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.maintenance import MaintenanceScreen, OperatorLogDialog
 from horsies_tui.screens.stale import StaleScreen
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
 
 
@@ -23,7 +23,7 @@ def _move_to(pilot: Pilot[None], key: str) -> None:
 
 async def test_cleanup_requires_typing_delete_and_database_name() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.MAINTENANCE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.MAINTENANCE) as pilot:
         await pilot.press("D")
         await until_plan_dialog(pilot)
         await pilot.press(*"delete db2", "enter")
@@ -73,7 +73,7 @@ async def test_operator_log_opens_in_dialog() -> None:
 
 async def test_read_only_disables_sweep_and_cleanup() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.MAINTENANCE, read_only=True) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.MAINTENANCE, read_only=True) as pilot:
         await pilot.press("D", "S")
         await pilot.pause()
         assert pilot.app.screen is _screen(pilot)

@@ -14,11 +14,11 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
 
 MALFORMED = {
@@ -30,14 +30,14 @@ MALFORMED = {
 }
 
 
-def _with_malformed_task(text: str) -> tuple[DemoSystem, TaskRecord]:
-    system = DemoSystem(lambda: NOON)
+def _with_malformed_task(text: str) -> tuple[FakeSystem, TaskRecord]:
+    system = FakeSystem(lambda: NOON)
     fields = {"args_json": text, "kwargs_json": text, "result_json": text, "flags_json": text, "options_json": text}
     return system, system.send(KINDS[0], at=NOON, status=TaskStatus.FAILED, finished_at=NOON, **fields)
 
 
 @asynccontextmanager
-async def _running(source: DemoSource, **options: object) -> AsyncGenerator[Pilot[None]]:
+async def _running(source: FakeSource, **options: object) -> AsyncGenerator[Pilot[None]]:
     @asynccontextmanager
     async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
         yield source
@@ -49,7 +49,7 @@ async def _running(source: DemoSource, **options: object) -> AsyncGenerator[Pilo
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
 async def test_malformed_json_is_shown_as_unreadable(text: str) -> None:
     system, task = _with_malformed_task(text)
-    async with _running(DemoSource(system, read_only=False, pace_s=None), size=(160, 50)) as pilot:
+    async with _running(FakeSource(system, read_only=False), size=(160, 50)) as pilot:
         await eventually(pilot, lambda: str(task.id)[-8:] in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
@@ -66,15 +66,13 @@ async def test_malformed_event_and_audit_entry_do_not_hide_the_others() -> None:
     system.events[-1] = replace(system.events[-1], evidence_json="[]")
     system.events[-2] = replace(system.events[-2], evidence_json="{")
     system.audit_log[-1] = replace(system.audit_log[-1], filter_json="[1]")
-    async with _running(
-        DemoSource(system, read_only=False, pace_s=None), screen_id=ScreenId.EVENTS, size=(120, 36)
-    ) as pilot:
+    async with _running(FakeSource(system, read_only=False), screen_id=ScreenId.EVENTS, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "worker lost" in screen_text(pilot) and "sweep finished" in screen_text(pilot))
         await pilot.press("1")
         await eventually(pilot, lambda: "41 matched" in screen_text(pilot))
 
 
-class BrokenWorkers(DemoSource):
+class BrokenWorkers(FakeSource):
     """Workers whose number of processes is text, which the sum in the status line does not expect."""
 
     async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
@@ -83,7 +81,7 @@ class BrokenWorkers(DemoSource):
 
 
 async def test_exception_while_drawing_costs_that_part_only() -> None:
-    source = BrokenWorkers(frozen_system(), read_only=False, pace_s=None)
+    source = BrokenWorkers(frozen_system(), read_only=False)
     async with _running(source, screen_id=ScreenId.WORKERS, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "workers cannot be shown: TypeError" in screen_text(pilot))
         assert "host-1:901" in screen_text(pilot)

@@ -7,11 +7,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
 from horsies_tui.widgets.dialogs import PromptDialog
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
 
 
@@ -25,7 +25,7 @@ async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:
 async def test_short_id_opens_task() -> None:
     system = frozen_system()
     task_id = system.task_ids[10]
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _choose(pilot, str(task_id)[-8:], f"Go to {str(task_id)[-8:]}")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
         assert str(task_id) in screen_text(pilot)
@@ -34,7 +34,7 @@ async def test_short_id_opens_task() -> None:
 async def test_run_id_opens_run() -> None:
     system = frozen_system()
     run_id = next(iter(system.runs))
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _choose(pilot, str(run_id), f"Go to {run_id}")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
 
@@ -49,7 +49,7 @@ async def test_unknown_id_is_reported() -> None:
 async def test_go_to_id_prompts_for_id() -> None:
     system = frozen_system()
     task_id = system.task_ids[3]
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _choose(pilot, "go to id", "Go to id")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, PromptDialog))
         await pilot.press(*str(task_id)[-8:], "enter")

@@ -11,12 +11,12 @@ from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, assert_matches_picture, eventually, lines, running_app, screen_text, until_stable
 
 SMALL, LARGE = (80, 24), (120, 36)
@@ -51,7 +51,7 @@ async def test_preview_matches_picture() -> None:
 
 
 async def test_empty_list_matches_picture() -> None:
-    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), until="no tasks yet") as pilot:
+    async with running_app(FakeOpener(FakeSystem(lambda: NOON)), until="no tasks yet") as pilot:
         assert_matches_picture(pilot, "empty-80")
 
 

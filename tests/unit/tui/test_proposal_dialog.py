@@ -12,18 +12,18 @@ from horsies_ops.actions.plan import Plan
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import ScreenId, actions_in
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 
-class SlowSource(DemoSource):
+class SlowSource(FakeSource):
     """Plans only after `may_plan` is set."""
 
     def __init__(self) -> None:
-        super().__init__(frozen_system(), read_only=False, pace_s=None)
+        super().__init__(frozen_system(), read_only=False)
         self.may_plan = asyncio.Event()
         self.plan_calls = 0
 

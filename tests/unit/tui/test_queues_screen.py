@@ -4,11 +4,11 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 
@@ -28,7 +28,7 @@ async def _move_to(pilot: Pilot[None], name: str) -> None:
 
 async def test_pausing_a_queue_records_the_reason() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -47,7 +47,7 @@ async def test_pausing_a_queue_records_the_reason() -> None:
 async def test_same_key_resumes_a_paused_queue() -> None:
     system = frozen_system()
     system.paused_queues["mail"] = system.record_action("pause_queue", {}, affected=1, reason="smtp is down")
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -60,7 +60,7 @@ async def test_same_key_resumes_a_paused_queue() -> None:
 
 async def test_enter_in_preview_changes_nothing() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         await until_plan_dialog(pilot)
@@ -71,7 +71,7 @@ async def test_enter_in_preview_changes_nothing() -> None:
 
 async def test_read_only_disables_pause() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.QUEUES, read_only=True) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.QUEUES, read_only=True) as pilot:
         await _move_to(pilot, "mail")
         await pilot.press("P")
         assert pilot.app.screen is _screen(pilot)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from horsies.model.workflow.plan import WorkflowTaskStatus
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord
-from horsies_tui.demo.catalog import WORKFLOWS, make_row, node
 from horsies_tui.screens.run_graph import GraphView, NodeLine, RunGraph, graph_lines
 from horsies_tui.widgets.row_list import Heading
+from tests.support.fake_system.catalog import WORKFLOWS, make_row, node
 from tests.support.tui import NOON
 
 DIGEST, CRAWL = WORKFLOWS["digest-run"], WORKFLOWS["crawl"]

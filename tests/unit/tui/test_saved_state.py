@@ -8,8 +8,8 @@ from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import SavedState, StateFile, default_state_path
-from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app
 
 
@@ -65,7 +65,7 @@ async def test_theme_columns_and_filter_are_restored(tmp_path: Path) -> None:
 async def test_theme_from_settings_is_not_saved(tmp_path: Path) -> None:
     state_file = StateFile(tmp_path / "tui.toml")
     app = HorsiesApp(
-        DemoOpener(frozen_system(20), pace_s=None),
+        FakeOpener(frozen_system(20)),
         TuiConfig(theme="nord"),
         database_name="db1/app",
         state_file=state_file,

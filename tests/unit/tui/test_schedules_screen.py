@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, eventually, running_app, screen_text, until_plan_dialog
 
 
@@ -63,6 +63,6 @@ async def test_large_backfill_asks_for_the_count() -> None:
 
 
 async def test_empty_screen_explains_how_to_define_schedules() -> None:
-    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), screen_id=ScreenId.SCHEDULES) as pilot:
+    async with running_app(FakeOpener(FakeSystem(lambda: NOON)), screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))
         assert "@app.scheduled" in screen_text(pilot)

@@ -10,15 +10,15 @@ from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.source import DataSource
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
-from horsies_tui.demo.source import DemoSource
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import NOON, frozen_clock, frozen_system
 
 
-class ScriptedSource(DemoSource):
+class ScriptedSource(FakeSource):
     """A source whose feed and errors are controlled by the test."""
 
     def __init__(self) -> None:
-        super().__init__(frozen_system(10), read_only=False, pace_s=None)
+        super().__init__(frozen_system(10), read_only=False)
         self.feed: asyncio.Queue[Change] = asyncio.Queue()
         self.errors: list[HorsiesError] = []
 

@@ -7,10 +7,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import OpenTask
 from horsies_tui.screens.stale import StaleScreen
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
 
 
@@ -44,7 +44,7 @@ async def test_tasks_near_limit_are_listed_below_stale_ones() -> None:
 
 async def test_sweep_with_live_owners_requires_typed_count() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.STALE) as pilot:
         await pilot.press("S")
         await until_plan_dialog(pilot)
         assert "2 of these are silent but their worker still sends heartbeats" in screen_text(pilot)
@@ -59,7 +59,7 @@ async def test_sweep_with_live_owners_requires_typed_count() -> None:
 
 async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE, read_only=True) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.STALE, read_only=True) as pilot:
         before = dict(system.tasks)
         await pilot.press("d")
         await until_plan_dialog(pilot)
@@ -76,7 +76,7 @@ async def test_dry_run_cannot_be_applied_and_works_read_only() -> None:
 
 async def test_requeue_with_live_owner_warns_and_requires_count() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.STALE) as pilot:
         alive = next(index for index, row in enumerate(_screen(pilot).list.rows) if row.has_live_owner)
         _screen(pilot).list.move_to(alive)
         task_id = _screen(pilot).list.rows[alive].id
@@ -99,7 +99,7 @@ async def test_dry_run_covers_only_marked_rows() -> None:
 
 async def test_marked_rows_are_failed_together_and_unmarked() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.STALE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.STALE) as pilot:
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "F")
         await until_plan_dialog(pilot)

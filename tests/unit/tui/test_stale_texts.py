@@ -15,9 +15,9 @@ from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweptTask
 from horsies_ops.reads.workers import MaintenanceStatus
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.format import format_time
 from horsies_tui.proposals.sweep import StaleCandidate, decision_text, evidence_lines, load_stale_candidates, owner_text
+from tests.support.fake_system.source import FakeSource
 from tests.support.rows import make_worker
 from tests.support.tui import NOON, frozen_system
 
@@ -139,7 +139,7 @@ def test_silent_owner_is_not_shown_as_reporting() -> None:
 
 
 async def test_running_tasks_come_first_most_overdue_on_top() -> None:
-    candidates = await load_stale_candidates(DemoSource(frozen_system(), read_only=True, pace_s=None), SweepOptions())
+    candidates = await load_stale_candidates(FakeSource(frozen_system(), read_only=True), SweepOptions())
     states = [row.task.state for row in candidates.stale]
     assert states == sorted(states, key=[TaskStatus.RUNNING, TaskStatus.CLAIMED].index)
     running = [row.over_threshold(NOON) for row in candidates.stale if row.task.state is TaskStatus.RUNNING]

@@ -10,18 +10,18 @@ import pytest
 
 from horsies_ops.reads.overview import Throughput
 from horsies_ops.reads.search import Count
-from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.summary import chart_lines, counter_line, load_activity
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import NOON, frozen_system
 
 MINUTE = timedelta(minutes=1)
 
 
-class _Source(DemoSource):
+class _Source(FakeSource):
     """Tasks finished only in these minutes, counted back from now."""
 
     def __init__(self, *minutes_ago: int) -> None:
-        super().__init__(frozen_system(20), read_only=True, pace_s=None)
+        super().__init__(frozen_system(20), read_only=True)
         self._minutes_ago = minutes_ago
 
     async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput:

@@ -11,16 +11,16 @@ from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskRecord
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS, KINDS_BY_NAME, LOST_WORKER
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, SharedScope, actions_in
 from horsies_tui.screens.base import OpenTask, ShowRun, ShowTasks
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
 from horsies_tui.widgets.page import Page, Section
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import KINDS, KINDS_BY_NAME, LOST_WORKER
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
     NOON,
     assert_matches_picture,
@@ -34,7 +34,7 @@ from tests.support.tui import (
 )
 
 
-def _stale(system: DemoSystem) -> TaskRecord:
+def _stale(system: FakeSystem) -> TaskRecord:
     """Return the task of a lost worker, in its second attempt."""
     running = system.in_state(TaskStatus.RUNNING)
     return next(task for task in running if (task.worker_id, task.attempt_count) == (LOST_WORKER.worker_id, 1))
@@ -65,7 +65,7 @@ async def test_enter_opens_task_and_esc_closes_it() -> None:
 
 async def test_stale_task_shows_silence_and_recovery_decision() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _open(pilot, _stale(system).id)
         assert "✖ STALE" in lines(pilot)[2]
         assert "silent" in screen_text(pilot)
@@ -77,9 +77,9 @@ async def test_pending_task_shows_why_it_waits() -> None:
     system = frozen_system()
     mail = KINDS_BY_NAME["mail.send"]
     _, pending = system.send(mail, at=NOON - timedelta(seconds=9)), system.send(mail, at=NOON)
-    source = DemoSource(system, read_only=False, pace_s=None)
+    source = FakeSource(system, read_only=False)
     await source.pause_queue("mail", reason="[/red] smtp down")
-    async with running_app(DemoOpener(system, pace_s=None), size=(80, 40)) as pilot:
+    async with running_app(FakeOpener(system), size=(80, 40)) as pilot:
         await _open(pilot, pending.id, (pending.id, _stale(system).id))
         assert "Why is it waiting?" in screen_text(pilot)
         assert "queue mail is paused by" in screen_text(pilot)
@@ -96,7 +96,7 @@ async def test_pending_task_shows_why_it_waits() -> None:
 async def test_search_highlights_and_scrolls_to_hits() -> None:
     system = frozen_system()
     task_id = next(task.id for task in system.tasks.values() if task.name == "mail.send")
-    async with running_app(DemoOpener(system, pace_s=None), size=(80, 15)) as pilot:
+    async with running_app(FakeOpener(system), size=(80, 15)) as pilot:
         screen = await _open(pilot, task_id)
         page = screen.query_one(Page)
         assert "ada@example.org" not in screen_text(pilot)
@@ -117,7 +117,7 @@ async def test_search_highlights_and_scrolls_to_hits() -> None:
 
 async def test_secrets_are_redacted_on_screen_and_in_copies() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), size=(80, 40)) as pilot:
+    async with running_app(FakeOpener(system), size=(80, 40)) as pilot:
         screen = await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
         assert '"api_token": "••••••"' in screen_text(pilot)
         screen.action_copy_json()
@@ -127,14 +127,14 @@ async def test_secrets_are_redacted_on_screen_and_in_copies() -> None:
 
 async def test_arguments_are_hidden_by_setting() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(show_args="never")) as pilot:
+    async with running_app(FakeOpener(system), settings=TuiConfig(show_args="never")) as pilot:
         await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
         assert "ada@example.org" not in screen_text(pilot)
 
 
 async def test_brackets_walk_through_list_as_of_opening() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         sibling_ids = system.task_ids[-3:]
         screen = await _open(pilot, sibling_ids[0], sibling_ids)
         assert "1 of 3" in lines(pilot)[-2]
@@ -149,7 +149,7 @@ async def test_brackets_walk_through_list_as_of_opening() -> None:
 
 async def test_actions_need_a_task_on_screen() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), notifies=True) as pilot:
+    async with running_app(FakeOpener(system), notifies=True) as pilot:
         screen = await _open(pilot, system.task_ids[-1], system.task_ids[-2:])
         screen.task_id = system.task_ids[-2]
         await pilot.press("F")
@@ -160,7 +160,7 @@ async def test_actions_need_a_task_on_screen() -> None:
 async def test_failed_task_can_be_retried() -> None:
     system = frozen_system()
     failed = next(task for task in system.in_state(TaskStatus.FAILED) if task.workflow_id is None)
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         screen = await _open(pilot, failed.id)
         before = len(system.tasks)
         await pilot.press("R")
@@ -175,7 +175,7 @@ async def test_failed_task_can_be_retried() -> None:
 
 async def test_read_only_disables_all_actions() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
+    async with running_app(FakeOpener(system), read_only=True) as pilot:
         screen = await _open(pilot, system.task_ids[-1])
         for action in ACTIONS:
             if action.mutates and SharedScope.TASK in action.scopes:
@@ -186,7 +186,7 @@ async def test_read_only_disables_all_actions() -> None:
 async def test_owner_key_opens_workflow_run() -> None:
     system, messages = frozen_system(), list[Message]()
     task = next(task for task in system.tasks.values() if task.workflow_id is not None)
-    async with running_app(DemoOpener(system, pace_s=None), hook=messages.append) as pilot:
+    async with running_app(FakeOpener(system), hook=messages.append) as pilot:
         await _open(pilot, task.id)
         await pilot.press("o")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
@@ -199,7 +199,7 @@ async def test_owner_key_opens_workflow_run() -> None:
 
 async def test_owner_key_lists_tasks_of_worker() -> None:
     system, messages = frozen_system(), list[Message]()
-    async with running_app(DemoOpener(system, pace_s=None), hook=messages.append) as pilot:
+    async with running_app(FakeOpener(system), hook=messages.append) as pilot:
         stale = _stale(system)
         await _open(pilot, stale.id)
         await pilot.press("o")
@@ -210,7 +210,7 @@ async def test_owner_key_lists_tasks_of_worker() -> None:
 
 async def test_l_toggles_events_and_timeline() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _open(pilot, _stale(system).id)
         assert "#2 started" in screen_text(pilot)
         await pilot.press("l")
@@ -220,7 +220,7 @@ async def test_l_toggles_events_and_timeline() -> None:
 
 async def test_deleted_task_is_reported() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         deleted = system.send(KINDS[0]).id
         await _open(pilot, deleted)
         del system.tasks[deleted]
@@ -231,7 +231,7 @@ async def test_deleted_task_is_reported() -> None:
 async def test_huge_arguments_are_truncated() -> None:
     system = frozen_system(20)
     big = system.send(KINDS[0], kwargs_json='{"text": "' + "x" * 2_000_000 + '"}').id
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _open(pilot, big)
         assert "1.9 MiB" in screen_text(pilot) or "2 MiB" in screen_text(pilot)
 
@@ -239,7 +239,7 @@ async def test_huge_arguments_are_truncated() -> None:
 async def test_arguments_cannot_inject_controls_or_markup() -> None:
     system = frozen_system(20)
     evil = system.send(KINDS[0], at=NOON, kwargs_json='{"[/red]": "\\u001b]52;c;aGk=\\u0007 \\u009b31m \\u202e"}').id
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _open(pilot, evil)
         assert "[/red]" in screen_text(pilot)
         assert not set(screen_text(pilot)) & set("\x1b\x07\x9b\u202e")
@@ -253,6 +253,6 @@ def test_every_action_has_a_method() -> None:
 async def test_detail_matches_picture() -> None:
     system = frozen_system()
     for width, height in ((80, 24), (120, 36)):
-        async with running_app(DemoOpener(system, pace_s=None), size=(width, height)) as pilot:
+        async with running_app(FakeOpener(system), size=(width, height)) as pilot:
             await _open(pilot, _stale(system).id)
             assert_matches_picture(pilot, f"task-{width}")

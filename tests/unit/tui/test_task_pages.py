@@ -9,15 +9,15 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data import pages
 from horsies_tui.data.pages import PAGE_SIZE, TaskWindow
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import EVERYTHING, HITS, NOON, TimeLimitedSource, frozen_system, make_hits
 
 NO_MATCH = TaskFilter(text="matches nothing")
 
 
-async def _load_pages(source: DemoSource, task_filter: TaskFilter, times: int) -> TaskWindow:
+async def _load_pages(source: FakeSource, task_filter: TaskFilter, times: int) -> TaskWindow:
     window = await pages.load_newest(source, task_filter)
     for _ in range(times):
         window = await pages.load_older(source, window, max_rows=500)
@@ -101,16 +101,16 @@ async def test_reload_does_not_repeat_search_without_matches() -> None:
     assert (window.ids, window.older_cursor, window.is_at_top) == (hits, old.older_cursor, True)
 
 
-def _source(size: int = 1000) -> tuple[DemoSystem, DemoSource]:
+def _source(size: int = 1000) -> tuple[FakeSystem, FakeSource]:
     system = frozen_system(size)
-    return system, DemoSource(system, read_only=False, pace_s=None)
+    return system, FakeSource(system, read_only=False)
 
 
-def _newest_first(system: DemoSystem) -> list[UUID]:
+def _newest_first(system: FakeSystem) -> list[UUID]:
     return system.task_ids[::-1]
 
 
-async def _load_all_pages(source: DemoSource, times: int, *, max_rows: int = 500) -> TaskWindow:
+async def _load_all_pages(source: FakeSource, times: int, *, max_rows: int = 500) -> TaskWindow:
     window = await pages.load_newest(source, EVERYTHING)
     for _ in range(times):
         window = await pages.load_older(source, window, max_rows=max_rows)

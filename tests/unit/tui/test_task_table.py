@@ -8,9 +8,9 @@ from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.filter_bar import FacetPopup, FacetSidebar
+from tests.support.fake_system import FakeOpener
 from tests.support.tui import eventually, frozen_system, lines, running_app, screen_text, until_stable
 
 LARGE = (150, 36)
@@ -102,7 +102,7 @@ async def test_loaded_rows_are_sorted_in_both_directions() -> None:
 
 async def test_end_and_home_keys_reach_oldest_and_newest_task() -> None:
     system = frozen_system(2000)
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await pilot.press("G")
         await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.task_ids[0])
         await pilot.press("g")
@@ -142,7 +142,7 @@ async def test_facet_cursor_is_visible_only_with_focus() -> None:
 
 
 async def test_end_of_facets_loads_no_tasks() -> None:
-    async with running_app(DemoOpener(frozen_system(1000), pace_s=None), size=LARGE) as pilot:
+    async with running_app(FakeOpener(frozen_system(1000)), size=LARGE) as pilot:
         await eventually(pilot, lambda: "COMPLETED" in screen_text(pilot))
         before = _screen(pilot).window.ids
         await pilot.press("f", "G")

@@ -11,14 +11,14 @@ from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskPage
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import KINDS
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId, SharedScope, actions_in
 from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.filter_bar import FilterBar
 from horsies_tui.widgets.row_list import RowList
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import KINDS
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
     EVERYTHING,
     HITS,
@@ -70,7 +70,7 @@ async def test_invalid_filter_is_reported_and_ignored() -> None:
 
 async def test_marked_rows_are_retried_and_unmarked() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("space", "space", "R")
@@ -87,7 +87,7 @@ async def test_marked_rows_are_retried_and_unmarked() -> None:
 
 async def test_enter_in_preview_goes_back() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
@@ -99,7 +99,7 @@ async def test_enter_in_preview_goes_back() -> None:
 
 async def test_new_preview_ignores_keys_typed_earlier() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
@@ -113,7 +113,7 @@ async def test_new_preview_ignores_keys_typed_earlier() -> None:
 async def test_action_on_all_matching_requires_typed_count() -> None:
     system = frozen_system()
     task_filter = TaskFilter(statuses=("PENDING",), due_later=True)
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, task_filter)
         count = len(_screen(pilot).list.rows)
         cancelled = len(system.in_state(TaskStatus.CANCELLED))
@@ -130,7 +130,7 @@ async def test_action_on_all_matching_requires_typed_count() -> None:
 
 async def test_wrong_count_goes_back() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("ctrl+a")
@@ -144,7 +144,7 @@ async def test_wrong_count_goes_back() -> None:
 
 async def test_row_changed_during_preview_is_skipped_and_stays_marked() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         await _apply_filter(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "C")
@@ -162,7 +162,7 @@ async def test_row_changed_during_preview_is_skipped_and_stays_marked() -> None:
 
 async def test_list_holds_still_while_rows_are_marked() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         before = [row.id for row in _screen(pilot).list.rows]
         await pilot.press("space")
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
@@ -191,7 +191,7 @@ async def test_esc_leaves_input_then_undoes_the_newest_first() -> None:
 
 async def test_cursor_follows_newest_row_until_user_moves() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+    async with running_app(FakeOpener(system)) as pilot:
         screen = _screen(pilot)
         newest = system.send(KINDS[0], at=NOON + timedelta(seconds=1)).id
         screen.context.queries.invalidate_all()
@@ -230,7 +230,7 @@ async def test_action_key_says_that_the_session_is_read_only() -> None:
 
 async def test_read_only_refuses_every_mutating_action() -> None:
     system = frozen_system(50)
-    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
+    async with running_app(FakeOpener(system), read_only=True) as pilot:
         before = dict(system.tasks)
         assert "RO" in screen_text(pilot)
         for action in MUTATING:
@@ -258,7 +258,7 @@ async def test_read_only_setting_cannot_be_left() -> None:
 
 async def test_reason_is_required_by_setting() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
+    async with running_app(FakeOpener(system), settings=TuiConfig(require_reason=True)) as pilot:
         await _apply_filter(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("R")
@@ -319,7 +319,7 @@ async def test_slash_within_filter_is_text() -> None:
 
 async def test_dry_run_of_marked_rows_changes_nothing() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
+    async with running_app(FakeOpener(system), read_only=True) as pilot:
         await _apply_filter(pilot, FAILED_MAIL)
         before = dict(system.tasks)
         await pilot.press("space", "space", "d")
@@ -332,7 +332,7 @@ async def test_dry_run_of_marked_rows_changes_nothing() -> None:
 class SteppingSource(TimeLimitedSource):
     """Continues an upward search only when allowed."""
 
-    def __init__(self, system: DemoSystem, may_continue: asyncio.Event) -> None:
+    def __init__(self, system: FakeSystem, may_continue: asyncio.Event) -> None:
         super().__init__(system, rows_per_page=300)
         self._may_continue = may_continue
 

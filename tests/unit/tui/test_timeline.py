@@ -7,35 +7,35 @@ from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import TaskRecord
-from horsies_tui.demo.catalog import KINDS, WORKERS
-from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.screens.tasks.detail import TimelineEntry, timeline_entries, wrap_parts
+from tests.support.fake_system.catalog import KINDS, WORKERS
+from tests.support.fake_system.source import FakeSource
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, frozen_system
 
 TEN_MINUTES = timedelta(minutes=10)
 
 
-def _entries(system: DemoSystem, task: TaskRecord) -> tuple[TimelineEntry, ...]:
-    return timeline_entries(DemoSource(system, read_only=True, pace_s=None).task_detail(task))
+def _entries(system: FakeSystem, task: TaskRecord) -> tuple[TimelineEntry, ...]:
+    return timeline_entries(FakeSource(system, read_only=True).task_detail(task))
 
 
-def _descriptions(system: DemoSystem, task: TaskRecord) -> list[str]:
+def _descriptions(system: FakeSystem, task: TaskRecord) -> list[str]:
     return [entry.description for entry in _entries(system, task)]
 
 
 def test_pending_task_was_only_sent() -> None:
-    system = DemoSystem(lambda: NOON)
+    system = FakeSystem(lambda: NOON)
     assert _descriptions(system, system.send(KINDS[0], at=NOON - TEN_MINUTES)) == ["sent"]
 
 
 def test_delayed_task_shows_when_due() -> None:
-    system = DemoSystem(lambda: NOON)
+    system = FakeSystem(lambda: NOON)
     assert _descriptions(system, system.send(KINDS[0], enqueued_at=NOON + TEN_MINUTES)) == ["sent", "due"]
 
 
 def test_failure_of_last_attempt_is_shown_once() -> None:
-    system = DemoSystem(lambda: NOON)
+    system = FakeSystem(lambda: NOON)
     task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
     system.start(task.id, WORKERS[0], NOON - timedelta(minutes=1))
     failed = system.finish(task.id, TaskStatus.FAILED, NOON)
@@ -43,7 +43,7 @@ def test_failure_of_last_attempt_is_shown_once() -> None:
 
 
 def test_finish_without_attempt_is_shown() -> None:
-    system = DemoSystem(lambda: NOON)
+    system = FakeSystem(lambda: NOON)
     task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
     assert _descriptions(system, system.move(task.id, TaskStatus.CANCELLED, finished_at=NOON)) == ["sent", "CANCELLED"]
 

@@ -8,12 +8,12 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.catalog import LOST_WORKER, WORKERS
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WORKER_COLUMNS, WorkersScreen
 from horsies_tui.widgets.row_list import Tone
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.catalog import LOST_WORKER, WORKERS
 from tests.support.rows import NOON, make_worker
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
@@ -37,7 +37,7 @@ async def _move_to(pilot: Pilot[None], worker_id: UUID) -> None:
 async def test_tasks_of_lost_worker_are_recovered() -> None:
     system = frozen_system()
     held = [task.id for task in system.tasks.values() if task.worker_id == LOST_ID and not _is_finished(task.status)]
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, LOST_ID)
         await pilot.press("R")
         await until_plan_dialog(pilot)
@@ -52,7 +52,7 @@ async def test_tasks_of_lost_worker_are_recovered() -> None:
 
 async def test_healthy_worker_has_nothing_to_recover() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKERS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKERS) as pilot:
         await _move_to(pilot, ALIVE.worker_id)
         before = dict(system.tasks)
         await pilot.press("R")

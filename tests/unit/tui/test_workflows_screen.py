@@ -10,12 +10,12 @@ from textual.pilot import Pilot
 from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.workflows import WorkflowFilter, WorkflowRecord
 from horsies_tui.data.queries import Fetched
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ACTIONS, ScreenId
 from horsies_tui.screens.base import OpenTask
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
+from tests.support.fake_system import FakeOpener
+from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
     assert_matches_picture,
     eventually,
@@ -36,7 +36,7 @@ def _screen(pilot: Pilot[None]) -> WorkflowsScreen:
     return screen
 
 
-def _run(system: DemoSystem, name: str, status: WorkflowStatus) -> WorkflowRecord:
+def _run(system: FakeSystem, name: str, status: WorkflowStatus) -> WorkflowRecord:
     return next(run for run in system.runs.values() if (run.name, run.status) == (name, status))
 
 
@@ -61,7 +61,7 @@ async def test_tree_follows_list_cursor() -> None:
 
 async def test_narrow_terminal_shows_list_or_tree() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS) as pilot:
         await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         assert "[1] scrape.page" not in screen_text(pilot)
         await pilot.press("enter")
@@ -75,7 +75,7 @@ async def test_narrow_terminal_shows_list_or_tree() -> None:
 
 async def test_tree_updates_while_run_advances() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         run = system.start_run("onboard")
         _screen(pilot).context.queries.invalidate_all()
         await _select_run(pilot, run)
@@ -87,9 +87,7 @@ async def test_tree_updates_while_run_advances() -> None:
 
 async def test_enter_on_node_opens_its_task() -> None:
     system, messages = frozen_system(), list[Message]()
-    async with running_app(
-        DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE, hook=messages.append
-    ) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE, hook=messages.append) as pilot:
         await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("enter", "enter")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
@@ -100,7 +98,7 @@ async def test_enter_on_node_opens_its_task() -> None:
 
 async def test_enter_opens_sub_workflow_and_esc_returns() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         outer, inner = _run(system, "etl-night", WorkflowStatus.RUNNING), _run(system, "crawl", WorkflowStatus.RUNNING)
         await _select_run(pilot, outer)
         screen = _screen(pilot)
@@ -116,7 +114,7 @@ async def test_enter_opens_sub_workflow_and_esc_returns() -> None:
 
 async def test_folding_keeps_cursor_on_its_node() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         screen = _screen(pilot)
         await pilot.press("enter", "h")
@@ -130,7 +128,7 @@ async def test_folding_keeps_cursor_on_its_node() -> None:
 
 async def test_layers_view_and_hiding_healthy_nodes() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("b")
         assert "layer 0   3 nodes   ✓ 2  ✗ 1" in screen_text(pilot)
@@ -163,7 +161,7 @@ async def test_run_changes_after_preview_is_confirmed(
 ) -> None:
     system = frozen_system()
     run = _run(system, name, before)
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         await _select_run(pilot, run)
         await pilot.press(key)
         await until_plan_dialog(pilot)
@@ -176,7 +174,7 @@ async def test_run_changes_after_preview_is_confirmed(
 async def test_cancel_with_kill_requires_typed_count() -> None:
     system = frozen_system()
     run = _run(system, "digest-run", WorkflowStatus.RUNNING)
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         await _select_run(pilot, run)
         await pilot.press("C")
         await until_plan_dialog(pilot)
@@ -202,7 +200,7 @@ async def test_impossible_action_is_explained_and_not_offered(
 ) -> None:
     system = frozen_system()
     run = _run(system, name, status)
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         await _select_run(pilot, run)
         await pilot.press(key)
         await until_plan_dialog(pilot)
@@ -221,7 +219,7 @@ async def test_read_only_disables_all_actions() -> None:
 
 async def test_next_run_is_unfolded_and_list_cursor_stays() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
         await _select_run(pilot, run)
         await pilot.press("z")
@@ -241,7 +239,7 @@ async def test_deleted_run_is_not_queried_more_often() -> None:
     system = frozen_system()
     results = list[object]()
     async with running_app(
-        DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE, hook=_collect_results(results)
+        FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE, hook=_collect_results(results)
     ) as pilot:
         run = _run(system, "digest-run", WorkflowStatus.FAILED)
         await _select_run(pilot, run)
@@ -263,7 +261,7 @@ def _collect_results(results: list[object]) -> Callable[[Message], None]:
 
 async def test_tree_matches_picture() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS) as pilot:
         await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
         await pilot.press("enter")
         await until_stable(pilot)
@@ -273,7 +271,7 @@ async def test_tree_matches_picture() -> None:
 
 async def test_open_tree_stays_when_run_leaves_list() -> None:
     system = frozen_system()
-    async with running_app(DemoOpener(system, pace_s=None), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
         screen, run = _screen(pilot), _run(system, "digest-run", WorkflowStatus.FAILED)
         screen.filter_bar.set_filter(WorkflowFilter(statuses=("FAILED", "RUNNING")))
         await eventually(pilot, lambda: len(screen.run_list.rows) == 6)

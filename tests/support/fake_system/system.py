@@ -1,4 +1,4 @@
-"""The demo system: tasks and workflow runs in memory, how they change as time passes, and their first state."""
+"""The fake system: tasks and workflow runs in memory, how they change as time passes, and their first state."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import NodeRow, WorkflowRecord
-from horsies_tui.demo import catalog
-from horsies_tui.demo.catalog import HEALTHY_WORKERS, KINDS_BY_NAME, LOST_WORKER, WORKERS, TaskKind, make_row
+from tests.support.fake_system import catalog
+from tests.support.fake_system.catalog import HEALTHY_WORKERS, KINDS_BY_NAME, LOST_WORKER, WORKERS, TaskKind, make_row
 
 STEP_S: Final = 0.25
 """The time that one step simulates."""
@@ -40,7 +40,7 @@ _NODE_STATUSES: Final[Mapping[str, WorkflowTaskStatus]] = {
 """The status of a node by that of its task or sub-workflow; FAILED for all others."""
 
 
-class DemoSystem:
+class FakeSystem:
     """Rows by id and how they change. Time comes from `now`; the same clock gives the same system."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -62,10 +62,10 @@ class DemoSystem:
         """Tasks that neither finish nor send heartbeats."""
         self._changes: list[Change] = []
         self._steps = 0
-        self._random = Random(7)  # noqa: S311  # demo data
+        self._random = Random(7)  # noqa: S311  # test data
 
     @classmethod
-    def with_history(cls, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, size: int = 2000) -> DemoSystem:
+    def with_history(cls, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, size: int = 2000) -> FakeSystem:
         """A system with an hour of history: `size` finished tasks, silent ones, workflow runs and events."""
         system = cls(now)
         system._seed_tasks(size)
@@ -244,7 +244,7 @@ class DemoSystem:
                     finished = replace(run, status=outcome.status, completed_at=self.now(), error_code=code)
                     self.runs[run.id] = finished
                 case _:
-                    pass  # `_updated_node` has applied finished tasks already, and no failure pauses a demo run
+                    pass  # `_updated_node` has applied finished tasks already, and no failure pauses a run
         self.nodes[run.id] = tuple(nodes)
 
     def _updated_node(self, node: NodeRow) -> NodeRow:

@@ -1,4 +1,4 @@
-"""The demo system: its filters select what they name, and its codes exist."""
+"""The fake system of these tests: its filters select what they name, and its codes exist."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from horsies.model.task_result import OutcomeCode
 from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.filters import TaskFilter, parse_filter
 from horsies_ops.reads.tasks import TaskRecord
-from horsies_tui.demo.source import DemoSource
+from tests.support.fake_system.source import FakeSource
 from tests.support.tui import frozen_system
 
 
-async def _found(source: DemoSource, text: str) -> list[TaskRecord]:
+async def _found(source: FakeSource, text: str) -> list[TaskRecord]:
     task_filter = parse_filter(text)
     assert isinstance(task_filter, TaskFilter)
     page = await source.list_tasks(task_filter, limit=100_000)
@@ -40,7 +40,7 @@ async def _found(source: DemoSource, text: str) -> list[TaskRecord]:
     ],
 )
 async def test_filter_and_its_negation_share_the_tasks(text: str) -> None:
-    source = DemoSource(frozen_system(), read_only=True, pace_s=None)
+    source = FakeSource(frozen_system(), read_only=True)
     matching, others = await _found(source, text), await _found(source, f"-{text}")
     assert matching
     assert others
@@ -48,7 +48,7 @@ async def test_filter_and_its_negation_share_the_tasks(text: str) -> None:
 
 
 async def test_flag_and_retried_select_by_their_columns() -> None:
-    source = DemoSource(frozen_system(), read_only=True, pace_s=None)
+    source = FakeSource(frozen_system(), read_only=True)
     assert {task.name for task in await _found(source, "flag:audited")} == {"billing.charge"}
     assert all(task.retry_count for task in await _found(source, "retried:yes"))
     assert not any(task.retry_count for task in await _found(source, "retried:no"))
@@ -64,7 +64,7 @@ async def test_flag_and_retried_select_by_their_columns() -> None:
     ],
 )
 async def test_actions_store_the_codes_of_a_database(action: Action, code: OutcomeCode) -> None:
-    source = DemoSource(frozen_system(), read_only=False, pace_s=None)
+    source = FakeSource(frozen_system(), read_only=False)
     pending = [task.id for task in source.system.in_state(TaskStatus.PENDING) if task.workflow_id is None]
     plan = await source.plan(action, Selector.of_ids(pending[:1]), ActionOptions())
     await source.apply(plan)

@@ -1,4 +1,4 @@
-"""Invented histories of the demo system: schedules and their runs, heartbeats, snapshots of workers, storage."""
+"""Invented histories of the fake system: schedules and their runs, heartbeats, snapshots of workers, storage."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.tasks import HeartbeatRow
 from horsies_ops.reads.workers import SnapshotRow, WorkerRow
-from horsies_tui.demo import catalog
-from horsies_tui.demo.catalog import HOT_WORKER, LOST_WORKER
-from horsies_tui.demo.system import DemoSystem
+from tests.support.fake_system import catalog
+from tests.support.fake_system.catalog import HOT_WORKER, LOST_WORKER
+from tests.support.fake_system.system import FakeSystem
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 HEARTBEAT_INTERVAL: Final = 30 * SECOND
 
 
-def schedule_rows(system: DemoSystem) -> tuple[ScheduleRow, ...]:
+def schedule_rows(system: FakeSystem) -> tuple[ScheduleRow, ...]:
     """The schedules of the catalog; an empty system has none."""
     now, rows = system.now(), list[ScheduleRow]()
     last_tasks = {task.name: task for task in system.tasks.values() if task.finished_at is not None}
@@ -54,7 +54,7 @@ def schedule_rows(system: DemoSystem) -> tuple[ScheduleRow, ...]:
 
 
 def schedule_runs(row: ScheduleRow, now: datetime, *, limit: int) -> tuple[ScheduleRunRow, ...]:
-    """The last slots; the demo does not record them, so all that are shown fired on time."""
+    """The last slots; the system does not record them, so all that are shown fired on time."""
     runs = list[ScheduleRunRow]()
     for n, outcome in enumerate(reversed(row.recent[-limit:])):
         slot = (row.last_slot_at or now) - n * HOUR

@@ -1,4 +1,4 @@
-"""The demo system as a data source: answers the reads of the screens and carries out their actions in memory."""
+"""The fake system as a data source: answers the reads of the screens and carries out their actions in memory."""
 
 from __future__ import annotations
 
@@ -72,10 +72,16 @@ from horsies_ops.reads.workflows import (
     WorkflowRecord,
     WorkflowRow,
 )
-from horsies_tui.demo import catalog, histories
-from horsies_tui.demo.catalog import LOST_WORKER, WORKERS, make_row
-from horsies_tui.demo.histories import HEARTBEAT_INTERVAL, heartbeats_between, schedule_rows, schedule_runs, snapshot_at
-from horsies_tui.demo.system import IN_FLIGHT, DemoSystem
+from tests.support.fake_system import catalog, histories
+from tests.support.fake_system.catalog import LOST_WORKER, WORKERS, make_row
+from tests.support.fake_system.histories import (
+    HEARTBEAT_INTERVAL,
+    heartbeats_between,
+    schedule_rows,
+    schedule_runs,
+    snapshot_at,
+)
+from tests.support.fake_system.system import IN_FLIGHT, FakeSystem
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 SINCE_LAST_PASS: Final = 14 * SECOND
@@ -120,27 +126,21 @@ _CONDITION_TESTS: Final[ConditionTests[TaskRecord]] = {
 }
 
 
-class DemoSource:
-    """Reads and actions over a demo system, which advances every `pace_s` seconds; None stops it."""
+class FakeSource:
+    """Reads and actions over a fake system, whose feed reports nothing."""
 
     settings = AppConfig()
 
-    def __init__(self, system: DemoSystem, *, read_only: bool, pace_s: float | None) -> None:
+    def __init__(self, system: FakeSystem, *, read_only: bool) -> None:
         self.system = system
         self._read_only = read_only
-        self._pace_s = pace_s
 
     async def database_time(self) -> datetime:
         return self.system.now()
 
     async def listen(self) -> AsyncIterator[Change]:
         yield Change(topic=Topic.FEED, kind=FeedStatus.STARTED, at=self.system.now())
-        while self._pace_s is not None:
-            await asyncio.sleep(self._pace_s)
-            self.system.step()
-            for change in self.system.take_changes():
-                yield change
-        # A stopped system stays connected: the feed must not end.
+        # The end of the feed would be a lost connection.
         await asyncio.Event().wait()
 
     # Tasks
@@ -263,7 +263,7 @@ class DemoSource:
     async def apply(
         self, plan: Plan, *, progress: Callable[[ActionProgress], None] | None = None, stop: asyncio.Event | None = None
     ) -> ActionReport:
-        del progress, stop  # a demo action is one step
+        del progress, stop  # an action is one step
         planned = {target.id: (target.status, target.claim_token) for target in plan.targets}
         tasks = [self.system.tasks[task_id] for task_id in planned]
         unmoved = [task for task in tasks if (task.status, task.claim_token) == planned[task.id]]
@@ -358,7 +358,7 @@ class DemoSource:
         reason: str | None = None,
         stop: asyncio.Event | None = None,
     ) -> SweepReport:
-        del stop  # a demo sweep is one step
+        del stop  # a sweep is one step
         report = await self.stale_candidates(options, dry_run=False)
         selector = {"worker_id": str(options.worker_id)} if options.worker_id else {}
         ids = tuple(task.task_id for task in report.tasks)
@@ -557,7 +557,7 @@ class DemoSource:
         return report
 
     async def resume_schedule(self, name: str, *, catch_up: bool = False, reason: str | None = None) -> ActionReport:
-        del catch_up  # the demo misses no slots
+        del catch_up  # the system misses no slots
         paused = self.system.paused_schedules
         report = self._record(actions.RESUME_SCHEDULE, {"schedule": name}, affected=int(name in paused), reason=reason)
         paused.pop(name, None)
@@ -623,7 +623,7 @@ class DemoSource:
         progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> CleanupReport:
-        del progress, stop  # a demo cleanup is one step
+        del progress, stop  # a cleanup is one step
         deleted = await self.cleanup_candidates()
         report = self._record(actions.CLEANUP, {}, affected=deleted.rows, reason=reason)
         self.system.expired_rows.clear()

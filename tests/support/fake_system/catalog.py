@@ -1,4 +1,4 @@
-"""What the demo system consists of: queues, workers, kinds of tasks, schedules, workflows and its first runs."""
+"""What the fake system consists of: queues, workers, kinds of tasks, schedules, workflows and its first runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WORKERS: Final = (
     _worker(0xA5, "host-4", 2210, 4, "default", "imports", heartbeat_age=timedelta(seconds=95)),
     LOST_WORKER,
 )
-"""The age of a heartbeat stays the same; that of the lost worker counts from the start of the demo."""
+"""The age of a heartbeat stays the same; that of the lost worker counts from the start of the system."""
 HEALTHY_WORKERS: Final = WORKERS[:3]
 HOT_WORKER: Final = WORKERS[2]
 

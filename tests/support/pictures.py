@@ -1,4 +1,4 @@
-"""Render every screen of the demo system as SVG for README and docs: `python docs/pictures.py`.
+"""Render every screen over the fake system as SVG for README and docs: `make pictures`.
 
 Clock and random seed are fixed, so a picture changes only when its screen does.
 """
@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
-from horsies_tui.data.context import DatabaseClock
-from horsies_tui.demo import DemoOpener
-from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
+from tests.support.fake_system import FakeOpener
+from tests.support.tui import frozen_clock, frozen_system
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-FOLDER: Final = Path(__file__).parent / "pictures"
-NOON: Final = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
+FOLDER: Final = Path(__file__).parents[2] / "docs" / "pictures"
 SIZE: Final = (110, 30)
 FAILED_MAIL: Final = TaskFilter(statuses=("FAILED",), queues=("mail",))
 KEYS: Final = {
@@ -43,13 +40,12 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 async def picture(screen_id: ScreenId, *keys: str) -> str:
     """Return the screen after these keys as SVG."""
-    system = DemoSystem.with_history(lambda: NOON, size=1500)
     app = HorsiesApp(
-        DemoOpener(system, pace_s=None),
+        FakeOpener(frozen_system(1500)),
         TuiConfig(env="prod"),
         database_name="db1/app",
         start=screen_id,
-        clock=DatabaseClock(monotonic=lambda: 0.0, local=lambda: NOON),
+        clock=frozen_clock(),
     )
     async with app.run_test(size=SIZE) as pilot:
         await _until_stable(pilot)
