@@ -37,12 +37,17 @@ def import_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     if text is None:
         hint = "use package.module:app, or set app.locator in horsies.toml"
         raise ConfigurationError("no app given", code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
-    parsed, origin = Locator.parse(text), settings.origin_of(("project", "locator"))
-    # Compared by text, because a worker passes the locator of its settings to its children as an argument.
-    is_discovered = origin.precedence is Precedence.DISCOVERED_FILE and text == settings.locator
-    folder = settings.file.parent if is_discovered and settings.file else working_folder()
+    parsed, folder = Locator.parse(text), app_folder(text, settings)
     add_to_sys_path(folder)
     return _find_app(_import_app_module(parsed, folder), parsed)
+
+
+def app_folder(locator: str | None, settings: LoadedSettings) -> Path:
+    """Return the folder that a locator is relative to."""
+    is_discovered = settings.origin_of(("project", "locator")).precedence is Precedence.DISCOVERED_FILE
+    # Compared by text, because a worker passes the locator of its settings to its children as an argument.
+    uses_file = is_discovered and locator in (None, settings.locator)
+    return settings.file.parent if uses_file and settings.file else working_folder()
 
 
 def _import_app_module(locator: Locator, folder: Path) -> ModuleType:

@@ -17,11 +17,11 @@ from horsies.app import Horsies
 from horsies.check import first_failed_phase
 from horsies.client.schedules import encode_schedules
 from horsies.config import LoadedSettings
-from horsies.discover import import_app_with_tasks
+from horsies.discover import app_folder, import_app_with_tasks
 from horsies.embedded import EmbeddedServer
 from horsies.engine.reporter import TaskLines
 from horsies.engine.worker import Worker
-from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, raise_together
+from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, UsageError, raise_together
 from horsies.log import enable_loggers
 from horsies.model.bounds import connection_budget, describe_limits, describe_queue, recovery_bounds
 from horsies.model.settings import AppConfig, WorkerConfig
@@ -30,6 +30,7 @@ from horsies.version import __version__
 from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
 from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
+from horsies_ops.cli.reload import CodeWatcher, Reloader, ReloaderLink
 from horsies_ops.cli.worker_log import banner_lines, use_terminal_format
 
 worker_logger = logging.getLogger("horsies.worker")
@@ -91,6 +92,9 @@ def worker(
     burst: Annotated[
         bool, typer.Option("--burst", help="Exit once its queues have no work left; delayed tasks are not waited for.")
     ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the worker when its code changes, for development.")
+    ] = False,
 ) -> int:
     """Run a worker: claim tasks, run them and store their results.
 
@@ -98,14 +102,19 @@ def worker(
 
     Example: horsies worker shop.tasks:app --processes 4 --queues mail,default
     """
+    if reload and burst:
+        raise UsageError("--reload and --burst exclude each other", code=ErrorCode.CLI_INVALID_ARGS)
     settings = load_and_export_settings(options, **worker_options.settings)
+    link = ReloaderLink.from_environment() if reload else None
+    if reload and link is None:
+        return _run_reloader(locator, settings)
     if settings.log.format == "json":
         json_log.redirect_streams()  # before the app is imported, because its modules may print
     user_app = _load_app(locator, settings)
     enable_loggers()
     if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
-    return _run(options, settings, user_app, locator, burst=burst)
+    return _run(options, settings, user_app, locator, burst=burst, link=link)
 
 
 def print_banner(options: GlobalOptions, app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> None:
@@ -145,8 +154,26 @@ def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies:
         raise
 
 
+def _run_reloader(locator: str | None, settings: LoadedSettings) -> int:
+    if _is_on_terminal(settings):
+        use_terminal_format(())
+    folder = app_folder(locator, settings)
+    settings_file = settings.file or folder / "horsies.toml"
+    return Reloader(CodeWatcher(folder, [settings_file]), settings_file).run()
+
+
+def _is_on_terminal(settings: LoadedSettings) -> bool:
+    return settings.log.format == "text" and sys.stderr.isatty()
+
+
 def _run(
-    options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, locator: str | None, *, burst: bool
+    options: GlobalOptions,
+    settings: LoadedSettings,
+    user_app: Horsies,
+    locator: str | None,
+    *,
+    burst: bool,
+    link: ReloaderLink | None,
 ) -> int:
     if not user_app.tasks:
         raise ConfigurationError(
@@ -156,20 +183,23 @@ def _run(
     # The app's own configuration counts: its code may set the database and the queues.
     config = WorkerConfig.of(user_app.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
-    print_banner(options, user_app, config, settings)
-    is_on_terminal = settings.log.format == "text" and sys.stderr.isatty()
-    if is_on_terminal:
+    if link is None or link.is_first:
+        print_banner(options, user_app, config, settings)
+    task_lines = TaskLines() if _is_on_terminal(settings) else None
+    if task_lines is not None:
         use_terminal_format(user_app.list_tasks())
     # Collect cyclic garbage rarely: a worker creates thousands of values per second and hardly any in cycles, and
     # everything loaded so far stays.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(_work(user_app, config, burst=burst, task_lines=TaskLines() if is_on_terminal else None))
+    asyncio.run(_work(user_app, config, burst=burst, task_lines=task_lines, link=link))
     return ExitCode.DONE
 
 
-async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool, task_lines: TaskLines | None) -> None:
+async def _work(
+    user_app: Horsies, config: WorkerConfig, *, burst: bool, task_lines: TaskLines | None, link: ReloaderLink | None
+) -> None:
     worker = Worker(
         user_app.config,
         config,
@@ -179,6 +209,8 @@ async def _work(user_app: Horsies, config: WorkerConfig, *, burst: bool, task_li
         schedules=_schedules_to_fire(user_app, config),
         task_lines=task_lines,
     )
+    if link is not None:
+        link.follow(worker)
     if not burst:
         await worker.run()
         return

@@ -1,0 +1,263 @@
+"""`horsies worker --reload`: watches the code, and replaces the worker when it changes.
+
+The reloader imports no code of the app. It runs the worker in a process of its own and starts another one after a
+change. Only when the new worker is ready does the old one stop, after its running tasks. A new worker that fails to
+start prints why, and the old one keeps running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from horsies.engine.events import Event, WorkerStarted
+from horsies.engine.worker import Worker
+from horsies.errors import ExitCode
+
+POLL_INTERVAL_S: Final = 0.25
+MAX_SCAN_SHARE: Final = 0.1
+"""The most of its time that the reloader spends looking for changes; a large folder is read less often."""
+SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+RELOADER_VARIABLE: Final = "HORSIES_RELOADER"
+"""Set for a worker that a reloader has started: the descriptor of its channel, and how many were started before."""
+
+logger = logging.getLogger("horsies.worker")
+
+
+# Watching files
+
+
+class CodeWatcher:
+    """Finds changed files by their modification times: `.py` files below a folder, and single files elsewhere."""
+
+    def __init__(self, folder: Path, files: Iterable[Path] = ()) -> None:
+        self._folder = folder
+        self._files = frozenset(files)
+        self._seen = self._scan()
+
+    def add_files(self, files: Iterable[Path]) -> None:
+        """Watch these files too; those that are watched already keep the state in which they were seen last."""
+        self._files |= frozenset(files)
+        self._seen = self._scan() | self._seen
+
+    def changes(self) -> set[Path]:
+        """Return the files that were written, created or deleted since the last call."""
+        before, self._seen = self._seen, self._scan()
+        return {path for path in before.keys() | self._seen.keys() if before.get(path) != self._seen.get(path)}
+
+    def wait_for_changes(self, *, within_s: float) -> set[Path]:
+        """Return changes, once no more follow; an editor may write several files. Empty if there are none in time."""
+        time.sleep(within_s)
+        started = time.monotonic()
+        found = newest = self.changes()
+        while newest:
+            time.sleep(POLL_INTERVAL_S)
+            newest = self.changes()
+            found = found | newest
+        if not found:
+            time.sleep((time.monotonic() - started) * (1 / MAX_SCAN_SHARE - 1))
+        return found
+
+    def _scan(self) -> dict[Path, tuple[int, int]]:
+        states: dict[Path, tuple[int, int]] = {}
+        for path in (*_python_files(self._folder), *self._files):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            states[path] = (status.st_mtime_ns, status.st_size)
+        return states
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not (name.startswith(".") or name in SKIPPED_FOLDERS)]
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        yield from (Path(parent, name) for name in files if name.endswith(".py"))
+
+
+def module_files() -> list[str]:
+    """Return the files of all imported modules that are neither installed packages nor part of horsies."""
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    own = ("horsies", "horsies_ops")
+    files = {
+        file
+        for name, module in tuple(sys.modules.items())
+        if (file := getattr(module, "__file__", None)) and name.partition(".")[0] not in own
+    }
+    return sorted(file for file in files if file.endswith(".py") and not file.startswith(libraries))
+
+
+# In the process of the worker
+
+
+@dataclass(frozen=True, slots=True)
+class ReloaderLink:
+    """The channel of a worker to the reloader that started it."""
+
+    channel: socket.socket
+    is_first: bool
+    """Whether the reloader has started no worker before."""
+
+    @classmethod
+    def from_environment(cls) -> ReloaderLink | None:
+        """Return the channel if a reloader started this process; its children do not inherit it."""
+        value = os.environ.pop(RELOADER_VARIABLE, None)
+        if value is None:
+            return None
+        descriptor, _, started = value.partition(" ")
+        channel = socket.socket(fileno=int(descriptor))
+        channel.set_inheritable(False)
+        return cls(channel, is_first=started == "0")
+
+    def follow(self, worker: Worker) -> None:
+        """Tell the reloader which files the worker has loaded once it is ready; stop it if the reloader has gone."""
+        loop = asyncio.get_running_loop()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, WorkerStarted):
+                self.channel.sendall(json.dumps(module_files()).encode() + b"\n")
+
+        def on_reloader_gone() -> None:
+            loop.remove_reader(self.channel)
+            worker.stop()
+
+        worker.add_listener(on_event)
+        loop.add_reader(self.channel, on_reloader_gone)
+
+
+# In the reloader
+
+
+class WorkerProcess:
+    """A worker started by the reloader, with the same command line."""
+
+    def __init__(self, *, started_before: int) -> None:
+        self._channel, its_end = socket.socketpair()
+        with its_end:
+            self._process = subprocess.Popen(
+                # -P keeps user modules in the working directory from shadowing the standard library.
+                [sys.executable, "-P", "-m", "horsies_ops.cli", *sys.argv[1:]],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, RELOADER_VARIABLE: f"{its_end.fileno()} {started_before}"},
+                pass_fds=(its_end.fileno(),),
+                # Ctrl-C reaches only the reloader: for a worker that is stopping, it would be the second signal.
+                process_group=0,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def loaded_files(self) -> list[Path] | None:
+        """Return the files of its modules; None until the worker is ready."""
+        if not select.select([self._channel], [], [], 0)[0]:
+            return None
+        with self._channel.makefile() as reports:
+            line = reports.readline()
+        return [Path(file) for file in json.loads(line)] if line else None
+
+    def stop(self) -> None:
+        """Stop after its running tasks; a second call stops it immediately."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+
+@dataclass(slots=True)
+class Reloader:
+    """Keeps one worker running with the newest code that starts."""
+
+    watcher: CodeWatcher
+    settings_file: Path
+    _starting: WorkerProcess | None = None
+    _current: WorkerProcess | None = None
+    _stopping: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
+    _started: int = 0
+
+    def run(self) -> int:
+        """Run until interrupted; returns the exit code of the last worker."""
+        try:
+            self._start()
+            while True:
+                self._look_after_workers()
+                if changes := self.watcher.wait_for_changes(within_s=POLL_INTERVAL_S):
+                    self._on_changes(changes)
+        except KeyboardInterrupt:
+            return self._stop_all()
+
+    def _start(self) -> None:
+        self._starting = WorkerProcess(started_before=self._started)
+        self._started += 1
+
+    def _on_changes(self, changes: Collection[Path]) -> None:
+        if self.settings_file in changes:
+            logger.warning("%s changed: stop the worker and start it again to apply it", self.settings_file.name)
+        code = sorted(path for path in changes if path != self.settings_file)
+        if not code:
+            return
+        shown = ", ".join(map(_relative, code[:3])) + (f" and {len(code) - 3} more" if len(code) > 3 else "")
+        logger.info("code changed: %s", shown)
+        self._look_after_workers()  # one that has just become ready is the one that keeps running
+        if self._starting is not None and self._current is not None:
+            self._retire(self._starting)
+        elif self._starting is not None:
+            self._current = self._starting  # the only worker, in case the newest code cannot be imported
+        self._start()
+
+    def _look_after_workers(self) -> None:
+        self._stopping = [worker for worker in self._stopping if worker.exit_code is None]
+        if self._starting is not None:
+            self._look_after_new_worker(self._starting)
+        if self._current is not None and self._current.exit_code is not None:
+            logger.error("the worker exited with code %d; waiting for a change of the code", self._current.exit_code)
+            self._current = None
+
+    def _look_after_new_worker(self, new: WorkerProcess) -> None:
+        if (files := new.loaded_files()) is not None:
+            self.watcher.add_files(files)
+            if self._current is not None:
+                logger.info("reloaded; the worker with the old code stops after its running tasks")
+                self._retire(self._current)
+            self._current, self._starting = new, None
+        elif new.exit_code is not None:
+            old = "the old code keeps running" if self._current is not None else "no worker is running"
+            logger.warning("%s; waiting for a change of the code", old)
+            self._starting = None
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        worker.stop()
+        self._stopping.append(worker)
+
+    def _stop_all(self) -> int:
+        code = ExitCode.DONE
+        for worker in filter(None, (self._starting, self._current)):
+            self._retire(worker)
+        while running := [worker for worker in self._stopping if worker.exit_code is None]:
+            try:
+                code = max(worker.wait() for worker in running)
+            except KeyboardInterrupt:
+                for worker in running:
+                    worker.stop()
+        return code
+
+
+def _relative(path: Path) -> str:
+    folder = Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

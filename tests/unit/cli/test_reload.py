@@ -1,0 +1,58 @@
+"""Which files `horsies worker --reload` watches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from horsies_ops.cli.reload import CodeWatcher, module_files
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_written_created_and_deleted_code_is_found_once(tmp_path: Path) -> None:
+    old, gone = write(tmp_path / "shop/tasks.py"), write(tmp_path / "gone.py")
+    watcher = CodeWatcher(tmp_path)
+    assert watcher.changes() == set()
+    new = write(tmp_path / "shop/new/more.py")
+    old.write_text("x = 1")
+    gone.unlink()
+    assert watcher.changes() == {old, gone, new}
+    assert watcher.changes() == set()
+
+
+def test_change_that_keeps_the_size_is_found(tmp_path: Path) -> None:
+    file = write(tmp_path / "tasks.py", "x = 1")
+    watcher = CodeWatcher(tmp_path)
+    file.write_text("x = 2")
+    os.utime(file, (1, 1))
+    assert watcher.changes() == {file}
+
+
+def test_other_files_and_installed_packages_are_not_watched(tmp_path: Path) -> None:
+    write(tmp_path / "env/pyvenv.cfg")
+    watcher = CodeWatcher(tmp_path)
+    for name in ("notes.txt", ".git/hook.py", "__pycache__/a.py", "node_modules/b.py", "env/lib/c.py"):
+        write(tmp_path / name)
+    assert watcher.changes() == set()
+
+
+def test_loaded_files_outside_the_folder_are_watched(tmp_path: Path) -> None:
+    inside, outside = write(tmp_path / "app/main.py"), write(tmp_path / "library/shared.py")
+    watcher = CodeWatcher(tmp_path / "app")
+    inside.write_text("changed before the worker was ready")
+    watcher.add_files([inside, outside])
+    assert watcher.changes() == {inside}
+    outside.write_text("changed")
+    assert watcher.changes() == {outside}
+
+
+def test_files_of_modules_leave_out_libraries_and_horsies() -> None:
+    files = module_files()
+    assert __file__ in files
+    assert not [file for file in files if "/site-packages/" in file or file == CodeWatcher.__module__]
+    assert not [file for file in files if file.endswith(("/horsies/app.py", "/horsies_ops/cli/reload.py"))]
