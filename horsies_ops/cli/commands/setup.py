@@ -6,7 +6,7 @@ import asyncio
 import json as json_text
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -147,13 +147,17 @@ def check(
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _check_rows(checks: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each check, and one for all that were skipped for the same reason."""
+def _print_findings(options: GlobalOptions, checks: Sequence[Finding]) -> None:
+    """Print the findings; those of several checks that were skipped for the same reason are only counted."""
     skipped = Counter(check.detail for check in checks if check.status == "skip")
-    yield from ((check.name, check.status, check.detail) for check in checks if skipped[check.detail] < 2)
+    shown = [check for check in checks if skipped[check.detail] < 2]
+    print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in shown])
     for detail, number in skipped.items():
         if number > 1:
-            yield f"{number} others", "skip", detail
+            options.print_message(f"{number} checks skipped: {detail}")
+    for check in checks:
+        if check.hint:
+            print_message(f"hint: {check.name}: {check.hint}")
 
 
 def _check_app(
@@ -201,8 +205,5 @@ def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
     if json:
         print_json({"ok": diagnosis.is_ok, "checks": checks})
     else:
-        print_table(("check", "status", "detail"), _check_rows(checks))
-        for check in checks:
-            if check.hint:
-                print_message(f"hint: {check.name}: {check.hint}")
+        _print_findings(options, checks)
     return ExitCode.DONE if diagnosis.is_ok else ExitCode.FAILED

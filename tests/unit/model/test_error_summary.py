@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies import Err, TaskError, TaskResult, TaskSendError, TaskSendErrorCode, UnwrapError
+from horsies import Err, Ok, TaskError, TaskResult, TaskSendError, TaskSendErrorCode, UnwrapError
 from horsies.model.result import summarize_error
 from horsies.model.task_result import OperationalErrorCode
 
@@ -29,6 +29,19 @@ def test_summary_names_the_exception_class() -> None:
     error = TaskError(error_code=OperationalErrorCode.UNHANDLED_EXCEPTION, message=str(lost), exception=lost)
     assert summarize_error(error) == "UNHANDLED_EXCEPTION: 'name' (KeyError)"
     assert summarize_error(TaskError.model_validate_json(error.model_dump_json())) == summarize_error(error)
+
+
+def test_class_in_the_message_is_not_repeated() -> None:
+    error = TaskError(error_code="DOWN", message="KeyError: 'name'", exception=raised(KeyError("name")))
+    assert summarize_error(error) == "DOWN: KeyError: 'name'"
+
+
+def test_printed_results_and_errors_are_short() -> None:
+    error = TaskError(error_code="DOWN", message="no answer", data={"long": "x" * 1000}, exception=raised(OSError()))
+    assert str(error) == "DOWN: no answer (OSError)"
+    assert str(TaskResult(err=error)) == "failed: DOWN: no answer (OSError)"
+    assert [str(TaskResult(ok=value)) for value in (5, None, "Ada")] == ["ok: 5", "ok: None", "ok: 'Ada'"]
+    assert (str(Ok("Ada")), str(Err(error))) == ("Ok('Ada')", "Err(DOWN: no answer (OSError))")
 
 
 def test_error_without_code_and_message_shows_its_class() -> None:

@@ -34,6 +34,9 @@ class Ok(Generic[T_co]):
 
     value: T_co
 
+    def __str__(self) -> str:
+        return f"Ok({self.value!r})"
+
     def is_ok(self) -> Literal[True]:
         return True
 
@@ -106,6 +109,9 @@ class Err(Generic[E_co]):
     """A failure with its error."""
 
     error: E_co
+
+    def __str__(self) -> str:
+        return f"Err({summarize_error(self.error)})"
 
     def is_ok(self) -> Literal[False]:
         return False
@@ -210,7 +216,8 @@ def summarize_error(error: Any) -> str:
     code = getattr(error, "error_code", None) or getattr(error, "code", None)
     summary = ": ".join(str(part) for part in (code, error.message) if part) or type(error).__qualname__
     class_name = _exception_class_name(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
-    return summary if class_name is None else f"{summary} ({class_name})"
+    # The message of an exception that nobody caught begins with its class.
+    return summary if class_name is None or class_name in summary else f"{summary} ({class_name})"
 
 
 def _exception_class_name(exception: object) -> str | None:

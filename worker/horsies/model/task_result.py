@@ -151,6 +151,9 @@ class TaskError(BaseModel):
         # Pydantic then does not call it to validate data, such as the dump of an error.
         __init__.__pydantic_base_init__ = True
 
+    def __str__(self) -> str:
+        return summarize_error(self)
+
     @field_serializer("exception")
     def _store_exception(self, exception: BaseException | dict[str, Any] | str | None) -> object:
         return exception_to_record(exception) if isinstance(exception, BaseException) else exception
@@ -264,6 +267,9 @@ class TaskResult(Generic[T_co, E_co]):
 
     def __repr__(self) -> str:
         return f"TaskResult(ok={self._ok!r})" if self.is_ok() else f"TaskResult(err={self._err!r})"
+
+    def __str__(self) -> str:
+        return f"ok: {self._ok!r}" if self.is_ok() else f"failed: {summarize_error(self._err)}"
 
     def _sides(self) -> tuple[object, object]:
         return self._ok, self._err
