@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -115,6 +116,23 @@ async def test_task_begins_only_with_the_report_of_its_child(pool: PoolHarness) 
     key = pool.give("noop")
     child.kill("stopped")
     assert keys_of((await pool.wait_for_exit(child.pid)).unbegun) == (key,)
+
+
+@pytest.mark.parametrize("is_recalled", [False, True])
+async def test_task_whose_report_cannot_be_handled_is_not_forgotten(
+    pool: PoolHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_recalled: bool
+) -> None:
+    """An error in the worker's own code is an error of the protocol: the task comes back with the exit of the child."""
+    child, gate = pool.child, tmp_path / "gate"
+    handler = "on_recalled" if is_recalled else "on_ended"
+    monkeypatch.setattr(pool.events, handler, Mock(side_effect=ValueError("a bug")))
+    running = pool.give("wait_for", str(gate), to=child)
+    await pool.begun(running)
+    waiting = pool.give("noop", to=child)
+    child.recall() if is_recalled else gate.touch()
+    death = await pool.wait_for_exit(child.pid)
+    assert (death.cause, death.why) == (ExitCause.CHILD_PROTOCOL, "protocol error: a bug")
+    assert (keys_of(death.begun), keys_of(death.unbegun)) == ((running,), (waiting,))
 
 
 async def test_killed_child_keeps_the_first_reason(pool: PoolHarness, tmp_path: Path) -> None:

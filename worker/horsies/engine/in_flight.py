@@ -137,6 +137,10 @@ class Chunk:
     def is_in_child(self, position: int) -> bool:
         return self.states[position] < _OUT
 
+    def is_out(self, position: int) -> bool:
+        """Whether the task has left the child and is neither stored nor settled yet."""
+        return self.states[position] == _OUT
+
     def remaining(self) -> list[int]:
         """The tasks in the child, in the order sent."""
         return [position for position, state in enumerate(self.states) if state < _OUT]

@@ -121,6 +121,8 @@ class Child:
         self._chunks: dict[int, Chunk] = {}
         """By number: the chunks that have tasks in the child."""
         self.tasks_in_child = 0
+        self._unhandled: list[tuple[ChunkTask, bool]] = []
+        """Tasks whose end or recall the listener failed to handle, with whether they had begun."""
         self._state = ChildState.STARTING
         self._exit_reason: ExitReason | None = None
         self.liveness = Liveness()
@@ -242,7 +244,11 @@ class Child:
             chunk.end(position)
             self._count_out(chunk)
             self.tasks_ended += 1
-            self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
+            try:
+                self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
+            except Exception:
+                self._unhandled.append((ChunkTask(chunk, position), True))
+                raise
             if self.should_recycle:
                 self._owner.on_recycle_due(self)
             self._quit_when_idle()
@@ -258,7 +264,11 @@ class Child:
         for chunk, position in tasks:
             chunk.recall(position)
             self._count_out(chunk)
-        self._listener.on_recalled(self, tasks)
+        try:
+            self._listener.on_recalled(self, tasks)
+        except Exception:
+            self._unhandled += ((task, False) for task in tasks)
+            raise
         self._quit_when_idle()
 
     def _tasks(self) -> Iterator[ChunkTask]:
@@ -348,7 +358,10 @@ class Child:
     def _describe_exit(self, status: WaitStatus) -> ChildExit:
         """Classify the exit and take the remaining tasks out of their chunks."""
         reason = status.cause_of_exit(self._exit_reason, quit_sent=self._state is ChildState.QUIT_SENT)
-        begun, unbegun = self.begun, self.unbegun
+        # What the listener did not handle comes back here, unless it had taken over the task before it failed.
+        unhandled = [item for item in self._unhandled if item[0].chunk.is_out(item[0].position)]
+        begun = (*(task for task, has_begun in unhandled if has_begun), *self.begun)
+        unbegun = (*(task for task, has_begun in unhandled if not has_begun), *self.unbegun)
         for chunk in self.chunks:
             chunk.lose()
         return ChildExit(
