@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import uuid4
 
-from horsies.engine.in_flight import Assignments, Chunk, InFlight
+import pytest
+
+from horsies.engine.in_flight import Assignments, Chunk, InFlight, InFlightTask
 from horsies.engine.pool.child import Child
 from horsies.engine.pool.protocol import TaskDetails, encode_details
 from horsies.model.capacity import ClaimLimits, DurationEstimates
+from horsies.model.retry import KillReason
 from horsies.store.claims import ClaimedRow
 
 DETAILS = encode_details(TaskDetails(task_options={"timeout_ms": 60_000}))
@@ -30,6 +33,10 @@ class IdleChild:
         self.ran.append(chunk)
 
     def recall(self) -> None: ...
+
+    def cancel(self, chunk: Chunk, position: int) -> None: ...
+
+    def kill(self, why: str) -> None: ...
 
 
 def row_with_timeout(task_name: str) -> ClaimedRow:
@@ -65,3 +72,17 @@ async def test_coroutine_that_waits_for_others_is_recalled() -> None:
     assert not waiting.timers
     for chunk in (*child.ran, waiting):
         chunk.lose()
+
+
+@pytest.mark.parametrize("task_name", ["nap", "work"])
+async def test_stopped_task_is_stopping_until_it_leaves_its_child(task_name: str) -> None:
+    """A coroutine is cancelled, the child of a function is killed; neither ends at once."""
+    assignments, child = short_coroutines(), IdleChild()
+    assignments.assign(cast("Child", child), [row_with_timeout(task_name)], uuid4())
+    (chunk,) = child.ran
+    chunk.begin(0)
+    task = InFlightTask(chunk.rows[0], chunk.worker_id, chunk)
+    assert not assignments.is_stopping(task)
+    assignments.stop_task(task, KillReason.ROW_LOST)
+    assert assignments.is_stopping(task)
+    chunk.lose()

@@ -92,8 +92,6 @@ class Heartbeat:
         self._outage_grace: events.OutageGraceStarted | None = None
         """The outage grace that was reported as started and not yet as ended."""
         self._is_fence_reported = False
-        self._stopped_keys: set[object] = set()
-        """Tasks stopped because their row was lost; later heartbeats must not stop them again."""
         self._reported_silent: set[int] = set()
         """Pids of the silent children that were reported."""
 
@@ -224,7 +222,7 @@ class Heartbeat:
         for task, reply in _match_replies(tasks, replies):
             if not reply.is_held:
                 self._on_row_lost(task, reply)
-            elif reply.kill_requested and task.chunk is not None and task.position not in task.chunk.stop_reasons:
+            elif reply.kill_requested and not self._assignments.is_stopping(task):
                 self._assignments.stop_task(task, KillReason.REQUEUED)
 
     def _emit_silent_children(self, limit_s: float) -> None:
@@ -241,14 +239,13 @@ class Heartbeat:
 
     def _on_row_lost(self, task: InFlightTask, reply: HeartbeatReply) -> None:
         """The row is no longer ours: stop the task, unless an operator ended it without asking to kill its code."""
-        if not task.is_in_child or task.key in self._stopped_keys:
-            return  # this worker is storing or releasing the task itself, or has stopped it already
+        if not task.is_in_child or self._assignments.is_stopping(task):
+            return  # this worker is storing or releasing the task itself, or is stopping it already
         is_ended_by_operator = reply.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
             reply.current_token == task.key.claim_token and reply.error_code in _OPERATOR_CODES
         )
         if is_ended_by_operator and not reply.kill_requested:
             return
-        self._stopped_keys.add(task.key)
         if not is_ended_by_operator:
             self._reporter.emit(
                 events.LateHeartbeatRefused(

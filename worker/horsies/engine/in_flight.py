@@ -406,6 +406,13 @@ class Assignments:
         if task.chunk is not None and task.is_in_child:  # otherwise it has left the child already
             self._stop(task.chunk, task.position, reason)
 
+    def is_stopping(self, task: InFlightTask) -> bool:
+        """Whether the task was stopped, or its child is being killed, and it has not left the child yet."""
+        if task.chunk is None:
+            return False
+        control = self._controls.get(task.chunk.child)
+        return task.position in task.chunk.stop_reasons or (control is not None and control.kill is not None)
+
     def _stop(self, chunk: Chunk, position: int, reason: KillReason) -> None:
         child, is_async = chunk.child, self.is_async(chunk.rows[position])
         chunk.cancel_timer(position)
