@@ -439,6 +439,36 @@ class RaisesOnStr(SystemExit):
         raise RaisesOnStr
 
 
+@app.task("raise_long_message")
+def raise_long_message(megabytes: int) -> TaskResult[None, TaskError]:
+    raise ValueError("x" * (megabytes << 20))
+
+
+@app.task("return_long_message")
+def return_long_message(megabytes: int) -> TaskResult[None, TaskError]:
+    return TaskResult(err=TaskError(error_code="LONG", message="x" * (megabytes << 20)))
+
+
+@app.task("return_long_code")
+def return_long_code(megabytes: int) -> TaskResult[None, TaskError]:
+    return TaskResult(err=TaskError(error_code="X" * (megabytes << 20)))
+
+
+class RaisesLongMessage(BaseModel):
+    """Its validator raises an error with a message of so many megabytes."""
+
+    megabytes: int
+
+    @model_validator(mode="after")
+    def _raise(self) -> RaisesLongMessage:
+        raise LookupError("x" * (self.megabytes << 20))
+
+
+@app.task("decode_long_message")
+def decode_long_message(value: RaisesLongMessage) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
 @app.task("raise_on_str")
 def raise_on_str() -> TaskResult[None, TaskError]:
     raise RaisesOnStr

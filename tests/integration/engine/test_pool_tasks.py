@@ -75,6 +75,10 @@ async def test_task_knows_its_attempt(survivor: PoolHarness) -> None:
         ("recurse", [0], FAILED, "UNHANDLED_EXCEPTION"),
         ("eat_memory_mapped", [], FAILED, "TOO_MUCH"),
         ("raise_on_str", [], FAILED, "UNHANDLED_EXCEPTION"),
+        ("raise_long_message", [15], FAILED, "UNHANDLED_EXCEPTION"),
+        ("return_long_message", [40], FAILED, "LONG"),
+        ("return_long_code", [40], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("decode_long_message", [{"megabytes": 70}], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
     ],
 )
 async def test_each_failure_has_its_code_and_spares_the_child(

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Never, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationInfo, field_serializer
 from typing_extensions import TypeVar
@@ -178,12 +178,22 @@ def exception_to_record(exception: BaseException) -> dict[str, str]:
     }
 
 
+MAX_TEXT_CHARS: Final = 64 * 1024
+"""Longer texts of exceptions, and of values without a JSON form, are cut: a report to the worker has a limit."""
+
+
 def safe_stringify(to_text: Callable[[T], str], value: T) -> str:
-    """Return `to_text(value)`, or a placeholder that names the exception it raised."""
+    """Return `to_text(value)`, cut after `MAX_TEXT_CHARS`, or a placeholder that names the exception it raised."""
     try:
-        return to_text(value)
+        return cut_text(to_text(value))
     except BaseException as error:  # noqa: BLE001 - __str__ and __repr__ are user code, which may raise anything
         return f"<{type(value).__qualname__}: {to_text.__name__} raised {type(error).__qualname__}>"
+
+
+def cut_text(text: str) -> str:
+    """Cut a text after `MAX_TEXT_CHARS` and say how much is missing."""
+    missing = len(text) - MAX_TEXT_CHARS
+    return text if missing <= 0 else f"{text[:MAX_TEXT_CHARS]}… ({missing:,} more characters)"
 
 
 # TaskResult

@@ -30,6 +30,7 @@ from horsies.model.task_result import (
     OutcomeCode,
     TaskError,
     TaskResult,
+    cut_text,
     error_code_for,
     safe_stringify,
     task_error_from,
@@ -40,7 +41,8 @@ from horsies.registry.invocation import CURRENT_TASK, call_task, call_task_async
 
 logger = logging.getLogger(OUTPUT_LOGGER)
 
-MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # 64 KB for the other fields of the report
+MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 1024 * 1024  # the rest is for the error message and the other fields
+MAX_CODE_CHARS = 255
 _SMALL_DOCUMENT_CHARS = MAX_DOCUMENT_BYTES // 4  # a character has at most four bytes
 
 
@@ -235,6 +237,9 @@ class TaskExecutor:
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         if stored.error is None:
             return EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document=document)
+        if (length := len(stored.error.error_code or "")) > MAX_CODE_CHARS:
+            message = f"error code of {length} characters exceeds the limit of {MAX_CODE_CHARS} characters"
+            raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         # A success that cannot be encoded counts as a failure of the worker, not of the task.
         outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
         return _encode_failure(stored.error, outcome, document)
@@ -263,5 +268,5 @@ def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: str
         outcome=outcome,
         document=document,
         error_code=None if error.error_code is None else str(error.error_code),
-        error_message=None if error.message is None else replace_unstorable(error.message),
+        error_message=None if error.message is None else replace_unstorable(cut_text(error.message)),
     )
