@@ -469,6 +469,18 @@ def decode_long_message(value: RaisesLongMessage) -> TaskResult[None, TaskError]
     return TaskResult(ok=None)
 
 
+@app.task("log_much")
+def log_much() -> TaskResult[None, TaskError]:
+    fields = {f"field_{number}": "x" * 20_000 for number in range(6_000)}
+    logging.getLogger("x" * (70 << 20)).error("much", extra=fields)
+    return TaskResult(ok=None)
+
+
+@app.task("fail")
+def fail(text: str) -> TaskResult[None, TaskError]:
+    raise LookupError(text)
+
+
 @app.task("raise_on_str")
 def raise_on_str() -> TaskResult[None, TaskError]:
     raise RaisesOnStr

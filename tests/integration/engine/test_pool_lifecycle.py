@@ -117,6 +117,8 @@ async def test_hooks_run_before_the_first_task(project: Project) -> None:
         ("raise ValueError('hook failed')", "hook failed"),
         ("sys.exit(1)", "second"),
         ("import time; time.sleep(60)", "did not return within 0.2 s"),
+        ("raise ValueError('hook failed' + 'x' * (70 << 20))", "hook failed"),
+        ("raise ValueError('hook failed' + chr(0xdc80))", "hook failed"),
     ],
 )
 async def test_failing_hook_stops_the_pool_after_three_starts(

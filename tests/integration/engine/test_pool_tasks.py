@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from horsies.engine.child.execution import MAX_TRACEBACKS
 from horsies.model.task import TaskAttemptOutcome
 from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
 
@@ -231,3 +232,17 @@ async def test_child_reports_the_run_time() -> None:
     async with running_pool() as pool:
         await pool.run("noop")
     assert [0 < run_ms < 1000 for run_ms in pool.events.run_times_ms] == [True]
+
+
+async def test_large_log_record_spares_the_child(survivor: PoolHarness) -> None:
+    key = survivor.give("log_much")
+    await survivor.wait_for_outcome(key)
+    assert (key.task_id, "stderr", "much") in survivor.events.lines
+    assert await survivor.value(survivor.give("pid")) == survivor.events.ready_pids[0]
+
+
+async def test_repeated_exceptions_are_logged_a_limited_number_of_times(pool: PoolHarness) -> None:
+    pool.send([assignment("fail", f"order {number}") for number in range(100)])
+    await pool.events.until(lambda: len(pool.events.outcomes) == 100)
+    logged = [line for _, _, line in pool.events.lines]
+    assert logged == [f"unhandled LookupError: order {number}" for number in range(MAX_TRACEBACKS)]

@@ -1,4 +1,4 @@
-"""Which out-of-memory errors end the child: all but those that the user's code or mappers handled."""
+"""Exceptions of tasks: which out-of-memory errors end the child, and how many tracebacks are logged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult
-from horsies.engine.child.execution import Attempt, TaskExecutor
+from horsies.engine.child.execution import MAX_TRACEBACKS, Attempt, TaskExecutor, TracebackLimit
 from tests.support.pool import assignment
 
 
@@ -62,3 +62,15 @@ def test_memory_error_that_the_task_caught_fails_the_task() -> None:
     app = Horsies(AppConfig(**DEFAULT))
     app.task("t")(catch_memory_error)
     assert TaskExecutor(app).run(Attempt(assignment("t"), "a worker")).error_code == "TOO_MUCH"
+
+
+def test_next_minute_says_how_many_exceptions_were_not_logged() -> None:
+    now = 0.0
+    tracebacks = TracebackLimit(clock=lambda: now)
+    admitted = [tracebacks.admit("t", "LookupError") for _ in range(MAX_TRACEBACKS + 7)]
+    assert admitted == [0] * MAX_TRACEBACKS + [None] * 7
+    assert tracebacks.admit("t", "ValueError") == tracebacks.admit("u", "LookupError") == 0
+    now = 60.0
+    assert [tracebacks.admit("t", "LookupError") for _ in range(2)] == [7, 0]
+    now = 180.0
+    assert tracebacks.admit("t", "LookupError") == 0

@@ -16,7 +16,7 @@ from typing import NoReturn
 from horsies.config import load_settings
 from horsies.engine.child.execution import RunnableApp, TaskExecutor
 from horsies.engine.child.lifetime import ParentWatchdog, announce_exit_on, die_with_parent, ignore_signals
-from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks
+from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks, encodable
 from horsies.engine.child.runner import Inbox, Runner, handle_commands
 from horsies.engine.pool.protocol import AppLoaded, ChildArgs, ChildHeartbeat, ChildSpec, ExitStatus, Ready, StartFailed
 from horsies.errors import HorsiesError
@@ -64,7 +64,7 @@ def start_app(spec: ChildSpec, channel: ParentChannel) -> RunnableApp:
 
 
 def fail_start(channel: ParentChannel, message: str) -> NoReturn:
-    channel.send(StartFailed(message))
+    channel.send(StartFailed(encodable(message)))
     os._exit(ExitStatus.START_FAILED)
 
 

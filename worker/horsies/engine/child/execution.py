@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +45,9 @@ logger = logging.getLogger(OUTPUT_LOGGER)
 
 MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 1024 * 1024  # the rest is for the error message and the other fields
 MAX_CODE_CHARS = 255
+MAX_TRACEBACKS = 10
+"""How often a child logs one exception of one task in `TRACEBACK_WINDOW_S`."""
+TRACEBACK_WINDOW_S = 60.0
 _SMALL_DOCUMENT_CHARS = MAX_DOCUMENT_BYTES // 4  # a character has at most four bytes
 
 
@@ -96,6 +101,30 @@ class WorkerFailure(Exception):
         self.message = message
 
 
+class TracebackLimit:
+    """Limits how often an exception of a task is logged: a task that always fails must not flood the log."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = 0.0
+        self._raised: Counter[tuple[str, str]] = Counter()
+        """How often each task raised each exception in this minute."""
+        self._before = self._raised
+        """The same of the minute before."""
+
+    def admit(self, task_name: str, exception: str) -> int | None:
+        """None if the exception is not logged; otherwise how many like it were not logged in the minute before."""
+        key, now = (task_name, exception), self._clock()
+        if now >= self._until:
+            is_next_minute = now < self._until + TRACEBACK_WINDOW_S
+            self._before = self._raised if is_next_minute else Counter()
+            self._raised, self._until = Counter(), now + TRACEBACK_WINDOW_S
+        self._raised[key] += 1
+        if self._raised[key] > MAX_TRACEBACKS:
+            return None
+        return max(0, self._before.pop(key, 0) - MAX_TRACEBACKS)
+
+
 class TaskExecutor:
     """Runs assignments with the tasks of one app.
 
@@ -106,6 +135,7 @@ class TaskExecutor:
     def __init__(self, app: RunnableApp) -> None:
         config = app.config
         self._rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
+        self._tracebacks = TracebackLimit()
         self._tasks = {
             name: RegisteredTask(definition=task.definition, is_async=task.definition.is_async)
             for name, task in app.tasks.items()
@@ -198,14 +228,17 @@ class TaskExecutor:
         """
         if isinstance(raised, MemoryError) or lifetime.is_forked():
             return
-        if not any(type(raised) in rules.mapper for rules in (task.exception_rules, self._rules)):
-            text, trace = safe_stringify(str, raised), raised.__traceback__
-            # Without the frame of the call, which is ours.
-            exc_info = type(raised), raised, trace.tb_next if trace is not None and trace.tb_next is not None else trace
-            with suppress(Exception):  # filters and handlers are user code
-                logger.error(
-                    "unhandled %s%s", type(raised).__qualname__, f": {text}" if text else "", exc_info=exc_info
-                )
+        if any(type(raised) in rules.mapper for rules in (task.exception_rules, self._rules)):
+            return
+        kind, trace = type(raised).__qualname__, raised.__traceback__
+        if (not_logged := self._tracebacks.admit(task.name, kind)) is None:
+            return
+        text = safe_stringify(str, raised)
+        # Without the frame of the call, which is ours.
+        exc_info = type(raised), raised, trace.tb_next if trace is not None and trace.tb_next is not None else trace
+        extra = {"not_logged": not_logged} if not_logged else None
+        with suppress(Exception):  # filters and handlers are user code
+            logger.error("unhandled %s%s", kind, f": {text}" if text else "", exc_info=exc_info, extra=extra)
 
     def _raise_if_out_of_memory(self, task: TaskDefinition, error: TaskError) -> None:
         """Raise the MemoryError in an error unless the user's code or mappers handled it.

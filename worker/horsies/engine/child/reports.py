@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any, TextIO
 
@@ -42,6 +43,8 @@ from horsies.registry.invocation import CURRENT_TASK
 
 MAX_LINE_CHARS = 16 * 1024
 MAX_TRACEBACK_CHARS = 64 * 1024
+MAX_FIELDS = 256
+"""Further fields of a log record are left out."""
 MAX_LINES_PER_SEND = 256
 """Keeps a message of output lines below `MAX_REPORT_BYTES`."""
 LARGE_DOCUMENT_CHARS = 10_000
@@ -165,7 +168,7 @@ class OutputCapture:
         label = _label(attempt)
         for start in range(0, len(messages), MAX_LINES_PER_SEND):
             sent = messages[start : start + MAX_LINES_PER_SEND]
-            self._channel.send(*(LogLine(label, level, logger, _encodable(message)) for message in sent))
+            self._channel.send(*(LogLine(label, level, logger, encodable(message)) for message in sent))
 
     def send_record(
         self, record: logging.LogRecord, text: str, exception: str | None, *, fields: Mapping[str, object]
@@ -174,10 +177,10 @@ class OutputCapture:
             LogLine(
                 _label(self._current_task()),
                 record.levelno,
-                record.name,
-                _encodable(text),
-                _encodable(exception, limit=MAX_TRACEBACK_CHARS) if exception else None,
-                {_encodable(name): _field(value) for name, value in fields.items()},
+                encodable(record.name),
+                encodable(text),
+                encodable(exception, limit=MAX_TRACEBACK_CHARS) if exception else None,
+                {encodable(name): _field(value) for name, value in islice(fields.items(), MAX_FIELDS)},
             )
         )
 
@@ -210,7 +213,7 @@ def _label(attempt: Attempt | None) -> TaskLabel | None:
     return TaskLabel(task.task_id, task.task_name, parse_details(task.details).attempts + 1)
 
 
-def _encodable(text: str, *, limit: int = MAX_LINE_CHARS) -> str:
+def encodable(text: str, *, limit: int = MAX_LINE_CHARS) -> str:
     """Truncate, and escape lone surrogates, which cannot be encoded in a message."""
     return text[:limit].encode(errors="backslashreplace").decode()
 
@@ -221,7 +224,7 @@ def _field(value: object) -> str | bool | int | float | None:
     # Larger integers cannot be encoded.
     if isinstance(value, int) and abs(value) < 2**63:
         return value
-    return _encodable(safe_stringify(str, value))
+    return encodable(safe_stringify(str, value))
 
 
 class TaskLogHandler(logging.Handler):
