@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
+
+MAX_COUNT: Final = 1_000_000_000
+"""A change counts for at most this many, whatever its notification says."""
 
 
 class Topic(StrEnum):
@@ -77,9 +80,9 @@ def parse_event(payload: str, at: datetime) -> Change | None:
     """Parse a message about heartbeats, a status change or an event; None if it is malformed."""
     try:
         message = cast("dict[str, Any]", json.loads(payload))
-        kind, count = str(message["kind"]), int(message.get("count", 1))
+        kind, count = str(message["kind"]), max(0, min(int(message.get("count", 1)), MAX_COUNT))
         ids, worker = _ids(message.get("ids") or ()), _ids([message.get("worker_id")])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     topic = Topic.STATUS_CHANGE if message.get("to") else Topic.EVENT
     if kind == "heartbeats":

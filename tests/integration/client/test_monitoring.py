@@ -125,6 +125,7 @@ async def test_duplicate_and_malformed_replies_are_ignored(app: Horsies, databas
     body = '{"correlation_id": "CORRELATION", "worker_id": "%s", "hostname": "box", "pid": 7}'
     known, late = str(uuid4()), str(uuid4())
     invalid = ("nonsense", "[]", "{}", body % "w-7", (body % uuid4()).replace("CORRELATION", "another ping"))
+    invalid += ((body % uuid4()).replace("7}", "1e999}"), "[" * 5_000, "9" * 5_000)
     worker = FakeWorker(replies=(*invalid, body % known, body % known, body % late))
     async with worker.running(database_url):
         pongs = (await app.ping_workers_async(timeout_seconds=LONG_S, min_responses=2)).unwrap()

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import date
 from uuid import UUID
 
-from horsies import AppConfig, Horsies, NodeKey, TaskError, TaskResult, WorkflowDefinition
+import pytest
+
+from horsies import (
+    AppConfig,
+    Horsies,
+    NodeKey,
+    OperationalErrorCode,
+    OutcomeCode,
+    TaskError,
+    TaskResult,
+    WorkflowDefinition,
+)
 from horsies.client.workflow.handle import node_result, run_result
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.store.workflows import NodeInfoRow, RunResultRow
@@ -71,3 +83,15 @@ def test_run_output_is_decoded_to_the_declared_type() -> None:
 def test_each_leaf_result_is_decoded_to_its_declared_type() -> None:
     row = completed_row('{"ok": {"days": {"ok": "2024-02-29"}}}', is_map=True)
     assert run_result("w", row, [NODE], lambda _: None) == TaskResult(ok={"days": TaskResult(ok=DAY)})
+
+
+@pytest.mark.parametrize("document", ["[]", "5", "9" * 5_000, "[" * 5_000, '{"ok": []}'])
+def test_malformed_document_of_a_run_is_an_error(document: str) -> None:
+    result = run_result("w", completed_row(document, is_map=True), [NODE], lambda _: None)
+    assert result.err_value.error_code == OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
+
+
+@pytest.mark.parametrize("error", ["[]", "null", "9" * 5_000, "[" * 5_000])
+def test_paused_run_with_a_malformed_error_is_paused(error: str) -> None:
+    row = dataclasses.replace(completed_row("{}", is_map=False), status=WorkflowStatus.PAUSED, error=error)
+    assert run_result("w", row, [], lambda _: None).err_value.error_code == OutcomeCode.WORKFLOW_PAUSED

@@ -126,5 +126,5 @@ class WorkerPing:
                 pid=int(body["pid"]),
                 latency_ms=(time.perf_counter() - self._sent_at) * 1000,
             )
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None

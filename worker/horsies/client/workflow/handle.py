@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -20,7 +19,14 @@ from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.task import parse_id
-from horsies.model.task_result import ContractCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
+from horsies.model.task_result import (
+    ContractCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    RetrievalCode,
+    TaskError,
+    TaskResult,
+)
 from horsies.model.workflow.plan import (
     NodeRef,
     ValueLoader,
@@ -38,6 +44,7 @@ from horsies.model.workflow.views import (
     WorkflowTaskInfo,
 )
 from horsies.store.database import Database
+from horsies.store.queries import json_object
 from horsies.store.workflows import NodeInfoRow, RunResultRow, WorkflowStore
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 from horsies.workflows import control
@@ -341,10 +348,8 @@ def run_result(
         return error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"workflow {workflow_id} does not exist")
     status = row.status
     if status is WorkflowStatus.PAUSED:
-        cause = ""
-        if row.error is not None:
-            stored = json.loads(row.error)
-            cause = f" after {stored.get('error_code')}: {stored.get('message')}"
+        stored = json_object(row.error)
+        cause = f" after {stored.get('error_code')}: {stored.get('message')}" if stored else ""
         return error_result(
             OutcomeCode.WORKFLOW_PAUSED, f"workflow {workflow_id} is paused{cause}; resume() continues it"
         )
@@ -384,9 +389,14 @@ def _map_result(
     document: str, nodes: Mapping[str, NodeInfoRow], result_codec_for: Callable[[str], ValueCodec | None]
 ) -> AnyResult:
     """The results of the leaf nodes by node id, each decoded with the codec of its task or definition."""
-    stored = json.loads(document)["ok"]
+    stored = decode_result(document)
+    if stored.is_err():
+        return stored
+    if not isinstance(stored.ok_value, dict):
+        text = "the stored document is not a map of results"
+        return error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, text)
     results: dict[str, AnyResult] = {}
-    for node_id, node_document in stored.items():
+    for node_id, node_document in cast("dict[str, Any]", stored.ok_value).items():
         node = nodes.get(node_id)
         results[node_id] = decode_document(node_document, None if node is None else _node_codec(node, result_codec_for))
     return TaskResult(ok=results)
