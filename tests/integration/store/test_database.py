@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
-from horsies.store.connection import ConnectionSpec, StatementFailed
+from horsies.store.connection import ConnectionSpec, Keepalive, StatementFailed
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query
 from tests.support.faults import Proxy
@@ -55,6 +58,28 @@ async def test_echo_logs_statements_without_arguments(database_url: str, caplog:
             await database.run(lambda transaction: transaction.fetch(echo, "secret"))
     logged = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
     assert logged == ["SELECT $1::text AS text", "BEGIN", "SELECT $1::text AS text", "COMMIT"]
+
+
+class RecordedKeepalive(Keepalive):
+    """Remembers the sockets that it was applied to."""
+
+    sockets: ClassVar[list[socket.socket]] = []
+
+    def apply_to(self, sock: socket.socket) -> None:
+        super().apply_to(sock)
+        self.sockets.append(sock)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the options are those of Linux")
+async def test_keepalive_settings_apply_to_the_socket(database_url: str) -> None:
+    keepalive = RecordedKeepalive(idle_s=7, interval_s=3, count=2, user_timeout_ms=9_000)
+    async with Proxy(database_url).running() as proxy:
+        connection = await ConnectionSpec(url=proxy.url, masked_url="test", keepalive=keepalive).connect()
+        sock = keepalive.sockets[-1]
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        options = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert (sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), options) == (1, [7, 3, 2, 9_000])
+        await connection.close()
 
 
 async def test_failed_transaction_is_rolled_back_and_connection_stays_usable(database: Database) -> None:
@@ -214,7 +239,7 @@ async def test_server_rejects_writes_on_read_only_connection(database_url: str) 
 
 async def test_exhausted_pool_raises_after_the_timeout(database_url: str) -> None:
     async with Database(
-        ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=0.05)
+        ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=1)
     ) as small:
         held = asyncio.Event()
         done = asyncio.Event()

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
 
@@ -67,14 +67,18 @@ else:
 
 
 class Connection(_DriverConnection):
-    """A driver connection with TCP keepalive settings."""
+    """A driver connection that can apply TCP keepalive settings to its socket."""
 
-    __slots__ = ()
+    __slots__ = ("_sock",)
+
+    def __init__(self, *arguments: Any) -> None:
+        """Keep the socket: the driver has no method for it, but gives the transport to the class of its connections."""
+        super().__init__(*arguments)
+        transports = (argument for argument in arguments if hasattr(argument, "get_extra_info"))
+        self._sock: socket.socket = next(transports).get_extra_info("socket")
 
     def keep_alive(self, keepalive: Keepalive) -> None:
-        sock = self._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-        if sock is not None:
-            keepalive.apply_to(sock)
+        keepalive.apply_to(self._sock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

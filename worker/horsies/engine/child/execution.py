@@ -117,8 +117,8 @@ class TracebackLimit:
         key, now = (task_name, exception), self._clock()
         if now >= self._until:
             is_next_minute = now < self._until + TRACEBACK_WINDOW_S
-            self._before = self._raised if is_next_minute else Counter()
-            self._raised, self._until = Counter(), now + TRACEBACK_WINDOW_S
+            self._before = self._raised if is_next_minute else Counter[tuple[str, str]]()
+            self._raised, self._until = Counter[tuple[str, str]](), now + TRACEBACK_WINDOW_S
         self._raised[key] += 1
         if self._raised[key] > MAX_TRACEBACKS:
             return None
