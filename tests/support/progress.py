@@ -30,6 +30,7 @@ class Progress:
         self._failed: set[str] = set()
         self._done: set[str] = set()
         self._total = 0
+        self._is_over = False
 
     @property
     def line(self) -> str:
@@ -46,10 +47,14 @@ class Progress:
         self._total = len(ids)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_report_teststatus(self) -> Generator[None, tuple[str, str, object], tuple[str, str, str]]:
-        """Print no letter for a test; the summary counts it by its category."""
-        category, _letter, _word = yield
-        return category, "", ""
+    def pytest_report_teststatus(self) -> Generator[None, tuple[str, str, object], tuple[str, str, object]]:
+        """Print no letter for a test; the summary at the end counts it by its category."""
+        category, letter, word = yield
+        return (category, letter, word) if self._is_over else (category, "", "")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._is_over = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
