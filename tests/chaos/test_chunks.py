@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,40 @@ FREQUENT_HEARTBEATS = {
 }
 
 
+class Gates:
+    """Short tasks behind an open gate and slow ones behind a closed one; each appends its id to `lines` when it ends.
+
+    They do not use the ledger: on a busy machine its statements would make them too slow for chunks.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._open, self.closed, self._lines = folder / "open", folder / "closed", folder / "lines"
+        self._open.touch()
+
+    def send(self, worker: InProcessWorker, *, slow: int = 0, short: int) -> Coroutine[Any, Any, list[str]]:
+        gates = [self.closed] * slow + [self._open] * short
+        items = [{"gate": str(gate), "file": str(self._lines)} for gate in gates]
+        return _send(worker, "append_line_after", items)
+
+    def runs(self) -> Counter[str]:
+        return Counter(self._lines.read_text().split())
+
+
 async def test_short_tasks_behind_a_slow_one_are_recalled(database_url: str, tmp_path: Path) -> None:
-    open_gate, closed_gate = tmp_path / "open", tmp_path / "shut"
-    open_gate.touch()
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
-        measured = await _send(worker, "wait_for", [{"file": str(open_gate)}] * 60)
+    gates = Gates(tmp_path)
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=2) as worker:
+        measured = await gates.send(worker, short=60)
         await ledger.until_terminal(*measured)
-        slow, *short = await _send(worker, "wait_for", [{"file": str(closed_gate)}, *[{"file": str(open_gate)}] * 40])
+        slow, *short = await gates.send(worker, slow=1, short=40)
         await ledger.until_terminal(*short)
         assert (await ledger.row(slow))["status"] == "RUNNING"
         assert worker.events_of(events.ChunkRecalled)
-        closed_gate.touch()
+        gates.closed.touch()
         await ledger.until_terminal(slow)
-        assert {row["attempts"] for row in (await ledger.rows(slow, *short)).values()} == {1}
-        assert await ledger.violations([slow, *short, *measured]) == []
+        sent = [slow, *short, *measured]
+        assert gates.runs() == Counter(sent)
+        assert {row["attempts"] for row in (await ledger.rows(*sent)).values()} == {1}
+        assert await ledger.violations(sent, unrecorded=sent) == []
 
 
 async def test_crash_in_a_chunk_affects_only_the_running_task(database_url: str) -> None:
@@ -61,20 +81,17 @@ async def test_crash_in_a_chunk_affects_only_the_running_task(database_url: str)
 
 
 async def test_heartbeat_during_a_release_reports_no_lost_row(database_url: str, tmp_path: Path) -> None:
-    open_gate, closed_gate = tmp_path / "open", tmp_path / "shut"
-    open_gate.touch()
+    gates = Gates(tmp_path)
     async with (
         Ledger.open(database_url) as ledger,
         worker_in_process(database_url, config=FREQUENT_HEARTBEATS, processes=1) as worker,
     ):
-        await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(open_gate)}] * 60))
+        await ledger.until_terminal(*await gates.send(worker, short=60))
         async with blocked_heartbeats(database_url):
-            slow, *short = await _send(
-                worker, "wait_for", [{"file": str(closed_gate)}, *[{"file": str(open_gate)}] * 40]
-            )
+            slow, *short = await gates.send(worker, slow=1, short=40)
             await worker.wait_for_event(events.ChunkRecalled)
             await worker.until(lambda: not any(worker.has_in_flight(task_id) for task_id in short))
-        closed_gate.touch()
+        gates.closed.touch()
         await ledger.until_terminal(slow, *short)
         assert worker.events_of(events.LateHeartbeatRefused) == []
 

@@ -124,6 +124,13 @@ def append_line(file: str) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
+def append_line_after(gate: str, file: str) -> TaskResult[None, TaskError]:
+    """Wait until the gate exists, then append the task id to a file."""
+    while not Path(gate).exists():
+        time.sleep(0.005)
+    return append_line(file)
+
+
 def wait_for(file: str) -> TaskResult[int, TaskError]:
     """Wait until the file exists."""
     with recorded():
@@ -367,6 +374,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("work_briefly_again", work, {"timeout_ms": 1_000, "retry_policy": retried("TASK_TIMEOUT")}),
     ("plain", plain, {}),
     ("append_line", append_line, {}),
+    ("append_line_after", append_line_after, {}),
     ("append_line_again", append_line, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("wait_for", wait_for, {}),
     ("wait_for_again", wait_for, {"retry_policy": retried(*INTERRUPTIONS)}),
