@@ -7,7 +7,9 @@ LOCK   := requirements/dev.txt
 ROUNDS ?= 10
 MINUTES ?= 30
 # worksteal: otherwise one process may get all the long tests, and the others wait for it.
-PARALLEL := -p tests.support.progress -n auto --dist worksteal
+PARALLEL := -p tests.support.progress --dist worksteal
+# Two per CPU: a test of a worker waits more than half of its time, for processes to start and thresholds to pass.
+PROCESSES = $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 # Checked one after the other: all files in one process take pyright more than ten minutes instead of one.
 TYPED := worker/horsies+horsies_ops+tui tests/unit tests/integration+tests/support tests/acceptance+tests/chaos+tests/docs+tests/conftest.py
 
@@ -24,13 +26,13 @@ demo: $(READY)  ## run the sample app with two workers in the terminal UI, on it
 	@if [ -t 0 ] && [ -t 2 ]; then $(BIN)/horsies demo --tui; else $(BIN)/horsies demo --seconds 30; fi
 
 test: $(READY)  ## run all tests and show how far they are (needs only Python)
-	@$(BIN)/python -m pytest $(PARALLEL)
+	@$(BIN)/python -m pytest $(PARALLEL) -n $(PROCESSES)
 
 chaos: $(READY)  ## repeat the fault tests (ROUNDS=10 times); also fails if the p99 of a recovery time is above its limit
 	@times=$$(mktemp); export CHAOS_TIMES=$$times; failed=0; \
 	for round in $$(seq $(ROUNDS)); do \
 	    echo "round $$round of $(ROUNDS)"; \
-	    $(BIN)/python -m pytest $(PARALLEL) -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
+	    $(BIN)/python -m pytest $(PARALLEL) -n auto -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
 	done; \
 	$(BIN)/python -m tests.support.recovery_times $$times || failed=1; rm -f $$times; exit $$failed
 
