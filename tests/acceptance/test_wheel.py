@@ -25,10 +25,9 @@ def installed() -> Iterator[Executable]:
     folder.chmod(0o755)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
-    venv.create(folder / "fresh", with_pip=True)
-    python = folder / "fresh" / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", *map(str, folder.glob("*.whl"))]
-    subprocess.run(pip, check=True, capture_output=True)
+    venv.create(folder / "fresh")
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "fresh"), "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, *map(str, folder.glob("*.whl"))], check=True, capture_output=True)
     # A path file adds the packages of this environment, but not its editable horsies.
     (site,) = (folder / "fresh" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
