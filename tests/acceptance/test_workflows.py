@@ -33,7 +33,7 @@ async def worker(url: str) -> AsyncIterator[InProcessWorker]:
     """One worker for all tests. It polls once a minute, so faster progress proves notifications."""
     async with (
         Ledger.open(url),
-        worker_in_process(url, config=SELDOM, register=register_workflow_tasks, locator=LOCATOR) as worker,
+        worker_in_process(url, config=SELDOM, processes=2, register=register_workflow_tasks, locator=LOCATOR) as worker,
     ):
         yield worker
 

@@ -85,7 +85,7 @@ async def test_functions_do_not_queue_behind_long_coroutines(database_url: str) 
 
 async def test_function_gets_the_child_without_coroutines(database_url: str, tmp_path: Path) -> None:
     gate, other = tmp_path / "gate", tmp_path / "other"
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=2) as worker:
         naps = [await worker.send("nap", 3.0)]
         busy = await worker.send("wait_for", str(gate))
         await ledger.until_started(*naps, busy)

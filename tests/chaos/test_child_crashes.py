@@ -130,7 +130,7 @@ async def test_task_that_never_began_returns_twice_without_a_retry(database_url:
 
 async def test_each_kind_of_crash_has_its_code_and_cause(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger:
-        async with worker_in_process(database_url) as worker:
+        async with worker_in_process(database_url, processes=2) as worker:
             ids = {name: await worker.send(name, *ARGUMENTS.get(name, ())) for name in CRASHES}
             await ledger.until_terminal(*ids.values(), within_s=30)
             errors = {name: (await worker.app.get_result_async(task_id)).err_value for name, task_id in ids.items()}
@@ -149,7 +149,10 @@ async def test_each_kind_of_crash_has_its_code_and_cause(database_url: str) -> N
 @pytest.mark.parametrize(("name", "arguments"), [("poison", ()), ("crash_on_decode", ({"text": "bitter"},))])
 async def test_poison_task_fails_after_max_crashes(database_url: str, name: str, arguments: tuple[object, ...]) -> None:
     config = {"recovery": {"max_crashes": 3}}
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=config) as worker:
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=config, processes=2) as worker,
+    ):
         poison = await worker.send(name, *arguments)
         ids = [await worker.send("work", 0.01) for _ in range(20)]
         row = (await ledger.until_terminal(poison, within_s=20))[poison]
@@ -199,7 +202,10 @@ async def _latency_s(ledger: Ledger, worker: InProcessWorker) -> float:
 
 async def test_stopped_child_is_killed_by_its_worker_or_timeout(database_url: str) -> None:
     config = {"recovery": {"running_stale_threshold_ms": 2_000}}
-    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=config) as worker:
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=config, processes=2) as worker,
+    ):
         silent = await worker.send("stop_self")
         limited = await worker.send("stop_self_briefly")
         rows = await ledger.until_terminal(silent, limited)

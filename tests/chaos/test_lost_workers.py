@@ -51,7 +51,7 @@ async def until_state(ledger: Ledger, worker_id: str, state: str) -> None:
 
 
 async def test_lost_worker_continues_under_a_new_id(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
-    async with worker_in_process(database_url) as worker:
+    async with worker_in_process(database_url, processes=2) as worker:
         former = worker.worker_id
         running = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(running)

@@ -137,7 +137,7 @@ async def test_repeated_server_crashes_lose_nothing(
 ) -> None:
     config = {"database_url": queue_url}
     async with worker_in_process(
-        database_url, config=config, locator=LOCATOR, register=register_workflow_tasks
+        database_url, config=config, processes=2, locator=LOCATOR, register=register_workflow_tasks
     ) as worker:
         await send_load(worker.app, load)
         for crash in range(1, load.crashes + 1):
@@ -159,7 +159,8 @@ async def test_repeated_server_crashes_lose_nothing(
 async def test_results_are_stored_after_a_long_outage(
     ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str
 ) -> None:
-    async with worker_in_process(database_url, config={"database_url": queue_url}, async_concurrency=20) as worker:
+    config = {"database_url": queue_url}
+    async with worker_in_process(database_url, config=config, processes=2, async_concurrency=20) as worker:
         sent = [await worker.send("nap", 1.0) for _ in range(40)]
         await ledger.until_started(*sent)
         await server.crash()

@@ -133,7 +133,7 @@ async def test_notification_taken_for_an_echo_is_not_ignored(
 
 async def test_many_unknown_tasks_at_the_head_do_not_slow_down_known_ones(ledger: Ledger, database_url: str) -> None:
     """Compares processor times: other processes on the machine affect them less than the rates."""
-    async with worker_in_process(database_url, config=OLD) as worker:
+    async with worker_in_process(database_url, config=OLD, processes=2) as worker:
         await drain_cpu_s(ledger, worker)  # the first claims of a worker are small
         usual_s = median([await drain_cpu_s(ledger, worker) for _ in range(ROUNDS)])
         unknown = await insert_pending_tasks(ledger, "work", count=100_000)
@@ -144,7 +144,7 @@ async def test_many_unknown_tasks_at_the_head_do_not_slow_down_known_ones(ledger
         assert set(await statuses(ledger, *unknown[:1000])) == {"PENDING"}
 
 
-async def drain_cpu_s(ledger: Ledger, worker: InProcessWorker, count: int = 10_000) -> float:
+async def drain_cpu_s(ledger: Ledger, worker: InProcessWorker, count: int = 5_000) -> float:
     """The processor time of children and server in which the worker runs this many tasks that it knows."""
     ids = await insert_pending_tasks(ledger, "plain", count=count)
     before = await cpu_s(ledger, worker)

@@ -166,7 +166,7 @@ async def worker_in_process(
     """
     app = sample.ledger_app(url, **config or {})
     register(app)
-    defaults: dict[str, Any] = {"processes": 2, "grace_s": 5}
+    defaults: dict[str, Any] = {"processes": 1, "grace_s": 5}
     worker = Worker(
         app.config,
         WorkerConfig.of(app.config, WorkerSettings(**defaults | settings), ProjectConfig(locator=locator)),

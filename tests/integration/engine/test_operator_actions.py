@@ -35,7 +35,7 @@ async def ledger(url: str) -> AsyncIterator[Ledger]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def worker(url: str, ledger: Ledger) -> AsyncIterator[InProcessWorker]:
-    async with worker_in_process(url) as worker:
+    async with worker_in_process(url, processes=2) as worker:
         yield worker
 
 

@@ -52,7 +52,7 @@ def url(cluster: Cluster) -> Iterator[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene(url: str) -> AsyncIterator[Scene]:
     config = {"unknown_task_grace_s": 0}
-    async with Ledger.open(url) as ledger, worker_in_process(url, config=config) as worker:
+    async with Ledger.open(url) as ledger, worker_in_process(url, config=config, processes=2) as worker:
         yield Scene(ledger, worker)
 
 
