@@ -138,8 +138,8 @@ async def test_start_release_and_heartbeat_look_up_rows_by_key(large: Connection
     assert await _rows_read(large, CLAIMS.release.sql, *refs, "RUNNING", "{}", False) <= 5 * BATCH
 
 
-async def test_next_due_reads_one_row_per_priority(large: Connection) -> None:
-    assert await _rows_read(large, WORKERS.next_due.sql, QUEUES) <= 5
+async def test_poll_for_due_work_reads_few_rows_per_priority(large: Connection) -> None:
+    assert await _rows_read(large, WORKERS.due_work.sql, QUEUES) <= 8
 
 
 async def test_owned_tasks_are_read_from_the_owner_index(large: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Worker rows, snapshots, recorded events, and the time of the next due task."""
+"""Worker rows, snapshots, recorded events, and what a worker polls for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies.model.result import WorkerLoad, WorkerStateSnapshot
 from horsies.store.database import Database
 from horsies.store.operators import EventStore
 from horsies.store.workers import WorkerRegistration, WorkerState, WorkerStore
-from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
+from tests.support.store import WORKER, Connection, claim, collect_notifications, insert_pending, only_row
 
 REGISTRATION = WorkerRegistration(
     worker_id=WORKER,
@@ -101,14 +101,39 @@ async def test_snapshot_round_trip(workers: WorkerStore, database: Database) -> 
 
 
 async def test_next_due_is_earliest_future_task_of_served_queues(workers: WorkerStore, connection: Connection) -> None:
-    assert await workers.next_due_s(["a", "b"]) is None
+    assert (await workers.due_work(["a", "b"])).next_due_s is None
     await insert_pending(connection, count=1, queue="a", due_in_s=-5)
-    assert await workers.next_due_s(["a", "b"]) is None
+    assert (await workers.due_work(["a", "b"])).next_due_s is None
     for queue, due_in_s in (("a", 500), ("b", 200), ("b", 300), ("c", 100)):
         await insert_pending(connection, count=1, queue=queue, due_in_s=due_in_s)
-    delay_s = await workers.next_due_s(["a", "b"])
+    delay_s = (await workers.due_work(["a", "b"])).next_due_s
     assert delay_s is not None
     assert 100 < delay_s < 200
+
+
+async def test_due_work_includes_due_tasks_and_expired_leases(database: Database, connection: Connection) -> None:
+    workers = WorkerStore(database)
+    await insert_pending(connection, count=1, queue="elsewhere")
+    await insert_pending(connection, count=1, due_in_s=60)
+    assert not (await workers.due_work(["default"])).has_due_tasks
+    await insert_pending(connection, count=1)
+    assert (await workers.due_work(["default"])).has_due_tasks
+    assert len(await claim(database)) == 1
+    assert not (await workers.due_work(["default"])).has_due_tasks
+    await connection.execute("UPDATE horsies_tasks SET claim_expires_at = now() WHERE status = 'CLAIMED'")
+    assert (await workers.due_work(["default"])).has_due_tasks
+
+
+async def test_due_work_includes_outbox_entries_that_are_not_quarantined(
+    workers: WorkerStore, connection: Connection
+) -> None:
+    await connection.execute("SET session_replication_role = replica")  # without the run that an entry refers to
+    await connection.execute(
+        "INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index) VALUES ($1, $1, 0)", uuid4()
+    )
+    assert (await workers.due_work([])).has_outbox_entries
+    await connection.execute("UPDATE horsies_workflow_outbox SET quarantined_at = now()")
+    assert not (await workers.due_work([])).has_outbox_entries
 
 
 async def test_event_is_stored_and_notified(database: Database, database_url: str, connection: Connection) -> None:

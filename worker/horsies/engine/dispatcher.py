@@ -33,7 +33,7 @@ from horsies.model.retry import KillReason
 from horsies.model.task import TaskStatus, expired_error
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, ClaimStore
 from horsies.store.connection import LockTimeout
-from horsies.store.workers import WorkerState, WorkerStore
+from horsies.store.workers import DueWork, WorkerState, WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.heartbeat import Health, SelfFence, WorkerIdentity
@@ -577,7 +577,11 @@ def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:
 
 
 class DuePoller:
-    """Wakes the dispatcher when the next task becomes due, and at every poll interval in case a NOTIFY was lost."""
+    """Wakes the dispatcher when the next task becomes due.
+
+    At every poll interval, one statement asks for everything that a lost NOTIFY may have announced: tasks that are due,
+    expired leases, and entries in the workflow outbox.
+    """
 
     name = "due poller"
 
@@ -589,21 +593,25 @@ class DuePoller:
         queues: Sequence[str],
         poll_s: float,
         claim_lock: asyncio.Lock,
+        fence: SelfFence,
+        workflows_due: asyncio.Event,
     ) -> None:
         self._wakeup = wakeup
         self._worker_store = worker_store
         self._queues = queues
         self._poll_s = poll_s
         self._claim_lock = claim_lock
-        self._wake_at = 0.0
-        """When to wake the dispatcher."""
+        self._fence = fence
+        self._workflows_due = workflows_due
+        self._due_at = inf
+        """When the next known task becomes due."""
         self._look_at = inf
-        """When to ask the database for the next due time, if that is earlier."""
+        """When to ask the database again, if that is earlier."""
         self._changed = asyncio.Event()
 
     def expect_due_in(self, delay_s: float) -> None:
         """Wake the dispatcher in `delay_s` seconds at the latest: a task becomes due then."""
-        self._wake_at = min(self._wake_at, time.monotonic() + delay_s)
+        self._due_at = min(self._due_at, time.monotonic() + delay_s)
         self._changed.set()
 
     def look_in(self, delay_s: float) -> None:
@@ -617,22 +625,37 @@ class DuePoller:
     async def _poll(self) -> None:
         poll_at = time.monotonic() + self._poll_s
         while True:
-            self._wake_at, self._look_at = poll_at, inf
-            due_s = await self._next_due_s()
-            if due_s is not None:
-                self.expect_due_in(due_s)
-            while (left_s := min(self._wake_at, self._look_at) - time.monotonic()) > 0:
+            is_poll = time.monotonic() >= poll_at
+            if is_poll:
+                poll_at = time.monotonic() + self._poll_s
+            self._due_at, self._look_at = inf, poll_at
+            due = await self._due_work()
+            if is_poll:
+                self._wake(due)
+            if due is not None and due.next_due_s is not None:
+                self.expect_due_in(due.next_due_s)
+            while (left_s := min(self._due_at, self._look_at) - time.monotonic()) > 0:
                 self._changed.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left_s)
-            if self._wake_at <= time.monotonic():
+            if self._due_at <= time.monotonic():
                 self._wakeup.on_poll()
-                poll_at = time.monotonic() + self._poll_s
 
-    async def _next_due_s(self) -> float | None:
-        """Seconds until the next task becomes due; None if there is none or the database is unavailable."""
+    def _wake(self, due: DueWork | None) -> None:
+        if due is None or due.has_due_tasks:  # a claim that fails reports the unavailable database
+            self._wakeup.on_poll()
+        else:
+            self._wakeup.wake()  # without a claim: the dispatcher also reconciles from time to time
+        if due is not None and due.has_outbox_entries:
+            self._workflows_due.set()
+
+    async def _due_work(self) -> DueWork | None:
+        """None if the database is unavailable."""
         try:
             async with self._claim_lock:
-                return await self._worker_store.next_due_s(self._queues)
+                sent_at = time.monotonic()
+                due = await self._worker_store.due_work(self._queues)
         except HorsiesError:
             return None
+        self._fence.record_statement(sent_at)
+        return due

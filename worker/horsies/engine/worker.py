@@ -213,6 +213,8 @@ class Worker:
             queues=queues,
             poll_s=poll_s,
             claim_lock=claim_lock,
+            fence=fence,
+            workflows_due=workflows_due,
         )
         completer = Completer(
             claims,
@@ -328,7 +330,6 @@ class Worker:
             self._definitions,
             woken=workflows_due,
             backoff=backoff(WorkflowAdvancer.name),
-            poll_s=poll_s,
             unknown_grace_s=app.unknown_task_grace_s,
         )
         scheduler = Scheduler(
@@ -340,7 +341,6 @@ class Worker:
         )
         services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
             StartupReporter(registration, notifications.listening, backoff(StartupReporter.name), spec.masked_url),
-            due_poller,
             *(
                 [BoundedService(scheduler, lambda: asyncio.timeout(REAPER_STOP_S))]
                 if self._schedules is not None
@@ -369,6 +369,7 @@ class Worker:
             # After the drain: a worker that drains for a long time can still recover tasks of others.
             BoundedService(reaper, lambda: asyncio.timeout(REAPER_STOP_S)),
             BoundedService(completer, self._deadline.for_outcomes),
+            due_poller,  # a draining worker still advances runs
             BoundedService(advancer, others),
             BoundedService(notifier, others),
             BoundedService(reporter, others),

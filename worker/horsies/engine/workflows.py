@@ -19,7 +19,7 @@ FINAL_ADVANCE_TIMEOUT_S: Final = 2.0
 
 
 class WorkflowAdvancer:
-    """Processes the workflow outbox when woken by an outcome or notification, and at every poll interval."""
+    """Processes the workflow outbox when woken: by an outcome, a notification, or the poll that found entries."""
 
     name = "workflows"
 
@@ -30,13 +30,11 @@ class WorkflowAdvancer:
         *,
         woken: asyncio.Event,
         backoff: Backoff,
-        poll_s: float,
         unknown_grace_s: float | None,
     ) -> None:
         self._woken = woken
         self._outbox = OutboxProcessor(database, definitions, unknown_grace_s=unknown_grace_s)
         self._backoff = backoff
-        self._poll_s = poll_s
 
     async def run(self, stop: asyncio.Event) -> None:
         """Advance runs until `stop` is set, then once more for the last outcomes of this worker."""
@@ -46,9 +44,9 @@ class WorkflowAdvancer:
             is_done = False
             while not stop.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_s if is_done else RECHECK_S):
+                    async with asyncio.timeout(None if is_done else RECHECK_S):
                         await self._woken.wait()
-                is_done = await self._advance_with_retry(stop, only_if_due=not self._woken.is_set())
+                is_done = await self._advance_with_retry(stop)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINAL_ADVANCE_TIMEOUT_S):
                     await self._advance_with_retry()
@@ -56,12 +54,12 @@ class WorkflowAdvancer:
             stopping.cancel()
             self._outbox.abandon()
 
-    async def _advance_with_retry(self, stop: asyncio.Event | None = None, *, only_if_due: bool = False) -> bool:
+    async def _advance_with_retry(self, stop: asyncio.Event | None = None) -> bool:
         """Process the outbox; returns whether it is empty now."""
         self._woken.clear()
         while True:
             try:
-                is_done = (only_if_due and await self._outbox.is_empty()) or await self._outbox.process(stop)
+                is_done = await self._outbox.process(stop)
             except Exception as error:
                 if not is_transient(error):
                     raise

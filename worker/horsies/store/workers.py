@@ -87,6 +87,15 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DueWork:
+    """What a worker may have to do now, and in how many seconds its next delayed task is due; None without one."""
+
+    has_due_tasks: bool
+    next_due_s: float | None
+    has_outbox_entries: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerQueries:
     register: Query[datetime]
     worker_heartbeat: Query[WorkerHeartbeatRow]
@@ -94,7 +103,7 @@ class WorkerQueries:
     insert_snapshot: Query[None]
     newest_states: Query[WorkerStateSnapshot]
     state_history: Query[WorkerStateSnapshot]
-    next_due: Query[float | None]
+    due_work: Query[DueWork]
     task_heartbeats: Query[HeartbeatReply]
 
 
@@ -140,9 +149,10 @@ class WorkerStore:
     async def write_snapshot(self, load: WorkerLoad) -> None:
         await self.database.execute(WORKERS.insert_snapshot, *column_values(load))
 
-    async def next_due_s(self, queues: Sequence[str]) -> float | None:
-        """Seconds until the next delayed task of these queues is due; None if there is none."""
-        return await self.database.fetch_single(WORKERS.next_due, queues)
+    async def due_work(self, queues: Sequence[str]) -> DueWork:
+        """What a worker of these queues polls for."""
+        (due,) = await self.database.fetch(WORKERS.due_work, queues)
+        return due
 
     async def newest_states(self) -> list[WorkerStateSnapshot]:
         """Newest snapshot of each worker, newest first."""

@@ -190,7 +190,6 @@ class WorkflowQueries:
     insert_run: Query[UUID]
     run_results: Query[RunResultRow]
     node_infos: Query[NodeInfoRow]
-    has_outbox_entries: Query[bool]
     lock_due_runs: Query[RunRow]
     due_runs: Query[UUID]
     lock_runs: Query[RunRow]
@@ -296,10 +295,6 @@ class WorkflowStore:
         return await self.executor.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
 
     # Advancing runs
-
-    async def has_outbox_entries(self) -> bool:
-        """Whether any run has outbox entries, due or not; reads one index entry."""
-        return await self.executor.fetch_single(WORKFLOWS.has_outbox_entries)
 
     async def due_runs(self, limit: int) -> list[UUID]:
         """Runs with due outbox entries."""

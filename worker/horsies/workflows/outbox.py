@@ -46,10 +46,6 @@ class OutboxProcessor:
         builder = SubWorkflowBuilder(definitions, timeout_s=build_timeout_s)
         self._sub_workflows = SubWorkflowStarter(database, builder, unknown_grace_s=unknown_grace_s)
 
-    async def is_empty(self) -> bool:
-        """Whether the outbox is empty; much cheaper than a pass that finds nothing to do."""
-        return not await self._store.has_outbox_entries()
-
     async def process(self, stop: asyncio.Event | None = None) -> bool:
         """Process entries until none is due or `stop` is set; False if entries are left."""
         while stop is None or not stop.is_set():

@@ -65,9 +65,9 @@ SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_
  ORDER BY snapshot_at DESC
  LIMIT $2;
 
--- name: next_due
--- Seconds until the next delayed task is due. A loose index scan reads one row per priority and skips all tasks that
--- are already due.
+-- name: due_work
+-- What an idle worker polls for: whether tasks of its queues are due or have an expired lease, the seconds until the next
+-- delayed one is due, and whether the outbox has entries. A loose index scan reads at most two rows per priority.
 WITH RECURSIVE level AS (
     SELECT queue.queue_name, first.priority
       FROM pg_catalog.unnest($1::text[]) AS queue(queue_name)
@@ -84,15 +84,28 @@ WITH RECURSIVE level AS (
                           WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority > level.priority
                           ORDER BY t.priority
                           LIMIT 1) AS next
+), waiting AS (
+    SELECT (SELECT t.enqueued_at
+              FROM horsies_tasks AS t
+             WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority = level.priority
+             ORDER BY t.enqueued_at
+             LIMIT 1) AS first_at,
+           (SELECT t.enqueued_at
+              FROM horsies_tasks AS t
+             WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority = level.priority
+               AND t.enqueued_at > now()
+             ORDER BY t.enqueued_at
+             LIMIT 1) AS next_at
+      FROM level
 )
-SELECT extract(epoch FROM min(soonest.enqueued_at) - now())::double precision AS delay_s
-  FROM level
- CROSS JOIN LATERAL (SELECT t.enqueued_at
-                       FROM horsies_tasks AS t
-                      WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority = level.priority
-                        AND t.enqueued_at > now()
-                      ORDER BY t.enqueued_at
-                      LIMIT 1) AS soonest;
+SELECT EXISTS (SELECT FROM waiting WHERE first_at <= now())
+           OR EXISTS (SELECT
+                        FROM pg_catalog.unnest($1::text[]) AS queue(queue_name)
+                        JOIN horsies_tasks AS t
+                          ON t.status = 'CLAIMED' AND t.queue_name = queue.queue_name AND t.claim_expires_at <= now())
+           AS has_due_tasks,
+       (SELECT extract(epoch FROM min(next_at) - now())::double precision FROM waiting) AS next_due_s,
+       EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS has_outbox_entries;
 
 -- name: task_heartbeats
 -- Write a heartbeat for each task that the worker still owns, renew leases, and return the current state of every

@@ -66,9 +66,6 @@ SELECT n.node_id, n.task_index, n.task_name, coalesce(t.status, n.status) AS sta
  WHERE n.workflow_id = $1
  ORDER BY n.task_index;
 
--- name: has_outbox_entries
-SELECT EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS has_entries;
-
 -- name: lock_due_runs
 -- Lock the runs with the oldest outbox entries. A run locked by another transaction is returned without a status.
 WITH due AS MATERIALIZED (
