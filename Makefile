@@ -14,10 +14,10 @@ PROCESSES = $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 TYPED := worker/horsies+horsies_ops+tui tests/unit tests/integration+tests/support tests/acceptance+tests/chaos+tests/docs+tests/conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test site chaos soak lint check format bench metrics lock pictures schema settings clean
+.PHONY: help demo test site chaos soak lint check format bench bench-peers metrics lock pictures schema settings clean
 
 help:  ## list all targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
 
 $(READY): $(LOCK) pyproject.toml requirements/install.py
 	@$(PYTHON) requirements/install.py $(VENV) $(LOCK)
@@ -56,7 +56,12 @@ format: $(READY)  ## format the code and fix lint errors
 	@$(BIN)/ruff check --fix .
 
 bench: $(READY)  ## run the benchmarks of sending, processing, workflows, recovery and the TUI, on durable private servers
-	@for name in run draining workflows recovery screens; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in run draining growth workflows recovery screens; do $(BIN)/python -m bench.$$name || exit 1; done
+
+bench-peers: $(READY)  ## compare draining with other task queues, installed into an environment that is deleted afterwards
+	@peers=$$(mktemp -d) && trap 'rm -rf "$$peers"' EXIT && $(PYTHON) -m venv "$$peers" && \
+	    "$$peers/bin/pip" install --quiet --disable-pip-version-check -r requirements/peers.txt && \
+	    $(BIN)/python -m bench.peers --python "$$peers/bin/python"
 
 metrics: $(READY)  ## print figures about the code: modules, sizes, one-call helpers and the three walks
 	@$(BIN)/python -m bench.structure

@@ -49,15 +49,15 @@ ON CONFLICT (queue_name) DO UPDATE SET paused_at = now()
 """
 RESUME_QUEUE = "UPDATE horsies_queues SET paused_at = NULL"
 NOTIFY_WORKERS = "NOTIFY horsies_task_new, 'default'"
-UNFINISHED = "SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'"
+IN_FLIGHT = "SELECT EXISTS (SELECT FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING'))"
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 
 
 @asynccontextmanager
-async def worker(url: str, runs_file: Path) -> AsyncGenerator[psutil.Process]:
-    """Start `horsies worker` with two processes and default settings, and wait until it claims."""
+async def worker(url: str, runs_file: Path, *, processes: int = 2) -> AsyncGenerator[psutil.Process]:
+    """Start `horsies worker` with default settings otherwise, and wait until it claims."""
     with tempfile.NamedTemporaryFile() as log:
-        command = [sys.executable, "-m", "horsies_ops.cli", "worker", f"{APP}:app", "--processes", "2"]
+        command = [sys.executable, "-m", "horsies_ops.cli", "worker", f"{APP}:app", "--processes", str(processes)]
         environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, "BENCH_RUNS_FILE": str(runs_file)}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220
         try:
@@ -79,12 +79,12 @@ class CpuTimes:
     """All processes of the server except the session that measures."""
 
     @classmethod
-    def of(cls, tree: psutil.Process, own_backend_pid: int) -> CpuTimes:
+    def of(cls, own_backend_pid: int, *workers: psutil.Process) -> CpuTimes:
         postmaster = psutil.Process(own_backend_pid).parent()
         assert postmaster is not None
         return cls(
-            parent=_cpu_s(tree),
-            children=sum(map(_cpu_s, tree.children(recursive=True))),
+            parent=sum(map(_cpu_s, workers)),
+            children=sum(_cpu_s(child) for worker in workers for child in worker.children(recursive=True)),
             server=sum(_cpu_s(process) for process in postmaster.children() if process.pid != own_backend_pid),
         )
 
@@ -100,7 +100,7 @@ class CpuTimes:
 
 
 async def drain(
-    url: str, runs_file: Path, tasks: int, tree: psutil.Process, task: tuple[str, str] = NOOP
+    url: str, runs_file: Path, tasks: int, *workers: psutil.Process, task: tuple[str, str] = NOOP
 ) -> tuple[float, str]:
     """Return tasks per second, from resuming the queue until the last outcome is stored, and the CPU time per task."""
     expected_size = runs_file.stat().st_size + tasks * BYTES_PER_RUN
@@ -110,13 +110,13 @@ async def drain(
         await connection.execute(FILL, tasks, *task)
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
-        before = CpuTimes.of(tree, own_backend_pid)
+        before = CpuTimes.of(own_backend_pid, *workers)
         started = time.perf_counter()
         await connection.execute(NOTIFY_WORKERS)
-        while runs_file.stat().st_size < expected_size or await connection.fetchval(UNFINISHED):
+        while runs_file.stat().st_size < expected_size or await connection.fetchval(IN_FLIGHT):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
-        cpu = CpuTimes.of(tree, own_backend_pid).per_unit(before, tasks)
+        cpu = CpuTimes.of(own_backend_pid, *workers).per_unit(before, tasks)
     if runs_file.stat().st_size != expected_size:
         raise RuntimeError("a task ran twice")
     return tasks / elapsed_s, cpu
@@ -206,7 +206,7 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
             for task in (NOOP, ADD):
-                await drain(url, runs_file, 500, tree, task)  # warm-up
+                await drain(url, runs_file, 500, tree, task=task)  # warm-up
             for number in range(rounds):
                 await clear(url)
                 base = await baseline_drain(url, tasks)
@@ -215,7 +215,7 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
                 rates = f"baseline {base:,.0f} tasks/s, drain {ours:,.0f} tasks/s"
                 print(f"round {number + 1}: {rates}, {ours / base:.2f} x, {cpu}")
                 await clear(url)
-                with_arguments, cpu = await drain(url, runs_file, tasks, tree, ADD)
+                with_arguments, cpu = await drain(url, runs_file, tasks, tree, task=ADD)
                 add_ratios.append(with_arguments / base)
                 print(f"  add(int, str) -> dict: {with_arguments:,.0f} tasks/s, {with_arguments / base:.2f} x, {cpu}")
                 to_notification += await baseline_notify_ms(url, sends)

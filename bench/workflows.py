@@ -58,13 +58,13 @@ async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]], tree: 
             await start_run(database, plan(dependencies), uuid7())
         await connection.execute("CHECKPOINT")
         await connection.execute(RESUME_QUEUE)
-        before = CpuTimes.of(tree, own_backend_pid)
+        before = CpuTimes.of(own_backend_pid, tree)
         started = time.perf_counter()
         await connection.execute(NOTIFY_WORKERS)
         while await connection.fetchval(UNFINISHED):
             await asyncio.sleep(0.01)
         elapsed_s = time.perf_counter() - started
-        cpu = CpuTimes.of(tree, own_backend_pid).per_unit(before, nodes, "node")
+        cpu = CpuTimes.of(own_backend_pid, tree).per_unit(before, nodes, "node")
         await connection.execute(DELETE_RUNS)
     return nodes / elapsed_s, cpu
 

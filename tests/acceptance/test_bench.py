@@ -74,6 +74,22 @@ def test_workflow_benchmark_prints_nodes_and_cpu_time() -> None:
         assert figure in result.stdout
 
 
+def test_growth_benchmark_compares_large_tables_and_many_workers() -> None:
+    command = [sys.executable, "-m", "bench.growth", "--small"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for figure in ("P7: with 1,000 finished and 1,000 delayed tasks", "P8: 8 workers drain"):
+        assert figure in result.stdout
+
+
+def test_peer_benchmark_names_every_peer_that_it_skips() -> None:
+    command = [sys.executable, "-m", "bench.peers", "--python", sys.executable]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1
+    for package in ("pgqueuer", "procrastinate", "celery"):
+        assert f"{package} is not installed in the environment of {sys.executable}" in result.stdout
+
+
 def test_recovery_benchmark_measures_a_pass_and_a_dry_run() -> None:
     command = [sys.executable, "-m", "bench.recovery", "--small"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
