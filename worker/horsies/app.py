@@ -106,7 +106,6 @@ class Horsies:
         self._modules: list[str] = list(self.settings.modules)
         self.send_suppression = SendSuppression()
         self._broker: PostgresBroker  # set by `get_broker`
-        self._delivery: Delivery | None = None
 
     # The broker, its readers and the delivery are created on first use: they import the store and the driver, which
     # take 5 MB, and most child processes neither send nor read. `task_reader` and `delivery` are public, because
@@ -116,19 +115,12 @@ class Horsies:
     def task_reader(self) -> TaskReader:
         return BrokerTaskReader(self.get_broker())
 
-    @property
+    @cached_property
     def delivery(self) -> Delivery:
-        if self._delivery is None:
-            from horsies.client.delivery import BrokerDelivery
+        from horsies.client.delivery import BrokerDelivery
 
-            broker = self.get_broker()
-            resends = self.config.resend_on_transient_err
-            self._delivery = BrokerDelivery(broker, BrokerTaskReader(broker), resends=resends)
-        return self._delivery
-
-    @delivery.setter
-    def delivery(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+        broker = self.get_broker()
+        return BrokerDelivery(broker, BrokerTaskReader(broker), resends=self.config.resend_on_transient_err)
 
     @property
     def _monitoring(self) -> WorkerMonitor:

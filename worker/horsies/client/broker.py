@@ -34,6 +34,9 @@ from horsies.sync import BRIDGE
 
 Role = Literal["producer", "worker", "scheduler"]
 
+MAX_EXPECTED = 1000
+"""Rows stored by this process that are remembered until their end is notified."""
+
 logger = logging.getLogger("horsies.broker")
 
 
@@ -164,17 +167,25 @@ class PostgresBroker:
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
         pool_settings = self._pool_settings()
         database, direct = Database(shared.connection_spec, pool_settings), shared.connection_spec.direct
-        tasks = TaskStore(database)
+        tasks, expected_ends = TaskStore(database), ExpectedEnds()
         return BrokerSession(
             endpoint=shared,
             database=database,
             tasks=tasks,
-            task_waiters=ResultWaiters(direct, tasks.results, channel=TASK_DONE_CHANNEL, is_done=is_task_terminal),
+            expected_ends=expected_ends,
+            task_waiters=ResultWaiters(
+                direct,
+                tasks.results,
+                channel=TASK_DONE_CHANNEL,
+                is_done=is_task_terminal,
+                expected_ends=expected_ends,
+            ),
             run_waiters=ResultWaiters(
                 direct,
                 WorkflowStore(database).run_results,
                 channel=WORKFLOW_DONE_CHANNEL,
                 is_done=is_run_terminal_or_paused,
+                expected_ends=ExpectedEnds(),
             ),
             notify_coalescer=NotifyCoalescer(tasks),
             # Half of the pool may wait for idempotency keys; the other half stays free for all other sends.
@@ -219,6 +230,7 @@ class BrokerSession:
     endpoint: SharedEndpoint
     database: Database
     tasks: TaskStore
+    expected_ends: ExpectedEnds
     task_waiters: ResultWaiters[TaskResultRow]
     run_waiters: ResultWaiters[RunResultRow]
     notify_coalescer: NotifyCoalescer
@@ -240,6 +252,35 @@ class BrokerSession:
             self.database.terminate()
         if self.endpoint.leave():
             self.endpoint.release()
+
+
+class ExpectedEnds:
+    """Rows that this loop stored while it listened and whose end was not notified yet, oldest first.
+
+    Reading such a row would find that it has not ended: a wait for it skips its first read.
+    """
+
+    def __init__(self) -> None:
+        self.is_listening = False
+        self._row_ids: dict[str, None] = {}
+
+    def add(self, row_id: str) -> None:
+        """Call before storing a new row; `discard` it if it was not stored, or not by this call."""
+        if self.is_listening:
+            if len(self._row_ids) >= MAX_EXPECTED:
+                del self._row_ids[next(iter(self._row_ids))]
+            self._row_ids[row_id] = None
+
+    def discard(self, row_id: str) -> bool:
+        """Forget the row; whether it was known."""
+        is_known = row_id in self._row_ids
+        self._row_ids.pop(row_id, None)
+        return is_known
+
+    def reset(self, *, is_listening: bool) -> None:
+        """The listener connected or disconnected: notifications may have been lost."""
+        self.is_listening = is_listening
+        self._row_ids.clear()
 
 
 class SharedEndpoint:

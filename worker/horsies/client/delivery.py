@@ -144,14 +144,14 @@ class BrokerDelivery:
 
     async def _enqueue_expected(self, session: BrokerSession, payload: TaskSendPayload) -> EnqueueResult:
         """Let a wait for the result skip its first read if this call stores the task."""
-        session.task_waiters.expect(payload.task_id)
+        session.expected_ends.add(payload.task_id)
         try:
             enqueued = await session.notify_coalescer.enqueue(payload)
         except BaseException:
-            session.task_waiters.forget(payload.task_id)
+            session.expected_ends.discard(payload.task_id)
             raise
         if enqueued.outcome is not SendOutcome.STORED:  # an earlier try stored it, and it may have ended since
-            session.task_waiters.forget(payload.task_id)
+            session.expected_ends.discard(payload.task_id)
         return enqueued
 
     async def _store_many(

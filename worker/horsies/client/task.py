@@ -55,7 +55,7 @@ class TaskApp(Protocol):
     @property
     def config(self) -> AppConfig: ...
 
-    @property
+    @cached_property
     def delivery(self) -> Delivery: ...
 
     @property

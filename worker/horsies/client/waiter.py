@@ -20,6 +20,7 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import Listener
 
 if TYPE_CHECKING:
+    from horsies.client.broker import ExpectedEnds
 
     class HasStatus(Protocol):
         """A row of a task or a run."""
@@ -38,8 +39,6 @@ POLL_NOT_LISTENING_S = 1.0  # the only way to notice a result until the listener
 FIRST_READ_TIMEOUT_S = 1.0
 """Minimum time for the first read, even if the caller's timeout is shorter."""
 MAX_READ_IDS = 1000
-MAX_EXPECTED = 1000
-"""Rows stored by this process that are remembered until their end is notified."""
 
 
 class ResultWaiters(Generic[R]):
@@ -55,17 +54,16 @@ class ResultWaiters(Generic[R]):
         *,
         channel: str,
         is_done: Callable[[R], bool],
+        expected_ends: ExpectedEnds,
     ) -> None:
         self._reader = BatchReader(read)
         self._is_done = is_done
         # Keys are ids as text, as notifications contain them.
         self._wake_events: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        self._expected: dict[str, None] = {}
-        """Rows stored while listening whose end has not been notified, oldest first: reading them finds nothing."""
+        self._expected_ends = expected_ends
         self._listener = Listener(
             connection_spec, {channel: self._on_notification}, on_change=self._on_listening_change
         )
-        self._is_listening = False
         self._is_closed = False
         self._background: list[asyncio.Task[None]] = []
 
@@ -84,8 +82,7 @@ class ResultWaiters(Generic[R]):
         clock = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else clock() + timeout_s
         with self._subscribed(row_id) as woken:
-            if str(row_id) in self._expected:
-                self.forget(str(row_id))  # a later wait reads at once
+            if self._expected_ends.discard(str(row_id)):  # so a later wait reads at once
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await self._wait_until_woken(woken)
@@ -100,19 +97,6 @@ class ResultWaiters(Generic[R]):
                 except TimeoutError:
                     raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
         return row
-
-    def expect(self, row_id: str) -> None:
-        """Call before storing a new row: if its end will be notified, `wait` does not read it before that.
-
-        Call `forget` if the row was not stored, or not by this call.
-        """
-        if self._is_listening:
-            if len(self._expected) >= MAX_EXPECTED:
-                del self._expected[next(iter(self._expected))]
-            self._expected[row_id] = None
-
-    def forget(self, row_id: str) -> None:
-        self._expected.pop(row_id, None)
 
     async def close(self) -> None:
         """Stop listening; waits that have not ended raise `BrokerError`."""
@@ -149,18 +133,17 @@ class ResultWaiters(Generic[R]):
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S if self._is_listening else POLL_NOT_LISTENING_S)
+            await asyncio.sleep(POLL_S if self._expected_ends.is_listening else POLL_NOT_LISTENING_S)
             self._wake_all()
 
     def _on_notification(self, payload: str) -> None:
         for row_id in payload.split(","):
-            self.forget(row_id)
+            self._expected_ends.discard(row_id)
             for woken in self._wake_events.get(row_id, ()):
                 woken.set()
 
     def _on_listening_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the listener's callback
-        self._is_listening = is_listening
-        self._expected.clear()
+        self._expected_ends.reset(is_listening=is_listening)
         if is_listening:  # notifications sent in the meantime are lost
             self._wake_all()
 
