@@ -245,8 +245,7 @@ class _SweepPass:
             if isinstance(task.decision, Hold):
                 is_applied = await self._store.hold(task.row, task.decision.until)
             else:
-                messages = TaskStore(self._store.database).crash_messages
-                crashes = await messages(task.row.id) if task.is_poison else ()
+                crashes = await TaskStore(self._store.database).crash_messages(task.row.id) if task.is_poison else ()
                 update = build_update(task, sweeper=self._sweeper, earlier_crashes=crashes)
                 is_applied = await self._store.apply_decision(task.row, update, record=self._audit.task_recorder)
         except StatementFailed as error:
