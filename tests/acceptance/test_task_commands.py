@@ -129,7 +129,7 @@ def test_delayed_task_shows_when_it_is_due(tasks: Executable, database_url: str)
     task_id = _stored(database_url, enqueued_at=datetime.now(UTC) + timedelta(minutes=5))
     for columns in ("80", "120"):
         assert re.search(r"due in (5m00s|4m5\ds)$", tasks("task", "list", COLUMNS=columns).stdout.splitlines()[1])
-    assert re.search(r"PENDING, due in (5m00s|4m\d\ds)", tasks("task", "show", task_id).stdout)
+    assert re.search(r"PENDING  due in (5m00s|4m\d\ds)", tasks("task", "show", task_id).stdout)
 
 
 def test_task_why_explains_a_waiting_task(tasks: Executable, database_url: str) -> None:
@@ -259,7 +259,10 @@ def test_task_show_text_lists_attempts_and_events(tasks: Executable, database_ur
     task_id = _stored(database_url, claim_token=1, kwargs={"to": "bob"})
     asyncio.run(_add_history(database_url, UUID(task_id)))
     text = tasks("task", "show", task_id).stdout
-    for fact in (task_id, '{"to": "bob"}', "Attempt 1", "FAILED", "Event child_died"):
+    assert text.startswith(f"{task_id}  ")
+    titles = [line for line in text.splitlines()[1:] if line and not line.startswith(" ")]
+    assert titles == ["State", "Why is it waiting?", "Attempts", "Timeline", "Events", "Arguments", "Result"]
+    for fact in ('"to": "bob"', "#1 FAILED", "FAILED after 0ms", 'child_died  {"pid": 7}'):
         assert fact in text
 
 

@@ -16,6 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.style import Style
 
+from horsies.model import text as model_text
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 
@@ -94,13 +95,7 @@ def format_short_age(span: timedelta | None) -> str:
     return next((f"{seconds // size}{unit}" for size, unit in _AGE_UNITS if seconds >= size), "0s")
 
 
-def format_elapsed(span: timedelta | None) -> str:
-    """A duration: `82ms` below 0.1 s, `4.2s` below 10 s, else as an age."""
-    if span is None:
-        return "-"
-    if span < timedelta(seconds=0.1):
-        return f"{max(span.total_seconds(), 0) * 1000:.0f}ms"
-    return f"{span.total_seconds():.1f}s" if span < timedelta(seconds=10) else format_age(span)
+format_elapsed: Final = model_text.format_elapsed
 
 
 def format_count(count: int, *, is_estimate: bool = False, is_capped: bool = False) -> str:

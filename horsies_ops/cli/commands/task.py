@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ import typer
 
 from horsies.errors import ExitCode, NotFound
 from horsies.model.task import TaskStatus, short_form
-from horsies.model.text import format_age, mask_values, sanitize_text
+from horsies.model.text import format_age, sanitize_text
 from horsies.model.waiting import WaitCause
 from horsies_ops.cli.option_types import (
     AppOption,
@@ -30,9 +30,7 @@ from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_globa
 from horsies_ops.cli.output import (
     TableColumn,
     format_instant,
-    format_value,
     json_line,
-    print_facts,
     print_json,
     print_line,
     print_rows,
@@ -40,6 +38,7 @@ from horsies_ops.cli.output import (
     row_document,
 )
 from horsies_ops.cli.task_actions import FilterOptions, add_actions
+from horsies_ops.cli.task_detail import MAX_VALUE_LENGTH, detail_document, due_text, print_detail, print_result
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -282,33 +281,6 @@ def _change_line(detail: TaskDetail) -> str:
     return sanitize_text("  ".join(part for part in parts if part), limit=MAX_VALUE_LENGTH)
 
 
-def print_result(document: dict[str, Any]) -> None:
-    """Print a result: on a terminal the value or the error for people, elsewhere as JSON."""
-    # Imported here: it loads the codec, which --help does not need.
-    from horsies.codec.canonical_json import canonical_json
-
-    for line in result_lines(document) if sys.stdout.isatty() else [canonical_json(document)]:
-        print_line(sanitize_text(line))
-
-
-def result_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the value of a result, or its error with data and traceback."""
-    error: dict[str, Any] | None = document.get("err")
-    if error is None:
-        yield format_value(document.get("ok"))
-        return
-    yield ": ".join(["failed", *(str(error[part]) for part in ("error_code", "message") if error.get(part))])
-    if error.get("data") is not None:
-        yield f"data: {format_value(error['data'])}"
-    match error.get("exception"):
-        case {"traceback": str(traceback)}:
-            yield from traceback.splitlines()
-        case str(exception):
-            yield exception
-        case _:
-            pass
-
-
 def _print_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if page.tasks:
         print_tasks(page, full=full)
@@ -335,16 +307,6 @@ async def _read_detail(ops: Ops, id_text: str) -> TaskDetail:
 FULL_ID_COLUMNS = 120
 """Terminal width from which lists show full ids."""
 
-_SHOWN_ELSEWHERE = (
-    *("id", "name", "status", "error_code", "queue", "priority", "attempt_count", "retry_count", "max_retries"),
-    *("crash_count", "worker_id", "worker_hostname", "worker_pid", "claim_token", "flags_json", "age", "silence"),
-    *("args_json", "kwargs_json", "result_json", "failed_reason", "options_json"),
-)
-"""Columns of a task that `task show` prints in another form."""
-
-MAX_VALUE_LENGTH = 400
-"""Longest value that `task show` prints without --full."""
-
 
 def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
     """Return the document of `task list --json`."""
@@ -359,21 +321,6 @@ def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
     return document | {"total": total.number, "total_is_exact": not (total.is_capped or total.is_estimate)}
 
 
-def detail_document(detail: TaskDetail) -> dict[str, Any]:
-    """Return the document of `task show --json`."""
-    task, heartbeat, decision = detail.task, detail.last_heartbeat, detail.recovery_decision
-    return {
-        **row_document(task, options_json=None),
-        "retry_policy": task.options.get("retry_policy"),
-        "timeout_ms": task.options.get("timeout_ms"),
-        "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
-        "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
-        "wait_reasons": [reason._asdict() for reason in detail.wait_reasons],
-        "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
-        "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],
-    }
-
-
 def print_tasks(page: TaskPage, *, full: bool) -> None:
     """Print tasks as a table that fits the terminal, or uncut if `full`."""
     width = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
@@ -385,67 +332,6 @@ def print_tasks(page: TaskPage, *, full: bool) -> None:
         TableColumn("queue", lambda task: task.queue, can_shrink=True),
         TableColumn("age", lambda task: format_age(task.age)),
         TableColumn("tries", lambda task: str(task.attempt_count), right=True),
-        TableColumn("note", lambda task: task.error_code or _due_text(task) or "", can_shrink=True),
+        TableColumn("note", lambda task: task.error_code or due_text(task) or "", can_shrink=True),
     )
     print_rows(page.tasks, columns, width=None if full else width)
-
-
-def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) -> None:
-    """Print a task in the sections of the detail screen; long values are cut unless `full`, secrets are masked."""
-    limit, task = None if full else MAX_VALUE_LENGTH, detail.task
-    print_line(f"{task.id}  {sanitize_text(task.name, limit=limit)}")
-    _print_section("State", _state_facts(detail), limit)
-    for attempt in detail.attempts:
-        facts = row_document(attempt, task_id=None, worker_process_name=None, attempt=None)
-        _print_section(f"Attempt {attempt.attempt}", facts, limit)
-    for event in detail.events:
-        _print_section(f"Event {event.kind}", {"at": event.at, "evidence": event.evidence}, limit)
-    args = detail.positional_arguments if detail.parameters_json else task.args
-    payloads = mask_values([args or None, task.kwargs or None, task.result], mask_keys)
-    _print_section("Arguments", dict(zip(("args", "kwargs"), payloads[:2], strict=True)), limit)
-    _print_section("Result", {"result": payloads[2], "failed_reason": task.failed_reason}, limit)
-
-
-def _state_facts(detail: TaskDetail) -> dict[str, object]:
-    task, decision = detail.task, detail.recovery_decision
-    host = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    of_row = row_document(task, **dict.fromkeys(_SHOWN_ELSEWHERE))
-    return {
-        "status": ", ".join(filter(None, (task.status, task.error_code, _age_text(detail)))),
-        "queue": f"{task.queue}, priority {task.priority}",
-        "attempts": f"{task.attempt_count} of {task.max_retries + 1}, {task.crash_count} crashes",
-        "waits because": "; ".join(reason.text for reason in detail.wait_reasons) or None,
-        "recovery": decision.description if decision else None,
-        "worker": f"{task.worker_id}{host}, claim token {task.claim_token}" if task.worker_id else None,
-        "flags": ", ".join(name for name, is_set in task.flags.items() if is_set) or None,
-        **{name: value for name, value in of_row.items() if value is not False},
-        "retry_policy": task.options.get("retry_policy"),
-        "timeout_ms": task.options.get("timeout_ms"),
-    }
-
-
-def _age_text(detail: TaskDetail) -> str | None:
-    """Return the age that matters in the status of the task."""
-    task = detail.task
-    now = task.sent_at + task.age
-    if task.silence is not None:
-        limit = detail.recovery_decision.effective_threshold if detail.recovery_decision else None
-        return f"silent {format_age(task.silence)}" + (f" (limit {format_age(limit)})" if limit else "")
-    if task.finished_at is not None:
-        return f"finished {format_age(now - task.finished_at)} ago"
-    return _due_text(task) or f"waiting {format_age(now - task.enqueued_at)}"
-
-
-def _print_section(title: str, values: Mapping[str, Any], limit: int | None) -> None:
-    shown = {f"  {name.replace('_', ' ')}": value for name, value in values.items() if value is not None}
-    print_line(f"\n{sanitize_text(title, limit=limit)}")
-    print_facts({name: sanitize_text(format_value(value), limit=limit) for name, value in shown.items()})
-    if not shown:
-        print_line("  none")
-
-
-def _due_text(task: TaskSummary) -> str | None:
-    if task.due_in is None:
-        return None
-    # Rounded up to seconds: a task just sent with a delay of five minutes is due in 5m00s.
-    return f"due in {format_age(-(-task.due_in // timedelta(seconds=1)) * timedelta(seconds=1))}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from horsies_ops.cli.commands.task import result_lines
+from horsies_ops.cli.task_detail import result_lines
 
 
 @pytest.mark.parametrize(

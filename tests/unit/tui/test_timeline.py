@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import TaskRecord
-from horsies_tui.screens.tasks.detail import TimelineEntry, timeline_entries, wrap_parts
+from horsies_ops.reads.timeline import TimelineEntry, timeline_entries
+from horsies_tui.screens.tasks.detail import wrap_parts
 from tests.support.fake_system.catalog import KINDS, WORKERS
 from tests.support.fake_system.source import FakeSource
 from tests.support.fake_system.system import FakeSystem

@@ -62,6 +62,13 @@ def format_age(duration: timedelta | None) -> str:
     return f"{whole}{suffix}" + "".join(f"{rest // unit:02}{suffix}" for suffix, unit in smaller)
 
 
+def format_elapsed(duration: timedelta | None) -> str:
+    """Format how long something took: `82ms` below 0.1 s, else like an age."""
+    if duration is not None and duration < timedelta(seconds=0.1):
+        return f"{max(duration.total_seconds(), 0) * 1000:.0f}ms"
+    return format_age(duration)
+
+
 def mask_values(value: Any, mask_keys: Iterable[str], *, mask: str = "***") -> Any:
     """Replace the values of all keys that match one of the regular expressions, at any depth."""
     patterns = [re.compile(pattern, re.IGNORECASE) for pattern in mask_keys]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -20,16 +20,17 @@ from textual.widgets import Static
 
 from horsies.model.operator_actions import Action
 from horsies.model.settings import TuiConfig
-from horsies.model.task import TaskAttemptInfo, TaskStatus
+from horsies.model.task import TaskStatus
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import TaskDetail, TaskRecord
+from horsies_ops.reads.tasks import TaskDetail
+from horsies_ops.reads.timeline import timeline_entries
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
+from horsies_tui.format import format_age, format_time, safe, sanitize, short_id, truncate
 from horsies_tui.keys import ScreenId, SharedScope, scope_title
 from horsies_tui.proposals.model import ProposalFactory, propose_task_action, requeue_or_retry
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask, ShowRun, ShowTasks
@@ -50,69 +51,6 @@ from horsies_tui.widgets.page import (
 )
 
 GAP = "  "
-IMMEDIATE = timedelta(seconds=1)
-"""A task due this soon after it was sent counts as not delayed."""
-
-
-# Timeline
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    at: datetime
-    description: str
-
-    @property
-    def text(self) -> str:
-        return f"{format_time(self.at)} {sanitize(self.description)}"
-
-
-def timeline_entries(detail: TaskDetail) -> tuple[TimelineEntry, ...]:
-    """Return everything that happened to the task in order, with future events such as a retry last."""
-    entries = [
-        *_sent_entries(detail.task),
-        *(entry for attempt in detail.attempts for entry in _attempt_entries(attempt)),
-        *(TimelineEntry(event.at, event.kind) for event in detail.events),
-        *_current_entries(detail),
-    ]
-    return tuple(sorted(entries, key=lambda entry: entry.at))
-
-
-def _sent_entries(task: TaskRecord) -> Iterator[TimelineEntry]:
-    yield TimelineEntry(task.sent_at, f"sent as a retry of {short_id(task.retry_of)}" if task.retry_of else "sent")
-    if task.enqueued_at - task.sent_at > IMMEDIATE and task.retry_count == 0:
-        yield TimelineEntry(task.enqueued_at, "due")
-
-
-def _attempt_entries(attempt: TaskAttemptInfo) -> Iterator[TimelineEntry]:
-    yield TimelineEntry(attempt.started_at, f"#{attempt.attempt} started")
-    outcome = f"{attempt.outcome} {attempt.error_code or ''}".rstrip()
-    retry = ", will retry" if attempt.will_retry else ""
-    yield TimelineEntry(attempt.finished_at, f"#{attempt.attempt} {outcome}{retry}")
-
-
-def _current_entries(detail: TaskDetail) -> Iterator[TimelineEntry]:
-    """Return the entries that come from the task row itself."""
-    task = detail.task
-    if task.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING):
-        if task.claimed_at is not None:
-            waited = task.claimed_at - task.enqueued_at
-            yield TimelineEntry(
-                task.claimed_at, f"claimed by {short_id(task.worker_id)} (wait {format_elapsed(waited)})"
-            )
-        if task.started_at is not None:
-            yield TimelineEntry(task.started_at, f"#{task.attempt_count + 1} started")
-        if detail.last_heartbeat is not None:
-            yield TimelineEntry(detail.last_heartbeat.at, "last heartbeat")
-    # Skipped if the last attempt already shows this outcome.
-    if task.finished_at is not None and not any(attempt.outcome == task.status for attempt in detail.attempts[:1]):
-        yield TimelineEntry(task.finished_at, task.status)
-    if task.status == TaskStatus.PENDING and task.retry_count:
-        yield TimelineEntry(task.enqueued_at, "next attempt")
-    if task.good_until is not None and task.finished_at is None:
-        yield TimelineEntry(task.good_until, "good_until")
-    if task.recovery_hold_until is not None:
-        yield TimelineEntry(task.recovery_hold_until, "recovery hold ends")
 
 
 # Sections of the page
@@ -132,7 +70,8 @@ def wrap_parts(parts: Sequence[str], width: int) -> list[str]:
 
 
 def timeline_lines(detail: TaskDetail, width: int) -> list[str]:
-    return wrap_parts([entry.text for entry in timeline_entries(detail)], width)
+    entries = timeline_entries(detail)
+    return wrap_parts([f"{format_time(entry.at)} {sanitize(entry.description)}" for entry in entries], width)
 
 
 def header_content(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int) -> Content:
