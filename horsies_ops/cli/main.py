@@ -104,6 +104,7 @@ def _run(arguments: list[str]) -> int:
     # Read from the raw arguments, because parsing them may already print an error.
     Colour.is_disabled = "--no-color" in arguments
     try:
+        _reject_other_encodings(arguments)
         # Not standalone: typer would print errors in its own form and exit with its own codes.
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
         sys.stdout.flush()  # here, where a broken pipe is still handled
@@ -138,6 +139,15 @@ def handle_error(error: HorsiesError, arguments: list[str]) -> int:
 
 def _command_name(arguments: list[str]) -> str | None:
     return next((argument for argument in arguments if argument in COMMANDS), None)
+
+
+def _reject_other_encodings(arguments: list[str]) -> None:
+    """Raise for bytes that are not UTF-8: the database stores none, and its error would not name the argument."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"an argument is not UTF-8: {argument!r}", code=ErrorCode.CLI_INVALID_ARGS) from None
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
