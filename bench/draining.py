@@ -3,6 +3,9 @@
 Measured in interleaved rounds: the drain of no-op tasks, and of tasks with arguments and a dict as result, against
 claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY. At the end the cost of the
 idle worker is measured.
+
+With `--unknown 100000` it measures only the drain behind so many tasks that the worker does not know, against the usual
+drain.
 """
 
 # ruff: noqa: ASYNC110, ASYNC240  # polls a worker in another process; blocking file reads disturb nothing here
@@ -50,6 +53,10 @@ ON CONFLICT (queue_name) DO UPDATE SET paused_at = now()
 RESUME_QUEUE = "UPDATE horsies_queues SET paused_at = NULL"
 NOTIFY_WORKERS = "NOTIFY horsies_task_new, 'default'"
 IN_FLIGHT = "SELECT EXISTS (SELECT FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING'))"
+IS_EXCLUDED = """
+SELECT EXISTS (SELECT FROM horsies_workers WHERE state = 'running' AND health -> 'unknown_tasks' ? 'unknown')
+"""
+"""Whether the worker leaves the unknown tasks to others."""
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 
 
@@ -230,13 +237,45 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
             print(await idle(url, tree, idle_s, settle_s=min(SETTLE_S, idle_s)))
 
 
+async def drain_behind(url: str, tasks: int, unknown: int) -> tuple[float, str]:
+    """Return what `drain` returns, of a new worker, with so many unknown tasks at the head of the queue."""
+    await clear(url)
+    with tempfile.NamedTemporaryFile() as file:
+        async with worker(url, Path(file.name)) as tree:
+            await drain(url, Path(file.name), 500, tree)  # warm-up
+            if unknown:
+                async with connect(url) as connection:
+                    await connection.execute(FILL, unknown, "unknown", "[]")
+                    await connection.execute(NOTIFY_WORKERS)
+                    while not await connection.fetchval(IS_EXCLUDED) or await connection.fetchval(IN_FLIGHT):
+                        await asyncio.sleep(0.1)
+            return await drain(url, Path(file.name), tasks, tree)
+
+
+async def measure_unknown(url: str, *, rounds: int, tasks: int, unknown: int) -> None:
+    await create_tables(url)
+    await require_durable(url)
+    load_before, ratios = load(), list[float]()
+    for number in range(rounds):
+        (usual, usual_cpu), (behind, cpu) = await drain_behind(url, tasks, 0), await drain_behind(url, tasks, unknown)
+        ratios.append(behind / usual)
+        print(f"round {number + 1}: usual {usual:,.0f} tasks/s, {usual_cpu}")
+        print(f"  behind {unknown:,} unknown tasks {behind:,.0f} tasks/s, {behind / usual:.2f} x, {cpu}")
+    ratio, loads = statistics.median(ratios), f"load {load_before} to {load()}"
+    print(f"drain behind {unknown:,} unknown tasks: {ratio:.2f} x usual (goal 0.8, median of {rounds}), {loads}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.draining", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a single small round, to test the benchmark itself")
+    parser.add_argument("--unknown", type=int, default=0, help="measure only the drain behind so many unknown tasks")
     options = parser.parse_args()
     with durable_server() as url:
-        if options.small:
+        if options.unknown:
+            rounds, tasks = (1, 500) if options.small else (options.rounds, 20_000)
+            asyncio.run(measure_unknown(url, rounds=rounds, tasks=tasks, unknown=options.unknown))
+        elif options.small:
             asyncio.run(measure(url, rounds=1, tasks=500, sends=5, idle_s=1))
         else:
             asyncio.run(measure(url, rounds=options.rounds, tasks=20_000, sends=100, idle_s=IDLE_S))

@@ -38,6 +38,13 @@ def test_small_run_prints_every_figure_and_its_ratio() -> None:
     assert output["machine"]["postgresql"]
 
 
+def test_small_drain_behind_unknown_tasks_prints_its_ratio() -> None:
+    command = [sys.executable, "-m", "bench.draining", "--small", "--unknown", "1000"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "drain behind 1,000 unknown tasks: " in result.stdout.splitlines()[-1]
+
+
 async def test_baseline_and_horsies_store_the_same_number_of_rows(
     database_url: str, watcher: asyncpg.Connection[Any]
 ) -> None:

@@ -13,8 +13,15 @@ import psutil
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
+from horsies_tui.web import MAX_VISITORS
 from tests.support.cli import Executable, RunningCommand
 
+FOR_ONE_VISITOR = """
+from horsies_ops.cli.main import main
+from horsies_tui import web
+web.MAX_VISITORS = 1
+main()
+"""
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["textual_serve"] = None
@@ -142,6 +149,23 @@ def test_missing_package_is_named(horsies: Executable) -> None:
     assert answer.code == 1
     assert "textual-serve" in answer.stderr
     assert "horsies-ops[web]" in answer.stderr
+
+
+async def test_visitor_above_the_limit_is_refused(horsies: Executable, port: int) -> None:
+    assert MAX_VISITORS == 8
+    for_one = replace(horsies, program=(horsies.program[0], "-c", FOR_ONE_VISITOR))
+    with for_one.start("tui", "--serve", "--port", str(port)) as at_work:
+        at_work.wait_for_output("serving the TUI at")
+        async with _visit(port) as first:
+            with pytest.raises(WSServerHandshakeError) as refused:
+                async with _visit(port):
+                    pytest.fail("it was let in")
+            assert refused.value.status == 503
+            assert b"LIVE" in await _drawn(first, b"LIVE")
+            apps = _apps(at_work)
+        assert await asyncio.to_thread(_are_gone, apps)
+        async with _visit(port) as second:
+            assert b"LIVE" in await _drawn(second, b"LIVE")
 
 
 async def test_page_forbids_frames_and_other_hosts(serving: RunningCommand, port: int) -> None:
