@@ -153,14 +153,16 @@ class Glyph:
     UNKNOWN: Final = "?"
     LIMIT: Final = "│"
     START: Final = "├"
+    TICK: Final = "┬"
+    NOT_LOADED: Final = "…"
 
     BRANCH: Final = "├─"
     LAST_BRANCH: Final = "└─"
     TRUNK: Final = "│"
     POINTER: Final = "↳"
 
-    FULL: Final = "█"
-    EMPTY: Final = "▒"
+    FULL: Final = "━"
+    EMPTY: Final = "┄"
 
 
 SPARKS: Final = "▁▂▃▄▅▆▇█"
@@ -199,10 +201,10 @@ def bar(part: float, whole: float, width: int) -> str:
 # the width of each character.
 
 _REPLACED_GLYPHS: Final = {
-    "-": "─━╌┈═—–‒−▔·▃",
+    "-": "─╌┈═—–‒−▔·▃",
     "|": "│┃┆┊║▏▕▎▍",
     "+": "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╠╣╦╩╬┏┓┗┛✓✔▅",
-    "#": "█▇▓▐▊▉▀",
+    "#": "█▇▓▐▊▉▀━",
     ".": "▒░•∙┄◌▂",
     "~": "…◑",
     ">": "▌▶▸›→»↳",

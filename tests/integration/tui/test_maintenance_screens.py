@@ -100,6 +100,6 @@ async def test_events_screen_shows_recorded_events_and_changes(database_url: str
         )
         moved = '{"kind": "moved", "queue": "mail", "from": "CLAIMED", "to": "RUNNING", "count": 38, "ids": []}'
         await fetch_rows(database_url, "SELECT pg_notify('horsies_events', $1)", moved)
-        await eventually(pilot, lambda: "×38 mail" in screen_text(pilot))
+        await eventually(pilot, lambda: "×38 in mail" in screen_text(pilot))
         await eventually(pilot, lambda: "worker lost" in screen_text(pilot))
         assert "silence_s=301" in screen_text(pilot)

@@ -79,7 +79,7 @@ async def test_failed_run_is_retried_from_failed_nodes(
         await _apply(pilot, "R", "retried, 2 nodes")
         assert await _status(connection, run) == "RUNNING"
         await driver.run()
-        await eventually(pilot, lambda: "COMPLETED 3/3" in screen_text(pilot), within_s=20)
+        await eventually(pilot, lambda: "3/3 done" in screen_text(pilot), within_s=20)
 
 
 async def test_node_opens_its_task_with_attempt(database_url: str, driver: WorkflowDriver) -> None:

@@ -23,7 +23,7 @@ from tests.support.fake_system.catalog import make_row
 from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
 
 BAD, WARN = Severity.BAD, Severity.WARN
-LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)
+LATE, MINUTES, SECOND = timedelta(minutes=3, seconds=12), timedelta(minutes=1), timedelta(seconds=1)
 CLAIMED = make_swept_task(TaskStatus.CLAIMED, decision=DecisionKind.REQUEUE)
 LOST = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
 
@@ -53,12 +53,12 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
         (
             AlertInputs(queues=[make_queue(pending=1011, oldest_due_age=LATE, served_by=2)]),
             WARN,
-            "queue mail: oldest wait 3m12s (target 1m00s)   1,011 pending, 2 workers",
+            "queue mail: 1,011 wait, oldest 3m12s (target 1m00s), 2 workers",
         ),
         (
             AlertInputs(queues=[make_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
             BAD,
-            "queue mail: no worker serves it, 3 waiting, oldest 3m12s",
+            "queue mail: no worker serves it, 3 wait, oldest 3m12s",
         ),
         (
             AlertInputs(
@@ -69,22 +69,22 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
                 ]
             ),
             WARN,
-            "queue mail: paused by ana (smtp down), 3 waiting, oldest 3m12s",
+            "queue mail: paused by ana (smtp down), 3 wait, oldest 3m12s",
         ),
         (
             AlertInputs(workers=[make_worker(**LOST, tasks_running=3, tasks_claimed=2)]),
             BAD,
-            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
+            "worker 000000a7 host-3:4121 lost, seen 6m10s ago, holds 5 tasks",
         ),
         (
             AlertInputs(workers=[make_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
             WARN,
-            "worker 000000a7 host-3:4121 silent, last seen 2m00s ago, holds 1 task",
+            "worker 000000a7 host-3:4121 silent, seen 2m00s ago, holds 1 task",
         ),
         (
             AlertInputs(workers=[make_worker(**LOST)]),
             WARN,
-            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds no tasks",
+            "worker 000000a7 host-3:4121 lost, seen 6m10s ago, holds no tasks",
         ),
         (
             AlertInputs(workers=[make_worker(disabled_operations=("heal workflows",))]),
@@ -125,6 +125,19 @@ def test_problem_becomes_one_alert(inputs: AlertInputs, severity: Severity, text
     alert = find_alerts(inputs)[-1]
     assert (alert.severity, alert.text) == (severity, text)
     assert len(find_alerts(inputs)) == 1 + (alert.key == "stalled")
+
+
+def test_ages_grow_between_two_reads() -> None:
+    inputs = AlertInputs(
+        queues=[make_queue(pending=3, oldest_due_age=LATE, served_by=0)],
+        workers=[make_worker(**LOST)],
+        stale=make_sweep_report(make_swept_task()),
+        read_at={"queues": NOON, "workers": NOON, "stale": NOON + 5 * SECOND},
+    )
+    stale, queue, worker = (alert.text for alert in find_alerts(inputs.at(NOON + 7 * SECOND)))
+    assert "oldest 3m19s" in queue
+    assert "seen 6m17s ago" in worker
+    assert "11m22s" in stale
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskStatus
 from horsies_ops.reads.tasks import HeartbeatRow, TaskDetail, TaskRecord
-from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
+from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale, time_axis
 from tests.support.fake_system.catalog import KINDS
 from tests.support.fake_system.system import FakeSystem
 from tests.support.rows import make_swept_task
@@ -58,20 +58,20 @@ def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAI
     )
 
 
-def _draw(detail: TaskDetail, *, max_width: int = 40) -> list[str]:
+def _draw(detail: TaskDetail, *, width: int = 20) -> list[str]:
     spans = attempt_spans(detail, NOON)
-    scale = fit_time_scale(spans, detail, max_width=max_width)
+    scale = fit_time_scale(spans, detail, width=width)
     return [draw_span(span, scale) for span in spans]
 
 
 @pytest.mark.parametrize(
     ("for_s", "heartbeats_s", "cells"),
     [
-        pytest.param(150, (0.1, 30, 60, 90, 120), "├●●●●▶", id="a heartbeat in every interval"),
-        pytest.param(155, (5, 34, 66, 94, 126), "├●●●●▶", id="slightly late heartbeats are not silence"),
-        pytest.param(300, (180, 210, 240, 270), "├●●●┄┄┄┄┄┄▶", id="a silence below the limit"),
-        pytest.param(480, (360, 390, 420, 450), "├●●●┄┄┄┄┄┄┄┄┄┄│┄?", id="a silence beyond the limit"),
-        pytest.param(3, (), "▶", id="just started"),
+        pytest.param(150, (0.1, 30, 60, 90, 120), "├───●───●───●───●──▶", id="a heartbeat in every interval"),
+        pytest.param(155, (5, 34, 66, 94, 126), "├──●───●───●───●───▶", id="slightly late heartbeats are not silence"),
+        pytest.param(300, (180, 210, 240, 270), "├─●─●─●─●┄┄┄┄┄┄┄┄┄┄▶", id="a silence below the limit"),
+        pytest.param(480, (360, 390, 420, 450), "├●●●─●┄┄┄┄┄┄┄┄┄┄┄│┄?", id="a silence beyond the limit"),
+        pytest.param(3, (), "├──────────────────▶", id="just started"),
     ],
 )
 def test_running_task_is_drawn_to_scale(for_s: float, heartbeats_s: tuple[float, ...], cells: str) -> None:
@@ -80,19 +80,19 @@ def test_running_task_is_drawn_to_scale(for_s: float, heartbeats_s: tuple[float,
 
 def test_gap_is_visible_in_compressed_chart() -> None:
     beats = (*range(10, 1800, 60), *range(3000, 5400, 60))
-    (cells,) = _draw(_running(for_s=5400, heartbeats_s=tuple(map(float, beats))), max_width=18)
+    (cells,) = _draw(_running(for_s=5400, heartbeats_s=tuple(map(float, beats))), width=18)
     assert cells == "├●●●●●●●┄┄┄┄●●●●●▶"
 
 
 def test_heartbeats_not_loaded_are_not_drawn_as_silence() -> None:
     beats = tuple(float(ago) for ago in range(600, 700))
-    (cells,) = _draw(_running(for_s=1400, heartbeats_s=beats), max_width=14)
-    assert cells == "├──────●┄┄┄│┄?"
+    (cells,) = _draw(_running(for_s=1400, heartbeats_s=beats), width=14)
+    assert cells == "├………………●┄┄┄│┄?"
 
 
-@pytest.mark.parametrize("max_width", range(10, 60))
-def test_end_is_drawn_for_any_width(max_width: int) -> None:
-    (cells,) = _draw(_running(for_s=1234.567891, heartbeats_s=(3.0, 4.0)), max_width=max_width)
+@pytest.mark.parametrize("width", range(10, 60))
+def test_end_is_drawn_for_any_width(width: int) -> None:
+    (cells,) = _draw(_running(for_s=1234.567891, heartbeats_s=(3.0, 4.0)), width=width)
     assert cells.endswith("▶")
 
 
@@ -105,7 +105,27 @@ def test_attempts_share_one_time_scale() -> None:
         detail,
         heartbeats=tuple(beat._replace(claim_token=2 if beat.age.total_seconds() < 100 else 1) for beat in beats),
     )
-    assert _draw(detail) == ["├●●●✖      ", "       ├●●▶"]
+    assert _draw(detail) == ["├─●─●─●─✖           ", "              ├─●─●▶"]
+
+
+@pytest.mark.parametrize(
+    ("for_s", "axis"),
+    [
+        pytest.param(3, "┬ 12:04:28 ──────┬ 12:04:29 ──────┬ 12:04:30 ─── now", id="seconds"),
+        pytest.param(480, "┬ 11:56:31 ──────────┬ 12:00 ────┬ 12:02 ──── now", id="minutes"),
+        pytest.param(7400, "┬ 10:01:11 ──────────┬ 11:00 ───────────── now", id="hours"),
+    ],
+)
+def test_time_axis_has_ticks_at_round_times(for_s: float, axis: str) -> None:
+    detail = _running(for_s=for_s)
+    scale = fit_time_scale(attempt_spans(detail, NOON), detail, width=len(axis))
+    assert time_axis(scale, is_live=True) == axis
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_chart_fills_the_width(width: int) -> None:
+    lines = attempt_chart(_running(for_s=150, heartbeats_s=(0.1, 30, 60)), NOON, width=width)
+    assert lines[1].cell_length == width
 
 
 def test_deleted_heartbeats_are_not_drawn_as_silence() -> None:
@@ -115,13 +135,13 @@ def test_deleted_heartbeats_are_not_drawn_as_silence() -> None:
     )
     attempt = _attempt(1, began_s=300, ended_s=0, outcome="COMPLETED")
     (cells,) = _draw(TaskDetail(task=done, attempts=(attempt,), heartbeats=(), events=()))
-    assert cells == "├─────────✓"
+    assert cells == "├──────────────────✓"
 
 
 def test_claimed_task_is_drawn_differently_from_running() -> None:
     detail = _running(for_s=60)
     claimed = replace(detail.task, status=TaskStatus.CLAIMED, started_at=None)
-    assert _draw(replace(detail, task=claimed)) == ["├c▶"]
+    assert _draw(replace(detail, task=claimed)) == ["├cccccccccccccccccc▶"]
 
 
 def test_only_last_attempts_are_drawn_and_others_counted() -> None:

@@ -29,6 +29,6 @@ def test_downsampling_keeps_the_maximum_of_each_range(values: list[float], width
     assert downsample(values, width) == kept
 
 
-@pytest.mark.parametrize(("part", "whole", "drawn"), [(0, 4, "▒▒▒▒"), (3, 4, "███▒"), (9, 4, "████"), (1, 0, "▒▒▒▒")])
+@pytest.mark.parametrize(("part", "whole", "drawn"), [(0, 4, "┄┄┄┄"), (3, 4, "━━━┄"), (9, 4, "━━━━"), (1, 0, "┄┄┄┄")])
 def test_bar_shows_the_used_share(part: int, whole: int, drawn: str) -> None:
     assert bar(part, whole, 4) == drawn

@@ -57,7 +57,7 @@ def test_single_task_change_shows_name_and_transition() -> None:
 
 def test_several_tasks_show_count_and_name_or_queue() -> None:
     assert _entry(1, count=38, ids=(UUID(int=5), TASK.id)).subject == "×38 mail.send"
-    assert _entry(1, count=38).subject == "×38 mail"
+    assert _entry(1, count=38).subject == "×38 in mail"
 
 
 def test_failure_shows_error_code() -> None:
@@ -118,7 +118,7 @@ def test_similar_entries_of_one_second_fold_with_stable_key() -> None:
     (before,), (after,) = fold_entries([first]), fold_entries([second, first])
     assert isinstance(before, StreamEntry)
     assert isinstance(after, StreamEntry)
-    assert (after.key, after.count, after.subject) == (before.key, 5, "×5 mail")
+    assert (after.key, after.count, after.subject) == (before.key, 5, "×5 in mail")
 
 
 def test_large_burst_is_cut_and_counted() -> None:

@@ -49,6 +49,7 @@ async def test_same_key_resumes_a_paused_queue() -> None:
     system.paused_queues["mail"] = system.record_action("pause_queue", {}, affected=1, reason="smtp is down")
     async with running_app(FakeOpener(system), screen_id=ScreenId.QUEUES) as pilot:
         await _move_to(pilot, "mail")
+        assert "P resume" in screen_text(pilot)
         await pilot.press("P")
         await until_plan_dialog(pilot)
         assert "Resume queue mail" in screen_text(pilot)

@@ -114,7 +114,7 @@ async def test_cursor_skips_headings() -> None:
         assert app.list.current == Row(2, "row 2")
         await pilot.press("g")
         assert app.list.current == Row(3, "row 3")
-        assert app.lines()[HEADER_LINES + 3].startswith("─── early [b] ──")
+        assert app.lines()[HEADER_LINES + 3].startswith("─ early [b] ──")
 
 
 async def test_edge_neared_is_posted_near_end() -> None:

@@ -56,14 +56,14 @@ def test_custom_node_id_is_shown() -> None:
 def test_node_is_drawn_under_first_dependency_others_refer() -> None:
     assert _drawn(_run(DIGEST, "DFDSDSDDDS")) == [
         "├─✓ [0] scrape.page",
-        "│  ├─⊘ [3] etl.load  all of 0,1,2   skipped: [1] failed",
+        "│  ├─⊘ [3] etl.load  needs [0], [1] and [2]   skipped: [1] failed",
         "│  │  └─⊘ [5] mail.send   skipped: [1] failed",
-        "│  │     └─⊘ [9] report.build ★  all of 5,8   skipped: [1] failed",
-        "│  ├─✓ [4] etl.load  any of 0,2",
+        "│  │     └─⊘ [9] report.build ★  needs [5] and [8]   skipped: [1] failed",
+        "│  ├─✓ [4] etl.load  needs [0] or [2]",
         "│  │  └─✓ [6] mail.send",
-        "│  │     └─✓ [8] mail.digest  all of 6,7",
+        "│  │     └─✓ [8] mail.digest  needs [6] and [7]",
         "│  │        └─↳ see [9]",
-        "│  └─✓ [7] etl.load  quorum 2 of 3",
+        "│  └─✓ [7] etl.load  needs 2 of [0] [1] [2]",
         "│     └─↳ see [8]",
         "├─✗ [1] scrape.page   failed",
         "│  ├─↳ see [3]",
@@ -77,17 +77,17 @@ def test_node_is_drawn_under_first_dependency_others_refer() -> None:
 
 def test_waiting_node_shows_progress_of_dependencies() -> None:
     drawn = _drawn(_run(DIGEST, "DFRPDPDPPP"))
-    assert "│  └─○ [7] etl.load  quorum 2 of 3   done 1, failed 1, waiting 1" in drawn
+    assert "│  └─○ [7] etl.load  needs 2 of [0] [1] [2]   1 of 3 done, 1 failed" in drawn
 
 
 def test_node_skipped_with_its_run_names_no_cause() -> None:
-    assert "│  ├─⊘ [3] etl.load  all of 0,1,2   skipped: run finished" in _drawn(_run(DIGEST, "DDDSDSDDDS"))
+    assert "│  ├─⊘ [3] etl.load  needs [0], [1] and [2]   skipped: run finished" in _drawn(_run(DIGEST, "DDDSDSDDDS"))
 
 
 def test_many_similar_siblings_share_one_line() -> None:
     drawn = _drawn(_run(CRAWL, "D" + "D" * 130 + "F" * 6 + "E" * 44 + "PP"))
     assert drawn[1] == "   ├─✓ ×130 scrape.page"
-    assert drawn[2] == "   │  └─○ [181] etl.load  quorum 150 of 180   done 130, failed 6, waiting 44"
+    assert drawn[2] == "   │  └─○ [181] etl.load  needs 150 of 180   130 of 180 done, 6 failed"
     assert "   └─◎ ×44 scrape.page   queued" in drawn
     assert len(drawn) == 1 + 1 + 2 + 6 * 2 + 2
 

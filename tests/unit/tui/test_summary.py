@@ -10,6 +10,7 @@ import pytest
 
 from horsies_ops.reads.overview import Throughput
 from horsies_ops.reads.search import Count
+from horsies_tui.fleet import BUCKET_COUNT
 from horsies_tui.screens.summary import chart_lines, counter_line, load_activity
 from tests.support.fake_system.source import FakeSource
 from tests.support.tui import NOON, frozen_system
@@ -53,7 +54,7 @@ async def test_idle_time_counts_from_the_last_finished_task(minutes_ago: Sequenc
 async def test_chart_has_peak_axis_and_two_colours() -> None:
     source = _Source(9, 0)
     activity = await load_activity(source)
-    drawn = chart_lines(activity, await source.overview(), (), rows=4, is_wide=False)
+    drawn = chart_lines(activity, await source.overview(), (), rows=4, zoom=1, is_beside=False)
     assert activity.title == "Last 30 min   peak 600/min"
     assert drawn[0].plain.startswith("  600 ")
     assert "-30m" in drawn[5].plain
@@ -65,9 +66,9 @@ async def test_chart_has_peak_axis_and_two_colours() -> None:
 async def test_chart_of_seconds_has_seconds_as_unit() -> None:
     source = _Source(0)
     activity = await load_activity(source)
-    drawn = chart_lines(activity, await source.overview(), (), rows=3, is_wide=True)
+    drawn = chart_lines(activity, await source.overview(), (), rows=3, zoom=2, is_beside=True)
     assert activity.title.endswith("/s")
-    assert "-60s" in drawn[4].plain
+    assert drawn[4].plain.index("now") == drawn[4].plain.index("-60s") + 2 * BUCKET_COUNT - len("now")
 
 
 async def test_counters_are_coloured_and_zeroes_dim() -> None:

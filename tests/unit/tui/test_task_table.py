@@ -24,7 +24,7 @@ def _screen(pilot: Pilot[None]) -> TasksScreen:
 
 async def test_wide_terminal_shows_facet_sidebar() -> None:
     async with running_app(size=LARGE) as pilot:
-        await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
+        await eventually(pilot, lambda: "─ queue ──" in screen_text(pilot))
         assert _screen(pilot).query_one(FacetSidebar).display
 
 
@@ -135,7 +135,7 @@ async def test_control_characters_are_not_copied() -> None:
 
 async def test_facet_cursor_is_visible_only_with_focus() -> None:
     async with running_app(size=LARGE) as pilot:
-        await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
+        await eventually(pilot, lambda: "─ queue ──" in screen_text(pilot))
         assert sum(line.count("▌") for line in lines(pilot)) == 1
         await pilot.press("f")
         await eventually(pilot, lambda: sum(line.count("▌") for line in lines(pilot)) == 2)

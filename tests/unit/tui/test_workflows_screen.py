@@ -66,7 +66,8 @@ async def test_narrow_terminal_shows_list_or_tree() -> None:
         assert "[1] scrape.page" not in screen_text(pilot)
         await pilot.press("enter")
         await until_stable(pilot)
-        assert "[3] etl.load  all of 0,1,2" in screen_text(pilot)
+        assert "[3] etl.load  needs [0], [1] and [2]" in screen_text(pilot)
+        assert "6/10 done" in screen_text(pilot)
         assert "skipped: [1] failed" in screen_text(pilot)
         await pilot.press("escape")
         await until_stable(pilot)
@@ -167,7 +168,7 @@ async def test_run_changes_after_preview_is_confirmed(
         await until_plan_dialog(pilot)
         assert system.runs[run.id].status == before
         await pilot.press("y")
-        await eventually(pilot, lambda: "operator log" in screen_text(pilot) and "Enter close" in screen_text(pilot))
+        await eventually(pilot, lambda: "operator log" in screen_text(pilot) and "Enter back" in screen_text(pilot))
         assert system.runs[run.id].status == after
 
 

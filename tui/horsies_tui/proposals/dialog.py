@@ -174,17 +174,17 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         self.query_one(ProgressBar).display = False
         self.query_one("#proposal").border_title = safe(report.title)
         self.query_one("#proposal-text", Static).update(safe_lines(report.lines))
-        self.set_status("u undo   Enter close" if report.undo else "Enter close")
+        self.set_status("u undo   Enter back" if report.undo else "Enter back")
         if report.undo is not None:
             self.set_timer(UNDO_S, self._expire_undo)
 
     def _expire_undo(self) -> None:
         if self._report is not None:
             self._report = replace(self._report, undo=None)
-            self.set_status("Enter close")
+            self.set_status("Enter back")
 
     def action_leave(self) -> None:
-        """Stop a running action after its batch; otherwise close the dialog."""
+        """Stop a running action after its batch; otherwise go back."""
         if self._stop is not None and self._report is None:
             # The dialog stays open until the report says how far the action came.
             self._stop.set()
@@ -255,16 +255,14 @@ def _effect_lines(lines: Sequence[ProposalLine]) -> list[Content]:
     grouped: list[Content] = []
     for effect in dict.fromkeys(line.effect for line in lines):
         of_effect = [line for line in lines if line.effect == effect]
-        grouped.append(safe(effect, "$text-muted" if of_effect[0].is_skipped else "bold"))
+        grouped.append(safe(effect, "dim" if of_effect[0].is_skipped else "bold"))
         grouped += [Content.assemble((f"  {line.count:>{width},}  ", "bold"), safe(line.kind)) for line in of_effect]
     return grouped
 
 
 def _keys(proposal: Proposal, *, can_apply: bool) -> Content:
     """What Enter does, and the current option; it is shown even if nothing would change, as it may be the cause."""
-    if not can_apply:
-        keys = ["Enter close"]
-    elif proposal.confirmation_text is None:
+    if proposal.confirmation_text is None or not can_apply:
         keys = ["Enter back"]
     else:
         keys = ["Enter goes back until the text matches"]

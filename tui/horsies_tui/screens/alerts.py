@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.model.recovery.decision import DecisionKind
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from horsies_ops.reads.overview import ErrorCount, QueueRow
     from horsies_ops.reads.workers import WorkerRow
     from horsies_ops.reads.workflows import WorkflowRow
+
+R = TypeVar("R", "QueueRow", "SweptTask", "WorkerRow")
 
 LOST_WORKER_ALERT_AGE: Final = timedelta(hours=1)
 """A lost worker without tasks is no longer reported after this time."""
@@ -78,6 +80,26 @@ class AlertInputs:
     """Failed and paused runs."""
     idle: timedelta | None = None
     """Time since a task last finished, as far as the chart goes back; None if unknown."""
+    read_at: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """When the fields above were read, by their names."""
+
+    def at(self, now: datetime) -> AlertInputs:
+        """The same with all ages as of `now`; without it they would stand still between two reads."""
+
+        def elapsed(name: str) -> timedelta:
+            return max(now - self.read_at.get(name, now), timedelta(0))
+
+        stale = self.stale and replace(
+            self.stale, tasks=tuple(_aged(task, "heartbeat_age", elapsed("stale")) for task in self.stale.tasks)
+        )
+        queues = [_aged(queue, "oldest_due_age", elapsed("queues")) for queue in self.queues]
+        workers = [_aged(worker, "heartbeat_age", elapsed("workers")) for worker in self.workers]
+        return replace(self, queues=queues, workers=workers, stale=stale)
+
+
+def _aged(row: R, name: str, elapsed: timedelta) -> R:
+    age: timedelta | None = getattr(row, name)
+    return row if age is None else replace(row, **{name: age + elapsed})
 
 
 def find_alerts(inputs: AlertInputs) -> tuple[Alert, ...]:
@@ -146,16 +168,16 @@ def _queue_problem(queue: QueueRow) -> tuple[Severity, str] | None:
     """Return the problem of a queue with due tasks, if any."""
     match queue_health(queue):
         case QueueHealth.UNSERVED if queue.pending:
-            waiting = f"{queue.pending:,} waiting, oldest {format_age(queue.oldest_due_age)}"
+            waiting = f"{queue.pending:,} wait, oldest {format_age(queue.oldest_due_age)}"
             return Severity.BAD, f"no worker serves it, {waiting}"
         case QueueHealth.PAUSED if queue.pending:
             by = f" by {queue.paused_by}" if queue.paused_by else ""
             reason = f" ({queue.pause_reason})" if queue.pause_reason else ""
-            waiting = f"{queue.pending:,} waiting, oldest {format_age(queue.oldest_due_age)}"
+            waiting = f"{queue.pending:,} wait, oldest {format_age(queue.oldest_due_age)}"
             return Severity.WARN, f"paused{by}{reason}, {waiting}"
         case QueueHealth.BACKLOG:
-            waiting = f"oldest wait {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)})"
-            return Severity.WARN, f"{waiting}   {queue.pending:,} pending, {plural(queue.served_by, 'worker')}"
+            oldest = f"oldest {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)})"
+            return Severity.WARN, f"{queue.pending:,} wait, {oldest}, {plural(queue.served_by, 'worker')}"
         case _:
             return None
 
@@ -207,7 +229,7 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
                     label="open",
                 )
         elif held or worker.heartbeat_age < LOST_WORKER_ALERT_AGE:
-            seen = f"{label} {worker.display_state}, last seen {format_age(worker.heartbeat_age)} ago"
+            seen = f"{label} {worker.display_state}, seen {format_age(worker.heartbeat_age)} ago"
             yield Alert(
                 key=f"dead {worker.worker_id}",
                 severity=Severity.BAD if held and worker.is_presumed_dead else Severity.WARN,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 from uuid import UUID
 
 from textual import events
@@ -42,6 +42,9 @@ TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """Topics of changes to task rows."""
 
 R = TypeVar("R")
+
+
+NOTHING_MATCHES: Final = "Nothing matches the filter.\nEsc clears it"
 
 
 # Requests to the app
@@ -98,7 +101,7 @@ class MainScreen(Screen[None]):
         (100, "-wide"),
         (140, "-widest"),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall")]  # noqa: RUF012  # declared like this by Textual
+    VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall"), (30, "-high"), (44, "-highest")]  # noqa: RUF012
 
     def __init_subclass__(cls, *, scope: KeyScope | None = None, **options: Any) -> None:
         if scope is not None:

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -28,7 +28,7 @@ from horsies_tui.format import fit, format_count, format_time, plural, sanitize
 from horsies_tui.keys import ScreenId, first_key
 from horsies_tui.screens.alerts import Alert, AlertInputs, RunTarget, Severity, UnservedQueue, find_alerts
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowRun, ShowTasks, ShowWorker
-from horsies_tui.screens.entries import StreamEntry, log_line
+from horsies_tui.screens.entries import NO_ACTIONS, StreamEntry, log_line
 from horsies_tui.screens.summary import (
     STYLES,
     Activity,
@@ -58,6 +58,8 @@ NOTABLE_AGE: Final = timedelta(minutes=2)
 MAX_RUNS: Final = 50
 WIDE: Final = 100
 """Columns from which the chart is beside the alerts and the tables are shown."""
+WIDEST: Final = 140
+"""Columns from which charts are wider."""
 FAILED_RUN_AGE: Final = timedelta(days=1)
 """Runs that failed longer ago need no attention."""
 HEALTHY: Final = "no problems: no stale task, every queue is served in time, workers send heartbeats, no run failed"
@@ -122,8 +124,6 @@ def alert_proposal(alert: Alert | None, verb: str, context: AppContext) -> Propo
 class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     """Alerts in a box; the chart beside or, in narrow terminals, below them; then tables and the latest events."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (WIDE, "-wide")]  # noqa: RUF012  # declared like this by Textual
-    VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall"), (30, "-high")]  # noqa: RUF012
     # Refresh the counts often here; the other screens use the overview only for the number of stale tasks in the tabs.
     overview_min_interval_s = 1.0
 
@@ -146,13 +146,13 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
                     yield self.list
                     yield Static(Content.styled(f" {Glyph.DONE} {HEALTHY}", STYLES[Tone.GOOD]), id="healthy")
                 yield Pane(name="counters")
-            yield Pane(" Last 30 min ", name="throughput")
+            yield Pane("Last 30 min", name="throughput")
         with Horizontal(id="tables"):
-            yield Pane(" Queues ", name="queues")
-            yield Pane(" Workers ", name="workers")
+            yield Pane("Queues", name="queues")
+            yield Pane("Workers", name="workers")
         with Horizontal(id="latest"):
-            yield Pane(" Latest events ", name="events")
-            yield Pane(" Recent operator actions ", name="operator-actions")
+            yield Pane("Latest events", name="events")
+            yield Pane("Recent operator actions", name="operator-actions")
 
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         topics = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
@@ -215,7 +215,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def show_overview(self, overview: Overview) -> None:
         super().show_overview(overview)
         self._overview = overview
-        self._show_alerts("overview", queues=overview.queues)
+        self._show_alerts("overview", overview.at, queues=overview.queues)
 
     def _show_activity(self, activity: Activity) -> None:
         self._activity = activity
@@ -242,17 +242,16 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         )
 
     def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
-        self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+        self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or [NO_ACTIONS])
 
-    def _show_alerts(self, query: str, **inputs: Any) -> None:
+    def _show_alerts(self, query: str, read_at: datetime | None = None, **inputs: Any) -> None:
         """Draw the alerts with the result of another query."""
-        self._alert_inputs = replace(self._alert_inputs, **inputs)
+        read_at = read_at or self.context.clock.now()
+        times = {**self._alert_inputs.read_at, **dict.fromkeys(inputs, read_at)}
+        self._alert_inputs = replace(self._alert_inputs, read_at=times, **inputs)
         self._missing_results.discard(query)
-        # Shown with partial results, the list would put the cursor on the first alert to arrive, not the top one.
-        if not self._missing_results:
-            self.list.show(find_alerts(self._alert_inputs))
-            self._fit_attention()
         self._draw()
+        self._fit_attention()
 
     def _fit_attention(self) -> None:
         """Fit the box to the alerts, leaving room for what is below it."""
@@ -282,16 +281,28 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
 
     def tick(self) -> None:
         now, overview, workers = self.context.clock.now(), self._overview, self._alert_inputs.workers
+        # Shown with partial results, the list would put the cursor on the first alert to arrive, not the top one.
+        if not self._missing_results:
+            count = len(self.list.rows)
+            self.list.show(find_alerts(self._alert_inputs.at(now)))
+            if len(self.list.rows) != count:
+                self._fit_attention()
         if overview is None:
             return
         is_wide = self.size.width >= WIDE
         self.show_pane("counters", lambda: [counter_line(overview, self.query_one("#counters").size.width)])
         if (activity := self._activity) is not None:
-            lines = partial(chart_lines, activity, overview, workers, rows=4 if is_wide else 3, is_wide=not is_wide)
-            self.show_pane("throughput", lines, title=activity.title if is_wide else f" {activity.title} ")
+            pane = self.query_one("#throughput", Pane)
+            # Beside the alerts: the box without axis, failures and four figures. Below them: see the stylesheet.
+            size = {"rows": max(pane.content_size.height - 6, 3), "zoom": 2 if pane.content_size.width > 66 else 1}
+            size = size if is_wide else {"rows": 3, "zoom": 1}
+            lines = partial(chart_lines, activity, overview, workers, **size, is_beside=not is_wide)
+            self.show_pane("throughput", lines, title=activity.title)
         rows = self.query_one("#tables").size.height - 2
         if rows > 0:
-            self.show_pane("queues", partial(queue_lines, overview, self._queue_throughput, now, rows))
+            points = BUCKET_COUNT if self.size.width >= WIDEST else BUCKET_COUNT // 2
+            queues = partial(queue_lines, overview, self._queue_throughput, now, rows=rows, points=points)
+            self.show_pane("queues", queues)
             self.show_pane("workers", partial(worker_lines, workers, now, rows))
 
     def _update_status(self) -> None:
@@ -309,6 +320,11 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             else f"workflows {format_count(runs.number, is_capped=runs.is_capped)} running",
             f"data as of {format_time(overview.at)}",
         )
+
+    def on_row_list_cursor_moved(self) -> None:
+        """Label `R` by the alert: recover the tasks of a worker, or retry a run."""
+        alert = self.list.current
+        self.set_label("op.requeue", alert.label if alert is not None and alert.verb == "requeue" else "recover")
 
     def on_row_list_opened(self) -> None:
         """Show the tasks, the worker or the run behind the alert, or how to fix it."""

@@ -62,7 +62,9 @@ class StreamEntry:
     @property
     def group_name(self) -> str:
         """The name shared by similar entries: actor and action, task name, or queue."""
-        return self.subject if self.kind is EntryKind.OPERATOR else self.name or self.queue or ""
+        if self.kind is EntryKind.OPERATOR:
+            return self.subject
+        return self.name or (f"in {self.queue}" if self.queue else "")
 
     @property
     def group_key(self) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def _entry_from_task_change(
         key=key,
         at=at,
         kind=EntryKind.TASK,
-        subject=f"{who} {name or change.queue or ''}".rstrip(),
+        subject=f"{who} {name or (f'in {change.queue}' if change.queue else '')}".rstrip(),
         summary=f"{change.from_status or 'new'} → {to_status}",
         note=code or ("" if worker_id is None else f"worker {short_id(worker_id)}"),
         tone=_tone(change),
@@ -242,6 +244,9 @@ _CONDITION_TESTS: Final[ConditionTests[StreamEntry]] = {
 
 
 # Operator log
+
+
+NO_ACTIONS: Final = "no actions yet; retries, pauses, sweeps and cleanups are recorded here"
 
 
 def log_line(row: AuditRow) -> str:

@@ -22,12 +22,16 @@ from horsies_tui.data.context import AppContext, DatabaseClock
 from horsies_tui.data.queries import MAX_CHANGES, ChangeLog, LiveQuery
 from horsies_tui.format import format_time, plural
 from horsies_tui.keys import ScreenId
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask, ShowRun, ShowTasks, ShowWorker
+from horsies_tui.screens.base import NOTHING_MATCHES, TASK_TOPICS, MainScreen, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens.entries import StreamEntry, entry_from_audit, entry_from_change, entry_from_event, matches
 from horsies_tui.system import save_rows
 from horsies_tui.theme import Glyph
 from horsies_tui.widgets.filter_bar import TASK_FILTER, FacetPopup, FilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
+
+NO_EVENTS_TEXT: Final = """No events yet.
+Sends, starts, results, recoveries and operator actions appear here as they happen.
+Healthy: a quiet stream if no task waits; recoveries and lost workers are rare."""
 
 MAX_LINES_PER_SECOND: Final = 12
 """Further lines of the same second become a single one."""
@@ -190,6 +194,7 @@ class EventsScreen(MainScreen, scope=ScreenId.EVENTS):
         now = self.context.clock.now()
         matching = [entry for entry in self.stream.entries if matches(entry, self.filter, now)]
         shown = [entry for entry in matching if self._frozen_at is None or entry.at <= self._frozen_at]
+        self.list.empty_text = NOTHING_MATCHES if self.stream.entries else NO_EVENTS_TEXT
         self.list.show(fold_entries(shown) if self._is_folded else shown)
         self._update_status(new_count=sum(entry.count for entry in matching) - sum(entry.count for entry in shown))
 

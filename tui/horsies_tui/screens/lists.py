@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from horsies_tui.data.context import AppContext
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.proposals.model import ProposalFactory, ProposalReport
-from horsies_tui.screens.base import MainScreen
+from horsies_tui.screens.base import NOTHING_MATCHES, MainScreen
 from horsies_tui.widgets.dialogs import SortOrder, SortPicker
 from horsies_tui.widgets.filter_bar import SearchBar
 from horsies_tui.widgets.row_list import Column, RowList
@@ -101,6 +101,9 @@ class ListScreen(MainScreen, Generic[T]):
     row. The key `x` hides the rows for which `is_excluded` is true.
     """
 
+    no_rows_text: ClassVar[str]
+    """Shown in place of an empty list."""
+
     def __init__(
         self,
         context: AppContext,
@@ -136,6 +139,8 @@ class ListScreen(MainScreen, Generic[T]):
         """Show these rows, replacing all others: those that match the search, in order."""
         self.rows = tuple(rows)
         visible = [row for row in self.rows if not (self.hides_excluded and self.is_excluded(row))]
+        hidden = NOTHING_MATCHES if visible else "All rows are hidden.\nx shows them again"
+        self.list.empty_text = hidden if self.rows else self.no_rows_text
         words = self.filter_bar.filter.split()
         matching = [row for row in visible if all(word in self.list.row_text(row) for word in words)]
         self.list.show(matching if self._sorting is None else self._sorting.sort(matching, self.context.clock.now()))

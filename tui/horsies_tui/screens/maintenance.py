@@ -31,15 +31,15 @@ from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.model import ProposalFactory
 from horsies_tui.proposals.sweep import disabling_setting, propose_cleanup, propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowTasks
-from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
+from horsies_tui.screens.entries import NO_ACTIONS, action_text, entry_lines, log_line, target_text
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.system import save_rows
-from horsies_tui.widgets.dialogs import Dialog
+from horsies_tui.widgets.dialogs import BACK_KEYS, Dialog
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
-MAX_TABLES: Final = 4
-"""The storage pane shows this many of the largest tables."""
+MAX_TABLES: Final = 6
+"""The storage pane shows this many of the largest tables, if there is room for one line each."""
 
 LOG_ROWS: Final = 30
 """Operator actions read for the log pane."""
@@ -171,7 +171,7 @@ def _last_run_text(item: MaintenanceItem, now: datetime) -> str:
 
 
 MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
-    Column("SWEEP: S RUNS IT NOW", 38, lambda item: item.description, grows=1),
+    Column("WHAT", 38, lambda item: item.description, grows=1),
     Column("MATCHES", 9, _matches_cell, right=True),
     Column("OLDEST", 7, lambda item: format_age(item.oldest), right=True),
     Column("LAST RUN", 8, value_at=_last_run_text, tone=Tone.DIM, right=True),
@@ -182,18 +182,22 @@ MAINTENANCE_COLUMNS: Final[tuple[Column[MaintenanceItem], ...]] = (
 # Storage pane
 
 
-def storage_lines(storage: Storage, now: datetime) -> list[str]:
-    """First line: sizes of the largest tables. Second line: what may delay vacuum."""
-    tables = "   ".join(_table_text(table, now) for table in storage.tables[:MAX_TABLES])
+def storage_lines(storage: Storage, now: datetime, height: int) -> list[str]:
+    """The largest tables, one line each or all on one line, then what may delay vacuum."""
+    tables = [_table_text(table, now) for table in storage.tables[:MAX_TABLES]]
     oldest = storage.longest_transaction
     longest = "none" if oldest is None else f"{format_age(oldest.age)} (pid {oldest.pid} {oldest.application_name})"
-    return [tables, f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"]
+    notify = f"notify queue {storage.notify_queue_usage:.1%} full   longest open transaction {longest}"
+    if height <= len(tables):
+        return ["   ".join(" ".join(text.split()) for text in tables), notify]
+    return [*tables, notify]
 
 
 def _table_text(table: TableStorage, now: datetime) -> str:
     name = table.name.removeprefix("horsies_")
-    vacuum = "" if table.last_vacuum_at is None else f", vacuumed {format_short_age(now - table.last_vacuum_at)}"
-    return f"{name} {humanize.naturalsize(table.bytes, gnu=True)}, {table.dead_share:.0%} dead{vacuum}"
+    vacuum = "" if table.last_vacuum_at is None else f", vacuumed {format_short_age(now - table.last_vacuum_at)} ago"
+    size = humanize.naturalsize(table.bytes, gnu=True)
+    return f"{name:<18} {size:>7}, {table.dead_share:>4.0%} dead{vacuum}"
 
 
 # Operator log dialog
@@ -213,7 +217,7 @@ LOG_COLUMNS: Final[tuple[Column[AuditRow], ...]] = (
 class OperatorLogDialog(Dialog[None]):
     """The operator log, newest first, with the full entry under the cursor below it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,l,enter", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,l,enter", "leave", "back")]
 
     def __init__(self, context: AppContext, rows: Sequence[AuditRow]) -> None:
         super().__init__()
@@ -226,7 +230,10 @@ class OperatorLogDialog(Dialog[None]):
             yield Pane(name="log-entry")
 
     def on_mount(self) -> None:
-        self.query_one("#log-dialog").border_title = f"Operator log, last {plural(len(self._rows), 'action')}"
+        box = self.query_one("#log-dialog")
+        box.border_title = f"Operator log, last {plural(len(self._rows), 'action')}"
+        box.border_subtitle = BACK_KEYS
+        self.list.empty_text = NO_ACTIONS
         self.list.show(self._rows)
 
     def on_row_list_cursor_moved(self) -> None:
@@ -244,14 +251,16 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
         self.data = MaintenanceData()
-        self.list: RowList[MaintenanceItem] = RowList(MAINTENANCE_COLUMNS, key=lambda item: item.key, context=context)
+        self.list: RowList[MaintenanceItem] = RowList(
+            MAINTENANCE_COLUMNS, key=lambda item: item.key, context=context, rule_title="Sweep: S runs it now"
+        )
         self.proposals = ProposalRunner(self)
         self._counted_at: datetime | None = None
 
     def body(self) -> ComposeResult:
         yield self.list
-        yield Pane(" Storage ", name="storage")
-        yield Pane(" Operator log ", name="operator-log")
+        yield Pane("Storage", name="storage")
+        yield Pane("Operator log", name="operator-log")
 
     def live_queries(self) -> Sequence[LiveQuery[Any]]:
         return (
@@ -286,10 +295,11 @@ class MaintenanceScreen(MainScreen, scope=ScreenId.MAINTENANCE):
         self._show_items(replace(self.data, cleanup=summary))
 
     def _show_storage(self, storage: Storage) -> None:
-        self.show_pane("storage", partial(storage_lines, storage, self.context.clock.now()))
+        height = self.query_one("#storage").content_size.height
+        self.show_pane("storage", partial(storage_lines, storage, self.context.clock.now(), height))
 
     def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
-        self.show_pane("operator-log", lambda: [log_line(row) for row in reversed(rows)] or ["no actions yet"])
+        self.show_pane("operator-log", lambda: [log_line(row) for row in reversed(rows)] or [NO_ACTIONS])
 
     def _show_items(self, data: MaintenanceData) -> None:
         self.data = data

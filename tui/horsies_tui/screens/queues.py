@@ -49,7 +49,7 @@ CHART_WIDTH: Final = 20
 _STATES: Final = {
     QueueHealth.OK: Cell("ok", Tone.DIM),
     QueueHealth.BACKLOG: Cell("backlog", Tone.WARN, glyph=Glyph.WARN),
-    QueueHealth.PAUSED: Cell("paused", Tone.DIM, glyph=Glyph.PAUSED),
+    QueueHealth.PAUSED: Cell("paused", Tone.WARN, glyph=Glyph.PAUSED),
     QueueHealth.UNSERVED: Cell("unserved", Tone.BAD, glyph=Glyph.BAD),
 }
 _OLDEST_STEP = timedelta(seconds=10)
@@ -102,12 +102,12 @@ def _done_cell(line: QueueLine) -> Cell:
 
 
 QUEUE_COLUMNS: Final[tuple[Column[QueueLine], ...]] = (
-    Column("QUEUE", 12, lambda line: line.row.name, grows=1),
+    Column("QUEUE", 13, lambda line: line.row.name, grows=1),
     Column("PRI", 3, lambda line: _or_dash(line.row.priority), right=True, drop_rank=4),
     Column("PEND", 6, lambda line: _count_cell(line.row.pending), right=True),
     Column("DUE+", 5, lambda line: _count_cell(line.row.delayed), right=True, drop_rank=3),
     Column("CLAIM", 5, lambda line: _count_cell(line.row.claimed), right=True, drop_rank=2),
-    Column("RUN/CAP", 8, lambda line: f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}", right=True),
+    Column("RUN/CAP", 7, lambda line: f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}", right=True),
     Column("OLDEST", 7, value_at=_oldest_cell, right=True),
     Column("DONE/m", 6, _done_cell, right=True, drop_rank=1),
     Column("FAIL/m", 6, lambda line: _count_cell(line.row.failed_last_minute, tone=Tone.BAD), right=True, drop_rank=1),
@@ -124,11 +124,15 @@ class QueueDetail:
 
     name: str
     buckets: tuple[QueueBucket, ...]
+    """Of all queues."""
     pending_names: tuple[Facet, ...]
     """Task names among the newest pending tasks."""
     error_codes: tuple[Facet, ...]
     """Error codes of tasks sent within the last hour."""
     workers: tuple[WorkerRow, ...]
+
+    def buckets_of(self, queue: str) -> tuple[QueueBucket, ...]:
+        return tuple(bucket for bucket in self.buckets if bucket.queue == queue)
 
 
 async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
@@ -138,7 +142,7 @@ async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
     workers = await load_workers(source)
     return QueueDetail(
         name=name,
-        buckets=tuple(bucket for bucket in buckets if bucket.queue == name),
+        buckets=buckets,
         pending_names=pending.names,
         error_codes=failed.error_codes,
         workers=tuple(worker for worker in workers if worker.is_responsive and name in worker.queues),
@@ -158,7 +162,7 @@ def detail_lines(queue: QueueRow, detail: QueueDetail, now: datetime) -> list[st
 
 
 def _wait_line(queue: QueueRow, detail: QueueDetail, now: datetime) -> str:
-    waits = [bucket and bucket.longest_wait for bucket in align_buckets(detail.buckets, now)]
+    waits = [bucket and bucket.longest_wait for bucket in align_buckets(detail.buckets_of(queue.name), now)]
     chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH))
     # None, so no text, if the queue is paused, unserved, or finished nothing in the last minute.
     drains_in = drain_time(queue)
@@ -189,9 +193,15 @@ def _pause_line(queue: QueueRow, now: datetime) -> str:
 class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
     """List of queues with a detail pane for the queue under the cursor."""
 
+    no_rows_text = f"""No queues yet.
+A queue appears with its first task, or with the first worker that serves it.
+Healthy: STATE is ok, and no task waits longer than {format_age(TARGET_WAIT)}."""
+
     def __init__(self, context: AppContext) -> None:
         sorting = Sorting(QUEUE_SORT_KEYS, SortOrder(column="OLDEST"))
-        super().__init__(context, QUEUE_COLUMNS, key=lambda line: line.row.name, sorting=sorting)
+        *columns, state = QUEUE_COLUMNS
+        trend = Column[QueueLine]("DONE, 30 MIN", BUCKET_COUNT // 2, self._trend_cell, drop_rank=5)
+        super().__init__(context, (*columns, trend, state), key=lambda line: line.row.name, sorting=sorting)
         self.proposals = ProposalRunner(self)
         self._detail: QueueDetail | None = None
 
@@ -219,14 +229,24 @@ class QueuesScreen(ListScreen[QueueLine], scope=ScreenId.QUEUES):
     def _show_queue_detail(self, detail: QueueDetail | None) -> None:
         self._detail = detail or self._detail
         self.show_detail()
+        # The rows are the same; this repaints the charts that changed.
+        self.list.show(self.list.rows)
+
+    def _trend_cell(self, line: QueueLine) -> Cell:
+        """Chart the finished tasks of a queue, as last read with the detail."""
+        buckets = () if self._detail is None else self._detail.buckets_of(line.row.name)
+        done = [0 if bucket is None else bucket.done for bucket in align_buckets(buckets, self.context.clock.now())]
+        chart = sparkline(downsample(done, BUCKET_COUNT // 2))
+        return Cell(chart, Tone.BUSY if any(done) else Tone.DIM)
 
     def show_detail(self) -> None:
         queue, detail = self.list.current and self.list.current.row, self._detail
+        self.set_label("op.pause", "resume" if queue is not None and queue.is_paused else "pause")
         lines = list[str]
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         if queue is not None and detail is not None and detail.name == queue.name:
             lines = partial(detail_lines, queue, detail, self.context.clock.now())
-        self.show_pane("queue-detail", lines, title="" if queue is None else f" {queue.name} ")
+        self.show_pane("queue-detail", lines, title="" if queue is None else queue.name)
 
     def update_status(self) -> None:
         counts = Counter(queue_health(line.row) for line in self.list.rows)

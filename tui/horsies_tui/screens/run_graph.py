@@ -157,7 +157,7 @@ def node_text(nodes: Sequence[NodeRow], detail: WorkflowDetail) -> str:
         return f"{glyph} ×{len(nodes)} {first.name}"
     output = f" {Glyph.OUTPUT}" if first.index == detail.run.output_index else ""
     name = _node_name(first, detail.run.name)
-    return f"{glyph} [{first.index}] {name}{output}{_sub_workflow_text(first, detail)}{_join_text(first)}"
+    return f"{glyph} [{first.index}] {name}{output}{_sub_workflow_text(first, detail)}{join_text(first)}"
 
 
 def _node_name(node: NodeRow, workflow_name: str) -> str:
@@ -173,13 +173,19 @@ def _sub_workflow_text(node: NodeRow, detail: WorkflowDetail) -> str:
     return f"  workflow {run.done}/{run.total}"
 
 
-def _join_text(node: NodeRow) -> str:
-    """Describe the join of a node with several dependencies."""
+def join_text(node: NodeRow) -> str:
+    """Name what a node with several dependencies needs: `needs [0] and [1]`."""
     count = len(node.dependencies)
     if count < 2:
         return ""
-    listed = ",".join(map(str, node.dependencies)) if count <= MAX_DEPENDENCIES_LISTED else f"{count}"
-    return f"  quorum {node.min_success} of {count}" if node.join == JoinType.QUORUM else f"  {node.join} of {listed}"
+    indexes = [f"[{index}]" for index in node.dependencies]
+    is_listed = count <= MAX_DEPENDENCIES_LISTED
+    if node.join == JoinType.QUORUM:
+        return f"  needs {node.min_success} of {' '.join(indexes) if is_listed else count}"
+    if not is_listed:
+        return f"  needs {'all' if node.join == JoinType.ALL else 'one'} of {count}"
+    word = "and" if node.join == JoinType.ALL else "or"
+    return f"  needs {', '.join(indexes[:-1])} {word} {indexes[-1]}"
 
 
 def node_note(nodes: Sequence[NodeRow], detail: WorkflowDetail, graph: RunGraph) -> str:
@@ -207,9 +213,9 @@ def _waiting_text(node: NodeRow, graph: RunGraph) -> str:
     if len(node.dependencies) == 1:
         return f"waits for [{node.dependencies[0]}]"
     counts = Counter(graph.nodes[index].status for index in node.dependencies if index in graph.nodes)
-    done, failed = counts[WorkflowTaskStatus.COMPLETED], sum(counts[status] for status in FAILED_OR_SKIPPED)
-    parts = {"done": done, "failed": failed, "waiting": len(node.dependencies) - done - failed}
-    return ", ".join(f"{word} {count}" for word, count in parts.items() if count)
+    failed = sum(counts[status] for status in FAILED_OR_SKIPPED)
+    done = f"{counts[WorkflowTaskStatus.COMPLETED]} of {len(node.dependencies)} done"
+    return f"{done}, {failed} failed" if failed else done
 
 
 # Lines of the tree and the layers

@@ -28,17 +28,11 @@ from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ListScreen, ProposalRunner
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.theme import Glyph
-from horsies_tui.widgets.dialogs import Dialog
+from horsies_tui.widgets.dialogs import BACK_KEYS, Dialog
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 HISTORY_LIMIT: Final = 100
-NO_SCHEDULES_TEXT: Final = """There are no schedules.
-
-Define them in the app with @app.scheduled, in horsies.toml under [[schedule.entries]],
-or at run time with app.schedules.create.
-A worker of the app stores and fires them; so does horsies scheduler."""
-
 _OUTCOME_GLYPHS: Final = {
     RunOutcome.FIRED: Glyph.DONE,
     RunOutcome.SKIPPED: Glyph.SKIPPED,
@@ -133,9 +127,9 @@ def detail_lines(schedule: ScheduleRow) -> list[str]:
 
 
 class LinesDialog(Dialog[None]):
-    """Shows lines of text until a key closes it."""
+    """Shows lines of text until the user goes back."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,d,enter", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,d,enter", "leave", "back")]
 
     def __init__(self, title: str, lines: Sequence[Content]) -> None:
         super().__init__()
@@ -147,7 +141,8 @@ class LinesDialog(Dialog[None]):
             yield Static(Content("\n").join(self._lines))
 
     def on_mount(self) -> None:
-        self.query_one("#log-dialog").border_title = self._title
+        box = self.query_one("#log-dialog")
+        box.border_title, box.border_subtitle = safe(self._title), BACK_KEYS
 
 
 def history_lines(runs: Sequence[ScheduleRunRow]) -> list[Content]:
@@ -174,13 +169,17 @@ def next_lines(schedule: ScheduleRow) -> list[Content]:
 class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
     """List of schedules, overdue ones first, with a pane about the one under the cursor."""
 
+    no_rows_text = """There are no schedules.
+Define them in the app with @app.scheduled, in horsies.toml under [[schedule.entries]],
+or at run time with app.schedules.create. A worker of the app stores and fires them.
+Healthy: NEXT RUN is in the future, and every slot of LAST 20 fired."""
+
     def __init__(self, context: AppContext) -> None:
         super().__init__(context, SCHEDULE_COLUMNS, key=lambda schedule: schedule.name)
         self.proposals = ProposalRunner(self)
         self._participants = 0
 
     def body(self) -> ComposeResult:
-        yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
         yield self.filter_bar
         yield self.list
         yield Pane(name="schedule", classes="section")
@@ -203,7 +202,6 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
         self.update_status()
 
     def _show_schedules(self, rows: tuple[ScheduleRow, ...]) -> None:
-        self.set_class(not rows, "-no-schedules")
         # `due_in` changes with every read; the column computes it, so equal rows are not repainted.
         self.show_rows(replace(row, due_in=timedelta(0)) for row in rows)
 
@@ -224,6 +222,7 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
 
     def show_detail(self) -> None:
         row = self.list.current
+        self.set_label("op.pause", "resume" if row is not None and row.is_paused else "pause")
         lines = list[str] if row is None else partial(detail_lines, row)
         self.show_pane("schedule", lines, title="" if row is None else row.name)
 

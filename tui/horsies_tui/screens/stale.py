@@ -40,6 +40,7 @@ from horsies_tui.proposals.sweep import (
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask
 from horsies_tui.screens.lists import ProposalRunner
 from horsies_tui.screens.tasks.table import status_tone
+from horsies_tui.theme import Glyph
 from horsies_tui.widgets.dialogs import PromptDialog
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
@@ -139,9 +140,13 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
             # While a preview is open, its own action is the likely cause: no notice then.
             if self.is_current:
                 self.notify(f"{plural(len(vanished), 'marked row')} no longer stale")
+        limits = candidates.thresholds
+        self.list.empty_text = f"""{Glyph.DONE} No stale tasks, and none near its limit.
+Healthy: every claimed and running task sends heartbeats.
+A running task is stale after {format_age(limits.running)} without one, a claimed task after \
+{format_age(limits.claimed)}; a sweep then recovers it."""
         heading = Heading(f"{plural(len(near), 'task')} within {format_age(NEAR_MARGIN)} of the limit")
         self.list.show([*stale, *([heading, *near] if near else [])])
-        limits = candidates.thresholds
         source = THRESHOLD_SOURCES[limits.source]
         text = f" Limits ({source}): claimed {format_age(limits.claimed)} · running {format_age(limits.running)}"
         self.query_one("#thresholds", Static).update(safe(f"{text} · pending past good_until"))
@@ -151,14 +156,13 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
     def _show_evidence(self) -> None:
         """Show why a sweep would decide as it does for the row under the cursor."""
         current, candidates = self.list.current, self.candidates
+        self.query_one("#evidence").display = current is not None
         if current is None or candidates is None:
-            lines = [] if candidates is None else [" no stale tasks, none near its limit"]
-            self.show_pane("evidence", lines, title="")
             return
         # The detail query follows the cursor: until it has run, the detail is that of the previous row.
         record = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
         lines = evidence_lines(current, record, candidates.maintenance_status, self.context.clock.now())
-        self.show_pane("evidence", lines, title=f" Why {short_id(current.id)} {current.task.task_name} ")
+        self.show_pane("evidence", lines, title=f"Why {short_id(current.id)} {current.task.task_name}")
 
     def _update_status(self) -> None:
         candidates, marks = self.candidates, self.list.selection.marks

@@ -120,28 +120,36 @@ async def load_activity(source: DataSource) -> Activity:
 
 
 def chart_lines(
-    activity: Activity, overview: Overview, workers: Sequence[WorkerRow], *, rows: int, is_wide: bool
+    activity: Activity, overview: Overview, workers: Sequence[WorkerRow], *, rows: int, zoom: int, is_beside: bool
 ) -> list[Content]:
-    """An area of `rows` lines (at least 3) for done, a line for failed, the axis, and figures below or beside it."""
+    """An area of `rows` lines (at least 3) for done, a line for failed, the axis, and figures below or beside it.
+
+    A bucket is `zoom` columns wide.
+    """
     shown = activity.shown
     done = downsample([float(bucket.done) for bucket in shown.buckets], BUCKET_COUNT)
     failed = downsample([float(bucket.failed) for bucket in shown.buckets], BUCKET_COUNT)
     labels = [(activity.peak, "dim"), ("done", STYLES[Tone.GOOD]), *[("", "")] * (rows - 3), ("0", "dim")]
     lines = [
-        Content.assemble((f"{label:>{_AXIS_WIDTH}} ", style), (area, STYLES[Tone.GOOD]))
+        Content.assemble((f"{label:>{_AXIS_WIDTH}} ", style), (_widened(area, zoom), STYLES[Tone.GOOD]))
         for (label, style), area in zip(labels, area_chart(done, rows), strict=True)
     ]
     (failures,) = area_chart(failed, 1)
-    lines.append(Content.styled(f"{'fail':>{_AXIS_WIDTH}} {failures}", STYLES[Tone.BAD]))
+    lines.append(Content.styled(f"{'fail':>{_AXIS_WIDTH}} {_widened(failures, zoom)}", STYLES[Tone.BAD]))
     ends = ("-30m", "-15m", "now") if activity.seconds is None else ("-60s", "-30s", "now")
-    axis = f"{ends[0]:<13}{ends[1]:<14}{ends[2]}"
+    half = BUCKET_COUNT * zoom // 2
+    axis = f"{ends[0]:<{half - 2}}{ends[1]:<{half - 1}}{ends[2]}"
     lines.append(Content.styled(" " * (_AXIS_WIDTH + 1) + axis, "dim"))
     figures = _figures(shown, overview, workers)
-    if not is_wide:
+    if not is_beside:
         return [*lines, *figures]
-    width = _AXIS_WIDTH + 1 + BUCKET_COUNT + 3
+    width = _AXIS_WIDTH + 1 + BUCKET_COUNT * zoom + 3
     padded = [line.pad_right(max(width - line.cell_length, 0)) for line in lines]
     return [line + figure for line, figure in zip(padded, figures, strict=False)] + padded[len(figures) :]
+
+
+def _widened(cells: str, zoom: int) -> str:
+    return "".join(cell * zoom for cell in cells)
 
 
 def _figures(shown: Throughput, overview: Overview, workers: Sequence[WorkerRow]) -> list[Content]:
@@ -177,23 +185,25 @@ _WORKER_STATES: Final = {
 """Glyph and tone; all others are fine and dim."""
 
 
-def queue_lines(overview: Overview, buckets: Sequence[QueueBucket], now: datetime, rows: int) -> Iterator[Content]:
-    """One line per queue, those with a problem first, and a heading."""
+def queue_lines(
+    overview: Overview, buckets: Sequence[QueueBucket], now: datetime, *, rows: int, points: int
+) -> Iterator[Content]:
+    """One line per queue, those with a problem first, and a heading; the chart has `points` points."""
     yield Content.styled(f"{fit('QUEUE', 14)}   WAIT  OLDEST   RUN  DONE/m  30 min", "bold dim")
     elapsed = now - overview.at
     ordered = sorted(overview.queues, key=lambda queue: queue_health(queue) is QueueHealth.OK)
     for queue in ordered[:rows]:
-        yield _queue_line(queue, [bucket for bucket in buckets if bucket.queue == queue.name], now, elapsed)
+        of_queue = align_buckets([bucket for bucket in buckets if bucket.queue == queue.name], now)
+        done = [0.0 if bucket is None else float(bucket.done) for bucket in of_queue]
+        yield _queue_line(queue, downsample(done, points), elapsed)
 
 
-def _queue_line(queue: QueueRow, buckets: Sequence[QueueBucket], now: datetime, elapsed: timedelta) -> Content:
+def _queue_line(queue: QueueRow, finished: Sequence[float], elapsed: timedelta) -> Content:
     health = queue_health(queue)
     style = STYLES[_QUEUE_TONES[health]]
     oldest = None if queue.oldest_due_age is None else queue.oldest_due_age + elapsed
     done = queue.finished_last_minute - queue.failed_last_minute
-    finished = [0.0 if bucket is None else float(bucket.done) for bucket in align_buckets(buckets, now)]
-    bars = sparkline(downsample(finished, BUCKET_COUNT // 2))
-    chart = (bars, STYLES[Tone.BUSY] if any(bucket.done for bucket in buckets) else "dim")
+    chart = (sparkline(finished), STYLES[Tone.BUSY] if any(finished) else "dim")
     if health in (QueueHealth.PAUSED, QueueHealth.UNSERVED):
         chart = (f"{Glyph.PAUSED if health is QueueHealth.PAUSED else Glyph.BAD} {health}", style)
     return Content.assemble(

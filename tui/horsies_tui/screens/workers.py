@@ -153,7 +153,7 @@ def _task_lines(worker: WorkerRow, tasks: Sequence[TaskSummary], now: datetime, 
 def _pane_title(worker: WorkerRow) -> str:
     who = f"{short_id(worker.worker_id)}  {worker.hostname}:{worker.pid}"
     started = format_day_time(worker.started_at)
-    return f" {who}   horsies {worker.version}   started {started}   queues {', '.join(worker.queues)} "
+    return f"{who}   horsies {worker.version}   started {started}   queues {', '.join(worker.queues)}"
 
 
 def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
@@ -184,6 +184,10 @@ def _chart_lines(detail: WorkerDetail) -> list[str]:
 
 class WorkersScreen(ListScreen[WorkerRow], scope=ScreenId.WORKERS):
     """List of workers with a detail pane for the worker under the cursor."""
+
+    no_rows_text = """No worker is running: tasks will wait.
+Start one with: horsies worker
+Healthy: STATE is running, and BEAT starts again every few seconds."""
 
     def __init__(self, context: AppContext) -> None:
         sorting = Sorting(WORKER_SORT_KEYS, SortOrder(column="HOST", is_descending=False))

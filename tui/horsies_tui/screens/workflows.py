@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -23,10 +23,10 @@ from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, plural, safe, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.model import ProposalFactory, propose_run_action
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask
+from horsies_tui.screens.base import NOTHING_MATCHES, TASK_TOPICS, MainScreen, OpenTask
 from horsies_tui.screens.lists import ProposalRunner
-from horsies_tui.screens.run_graph import NODE_TONES, GraphView, NodeLine, graph_lines, legend
-from horsies_tui.theme import Glyph
+from horsies_tui.screens.run_graph import NODE_TONES, GraphView, NodeLine, graph_lines, join_text, legend
+from horsies_tui.theme import Glyph, bar
 from horsies_tui.widgets.filter_bar import RUN_FILTER, FilterBar
 from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import EDGE_ROWS, Cell, Column, RowList, Tone
@@ -34,6 +34,9 @@ from horsies_tui.widgets.row_list import EDGE_ROWS, Cell, Column, RowList, Tone
 PAGE_SIZE = 100
 RUN_TOPICS = TASK_TOPICS | {Topic.WORKFLOW}
 """A run changes when one of its tasks does."""
+NO_RUNS_TEXT: Final = """No workflow runs yet.
+A run appears here when it is started.
+Healthy: RUNNING runs become COMPLETED; failed and paused ones wait for you."""
 
 # Header of a run and detail pane of a node
 
@@ -45,27 +48,47 @@ _HEADER_COLOURS = {
 }
 
 
-def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool) -> list[Content]:
-    """Return two lines: name, id and progress of the run; its error policy and duration."""
-    run, counts = detail.run, detail.counts
+def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool, width: int) -> list[Content]:
+    """Return two lines: name, id and status of the run; its progress, error policy and duration."""
+    run = detail.run
     back = f"{Glyph.BACK} " if is_entered else ""
-    progress = f"{run.status} {counts.get('COMPLETED', 0)}/{len(detail.nodes)}"
-    colour = _HEADER_COLOURS.get(WorkflowStatus(run.status), "$text-muted")
+    colour = _HEADER_COLOURS.get(WorkflowStatus(run.status), "dim")
     first = Content.assemble(
-        safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "$text-muted"), (progress, f"bold {colour}")
+        safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "dim"), (run.status, f"bold {colour}")
     )
-    return [first, safe(f"  {_run_summary(run, now)}", "$text-muted")]
+    return [first, Content.assemble(" ", *_progress(detail, width // 4), safe(_run_summary(run, now), "dim"))]
+
+
+_PROGRESS_COLOURS: Final = {
+    WorkflowTaskStatus.COMPLETED: "$text-success",
+    WorkflowTaskStatus.FAILED: "$text-error",
+    WorkflowTaskStatus.SKIPPED: "$text-warning",
+    WorkflowTaskStatus.RUNNING: "$text-primary",
+}
+
+
+def _progress(detail: WorkflowDetail, width: int) -> Iterator[tuple[str, str]]:
+    """Draw a bar of the nodes by status, then their number."""
+    counts, total, ended, drawn = detail.counts, len(detail.nodes), 0, 0
+    for status, colour in _PROGRESS_COLOURS.items():
+        ended += counts.get(status, 0)
+        # Rounded at the ends of the parts, so that together they are as long as the bar.
+        end = round(width * ended / total) if total else 0
+        yield Glyph.FULL * (end - drawn), colour
+        drawn = end
+    yield Glyph.EMPTY * (width - drawn), "dim"
+    yield f" {counts.get(WorkflowTaskStatus.COMPLETED, 0)}/{total} done   ", ""
 
 
 def _run_summary(run: WorkflowRecord, now: datetime) -> str:
-    parts = [f"on_error={run.on_error}", _duration_text(run, now)]
+    parts = [_duration_text(run, now), f"on error: {run.on_error}"]
     if run.generation > 1:
         parts.append(f"retried {plural(run.generation - 1, 'time')}")
     if run.parent_id is not None:
         parts.append(f"sub-workflow of {short_id(run.parent_id)}")
     if run.error_code is not None:
         parts.append(run.error_code)
-    return "  ".join(parts)
+    return "   ".join(parts)
 
 
 def _duration_text(run: WorkflowRecord, now: datetime) -> str:
@@ -84,7 +107,7 @@ def node_details(line: NodeLine | None) -> tuple[str, list[str]]:
     first = line.nodes[0]
     if len(line.nodes) > 1 and not line.is_pointer:
         return f"{len(line.nodes)} × {first.name}   {first.status}", [_error_text(first), "l expands", legend()]
-    return f"[{first.index}] {first.name}   {_target_text(first)}   {first.status}", [
+    return f"[{first.index}] {first.name}{join_text(first)}   {_target_text(first)}   {first.status}", [
         _error_text(first) or line.note or _times_text(first),
         _settings_text(first),
         legend(),
@@ -135,6 +158,14 @@ def run_tone(status: str) -> Tone:
     return RUN_TONES.get(WorkflowStatus(status), Tone.PLAIN)
 
 
+PROGRESS_WIDTH: Final = 6
+
+
+def _progress_cell(run: WorkflowRow) -> Cell:
+    tone = Tone.BAD if run.failed else run_tone(run.status)
+    return Cell(bar(run.done, run.total, PROGRESS_WIDTH), tone)
+
+
 def _node_cell(line: NodeLine) -> Cell:
     return Cell(f"{line.indent}{line.text}", Tone.DIM if line.is_pointer else NODE_TONES[line.status])
 
@@ -150,10 +181,11 @@ RUN_COLUMNS: Final[tuple[Column[WorkflowRow], ...]] = (
     Column("WORKFLOW", 10, lambda run: run.name, grows=3),
     Column("ID", 8, lambda run: short_id(run.id), tone=Tone.DIM),
     Column("STATUS", 9, lambda run: Cell(run.status, run_tone(run.status))),
-    Column("DONE", 8, lambda run: f"{run.done}/{run.total}", right=True, drop_rank=1),
-    Column("FAIL", 5, lambda run: f"{run.failed:,}" if run.failed else "", tone=Tone.BAD, right=True, drop_rank=2),
+    Column("", PROGRESS_WIDTH, _progress_cell, drop_rank=2),
+    Column("DONE", 7, lambda run: f"{run.done}/{run.total}", right=True, drop_rank=1),
+    Column("FAIL", 5, lambda run: f"{run.failed:,}" if run.failed else "", tone=Tone.BAD, right=True, drop_rank=3),
     Column("AGE", 4, value_at=lambda run, now: format_short_age(now - run.created_at), right=True),
-    Column("ERROR", 14, lambda run: run.error_code or "", tone=Tone.BAD, grows=1, drop_rank=3),
+    Column("ERROR", 14, lambda run: run.error_code or "", tone=Tone.BAD, grows=1, drop_rank=4),
 )
 
 NODE_COLUMNS: Final[tuple[Column[NodeLine], ...]] = (
@@ -235,6 +267,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def _show_runs(self, page: WorkflowPage) -> None:
         self._has_more = page.next is not None
+        self.run_list.empty_text = NO_RUNS_TEXT if self.filter_bar.is_empty else NOTHING_MATCHES
         # The age column computes ages itself; without this, every read would repaint all rows.
         self.run_list.show([replace(run, age=timedelta(0)) for run in page.workflows])
         self.filter_bar.set_status(f"{plural(len(page.workflows), 'run')}{' and more' if self._has_more else ''} ")
@@ -254,6 +287,8 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.node_list.move_to(0)
 
     def _draw(self) -> None:
+        is_paused = self.detail is not None and self.detail.run.status == WorkflowStatus.PAUSED
+        self.set_label("op.pause", "resume" if is_paused else "pause")
         lines = () if self.detail is None else graph_lines(self.detail, self.view)
         self.node_list.show(lines)
         self._draw_header()
@@ -265,7 +300,8 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.show_pane("run-header", [])
         else:
             now, is_entered = self.context.clock.now(), bool(self._entered_run_ids)
-            self.show_pane("run-header", partial(run_header, detail, now, is_entered=is_entered))
+            width = self.query_one("#run-pane").size.width
+            self.show_pane("run-header", partial(run_header, detail, now, is_entered=is_entered, width=width))
 
     def _show_node(self) -> None:
         title, lines = node_details(self.node_list.current)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,18 +19,21 @@ from horsies_tui.keys import KEY_RULES, KeyScope, SharedScope, actions_in, key_l
 
 T = TypeVar("T")
 
+BACK_KEYS: Final = "Enter or Esc back"
+"""Subtitle of dialogs that only show something."""
+
 
 class Dialog(ModalScreen[T | None]):
-    """Base class of dialogs that return None if they are closed without a result."""
+    """Base class of dialogs that return None if the user goes back. The way out is always called that."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back")]
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
 class PromptDialog(Dialog[str]):
-    """Asks for a line of text. Result: the text, or None if cancelled."""
+    """Asks for a line of text. Result: the text, or None if the user went back."""
 
     def __init__(self, question: str, default: str = "") -> None:
         super().__init__()
@@ -41,6 +44,7 @@ class PromptDialog(Dialog[str]):
         with Vertical(id="prompt"):
             yield Static(safe(self._question))
             yield Input(self._default, compact=True)
+            yield Static("Enter continue   Esc back", classes="keys")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
@@ -66,7 +70,7 @@ class SortPicker(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "reverse", "reverse"),
-        Binding("q", "leave", "close"),
+        Binding("q", "leave", "back"),
     ]
 
     def __init__(self, names: Sequence[str], current: str) -> None:
@@ -77,7 +81,7 @@ class SortPicker(Dialog[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="sort"):
             yield OptionList(*(Option(name, id=name) for name in self._names), compact=True, markup=False)
-            yield Static("Enter sort   s reverse   Esc close")
+            yield Static("Enter sort   s reverse   Esc back", classes="keys")
 
     def on_mount(self) -> None:
         self.query_one("#sort").border_title = "Sort by"
@@ -93,7 +97,7 @@ class SortPicker(Dialog[str]):
 class HelpDialog(Dialog[None]):
     """Help: the key rules, then the keys of the current screen, of lists and of the whole app."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,f1,enter", "leave", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,f1,enter", "leave", "back")]
 
     def __init__(self, scope: KeyScope, keymap: Mapping[str, str]) -> None:
         super().__init__()
@@ -105,12 +109,13 @@ class HelpDialog(Dialog[None]):
             yield Static(help_content(self._scope, self._keymap))
 
     def on_mount(self) -> None:
-        self.query_one("#help").border_title = f"Keys of {scope_title(self._scope)}"
+        box = self.query_one("#help")
+        box.border_title, box.border_subtitle = f"Keys of {scope_title(self._scope)}", BACK_KEYS
 
 
 def help_content(scope: KeyScope, keymap: Mapping[str, str]) -> Content:
     """The help text, generated from the table of actions and the user's keymap."""
-    rules = [Content.styled(f"• {rule}", "$text-muted") for rule in KEY_RULES]
+    rules = [Content.styled(f"• {rule}", "dim") for rule in KEY_RULES]
     scopes = (scope, SharedScope.LIST, SharedScope.APP)
     keys = [line for shown in scopes for line in _help_section(shown, keymap)]
     return Content("\n").join([*rules, *keys])
@@ -123,8 +128,6 @@ def _help_section(scope: KeyScope, keymap: Mapping[str, str]) -> list[Content]:
         keys = action.keys if override is None else tuple(filter(None, override.split(",")))
         shown = fit(" ".join(key_label(key) for key in keys) or "(off)", 9)
         lines.append(
-            Content.assemble(
-                ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "$text-muted"), safe(action.help)
-            )
+            Content.assemble(("  " + shown, "bold $text-accent"), (fit(action.id, 14), "dim"), safe(action.help))
         )
     return lines

@@ -253,11 +253,11 @@ POPUP_COLUMNS: Final[tuple[Column[FacetChoice], ...]] = (
 
 
 class FacetPopup(Dialog[TaskFilter]):
-    """A dialog to select facet values; returns the filter with these values, or None if cancelled."""
+    """A dialog to select facet values; returns the filter with these values, or None if the user went back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "toggle_value", "select"),
-        Binding("f,q", "leave", "close"),
+        Binding("f,q", "leave", "back"),
     ]
 
     def __init__(self, context: AppContext, facets: Awaitable[Facets], task_filter: TaskFilter) -> None:
@@ -269,7 +269,7 @@ class FacetPopup(Dialog[TaskFilter]):
     def compose(self) -> ComposeResult:
         with Vertical(id="facets"):
             yield self._list
-            yield Static("loading …", id="facets-status")
+            yield Static("loading …", id="facets-status", classes="keys")
 
     def on_mount(self) -> None:
         self.query_one("#facets").border_title = "Facets of the newest 10,000 tasks"
@@ -282,7 +282,7 @@ class FacetPopup(Dialog[TaskFilter]):
         except HorsiesError as error:
             status.update(safe(error.message))
             return
-        status.update("space select   Enter filter   Esc close")
+        status.update("space select   Enter filter   Esc back")
         choices = facet_choices(facets, self._task_filter)
         self._list.selection.marks |= selected_keys(choices, self._task_filter)
         self._list.show(choices)

@@ -97,8 +97,8 @@ class ScreenTabs(Widget):
 
     def _tab(self, number: int, screen_id: ScreenId) -> Content:
         count = f"({self.stale})" if screen_id is ScreenId.STALE and self.stale else ""
-        title = f"{number}{scope_title(screen_id)}{count}"
-        return Content.styled(f"[{title}]", "bold") if screen_id is self._active else Content(title)
+        tab = Content.assemble((f"{number}", "$text-accent"), scope_title(screen_id), (count, "bold $text-error"))
+        return Content("[").append(tab).append("]").stylize("bold") if screen_id is self._active else tab
 
     async def on_click(self, event: events.Click) -> None:
         # `render` puts one space before each tab.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
+from textual.content import Content, Span
 from textual.widgets import Static
 
 from horsies.model.settings import TuiConfig
@@ -78,7 +78,6 @@ class Pane(Static):
 
     def __init__(self, title: str = "", *, name: str, classes: str | None = None) -> None:
         super().__init__("", id=name, classes=classes)
-        self.border_title = title
         self._title = title
         self._shown = Content("")
 
@@ -102,7 +101,10 @@ class Pane(Static):
         self._draw_title()
 
     def _draw_title(self) -> None:
-        self.border_title = safe(self._title, cells=max(self.size.width - 4, MIN_TITLE_WIDTH))
+        title = safe(self._title, cells=max(self.size.width - 4, MIN_TITLE_WIDTH))
+        # Textual puts spaces around the title of a box only.
+        has_box, *_ = self.styles.border_left
+        self.border_title = title if has_box or not title else title.pad(1, 1)
 
     def _paint(self) -> None:
         # Without `layout` if the size does not depend on the text: a layout costs as much as drawing a list.
@@ -182,6 +184,29 @@ def compact_json(value: Any, settings: TuiConfig, *, indent: int | None = None) 
         return failure_text(error)
 
 
+_JSON_TOKEN: Final = re.compile(
+    r"""(?P<key>"(?:[^"\\]|\\.)*"(?=:))"""
+    r"""|(?P<string>"(?:[^"\\]|\\.)*"?)"""
+    r"""|(?P<number>-?\d[\d.eE+-]*)"""
+    r"""|(?P<constant>true|false|null|NaN|-?Infinity)"""
+    r"""|(?P<punctuation>[{}\[\],:]+)"""
+)
+_JSON_COLOURS: Final = {
+    "key": "$text-primary",
+    "string": "$text-success",
+    "number": "$text-accent",
+    "constant": "$text-secondary",
+    "punctuation": "dim",
+}
+
+
+def coloured_json(text: str) -> Content:
+    """One line of JSON, sanitized, with its keys, strings, numbers and constants in colour."""
+    shown = sanitize(text)
+    tokens = _JSON_TOKEN.finditer(shown)
+    return Content(shown, [Span(*token.span(), _JSON_COLOURS[str(token.lastgroup)]) for token in tokens])
+
+
 def indented_json(value: Any, settings: TuiConfig) -> str:
     """Redacted, indented JSON; each line is sanitized."""
     text = compact_json(value, settings, indent=2)
@@ -189,9 +214,9 @@ def indented_json(value: Any, settings: TuiConfig) -> str:
     return "\n".join(sanitize(line, limit=_MAX_ESCAPE_LENGTH * len(line) + 1) for line in text.split("\n"))
 
 
-def truncated_json(value: Any, settings: TuiConfig) -> str:
-    """`indented_json`, cut to the first 400 lines and 64 KB."""
+def truncated_json(value: Any, settings: TuiConfig) -> tuple[Content, ...]:
+    """The first 400 lines and 64 KB of `indented_json`, in colour."""
     text = indented_json(value, settings)
     lines = text[:MAX_CHARACTERS].split("\n")
     ellipsis = ["…"] if len(lines) > MAX_LINES or len(text) > MAX_CHARACTERS else []
-    return "\n".join([*lines[:MAX_LINES], *ellipsis])
+    return tuple(coloured_json(line) for line in [*lines[:MAX_LINES], *ellipsis])

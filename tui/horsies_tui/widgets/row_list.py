@@ -112,6 +112,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row-list--header",
         "row-list--rule",
+        "row-list--title",
         "row-list--cursor",
         "row-list--marked",
         *(f"row-list--{tone}" for tone in Tone),
@@ -146,17 +147,20 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         context: AppContext,
         follows_top: bool = False,
         has_titles: bool = True,
+        rule_title: str = "",
         id: str | None = None,  # noqa: A002  # Textual's name
     ) -> None:
         super().__init__(id=id)
         self.follows_top = follows_top
         """Whether the cursor stays on the first row when new rows push its row down."""
         self._header_lines = HEADER_LINES if has_titles else 0
+        self._rule = Heading(rule_title)
         self.selection: RowSelection[Any] = RowSelection()
         self.columns = tuple(columns)
         self._key = key
         self._now = context.clock.now
         self._rows: tuple[T | Heading, ...] = ()
+        self._empty_text = ""
         self._placed_columns: tuple[PlacedColumn[T], ...] = ()
         self._scrolled_columns: int | None = None
         """Columns scrolled out on the left; None if columns that do not fit are dropped by rank."""
@@ -180,6 +184,18 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         # Without ages: rows would match or not as time passes.
         columns = [column for column in self.columns if column.value_at is None]
         return " ".join(column.cell(row, self._now()).text for column in columns).lower()
+
+    @property
+    def empty_text(self) -> str:
+        """Shown if there are no rows: what is missing and, on further lines, what healthy looks like."""
+        return self._empty_text
+
+    @empty_text.setter
+    def empty_text(self, text: str) -> None:
+        if text != self._empty_text:
+            self._empty_text = text
+            if not self._rows:
+                self.refresh()
 
     @property
     def page_size(self) -> int:
@@ -241,6 +257,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         index = y - self._header_lines + self.scroll_offset.y
         if y < self._header_lines:
             return self._header_line(y)
+        if not self._rows:
+            return self._empty_line(index)
         if not 0 <= index < len(self._rows):
             return Strip.blank(self.size.width, self._base_style)
         row = self._rows[index]
@@ -248,8 +266,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def _header_line(self, y: int) -> Strip:
         if y == 1:
-            style = self._base_style + self._style("rule")
-            return Strip([Segment(Glyph.RULE * self.size.width, style)], self.size.width)
+            return self._heading_line(self._rule)
         style = self._base_style + self._style("header")
         cells = [
             (placed.x, fit(placed.column.title, placed.width, right=placed.column.right))
@@ -258,10 +275,21 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         return build_strip([(x, text, style) for x, text in cells], self.size.width, style)
 
     def _heading_line(self, heading: Heading) -> Strip:
-        width, rule = self.size.width, Glyph.RULE
-        text = truncate(f"{rule * GUTTER} {sanitize(heading.text, limit=width)} ", width)
-        line = text + rule * (width - cell_len(text))
-        return Strip([Segment(line, self._base_style + self._style("rule"))], width)
+        """A rule with a title, like the title of a pane."""
+        width, rule = self.size.width, self._base_style + self._style("rule")
+        title = truncate(f" {sanitize(heading.text, limit=width)} " if heading.text else "", max(width - 1, 0))
+        rest = Glyph.RULE * (width - 1 - cell_len(title))
+        style = self._base_style + self._style("title")
+        return Strip([Segment(Glyph.RULE, rule), Segment(title, style), Segment(rest, rule)], width)
+
+    def _empty_line(self, index: int) -> Strip:
+        lines, width = self._empty_text.split("\n"), self.size.width
+        index -= max((self.page_size - len(lines)) // 3, 0)
+        if not 0 <= index < len(lines):
+            return Strip.blank(width, self._base_style)
+        text = truncate(sanitize(lines[index]), width)
+        style = self._base_style + self._style("title") if index else self._base_style
+        return build_strip([((width - cell_len(text)) // 2, text, style)], width, self._base_style)
 
     def _row_line(self, row: T) -> Strip:
         key, now = self._key(row), self._now()

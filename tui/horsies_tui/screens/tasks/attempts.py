@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
 from statistics import median_low
 from typing import Final
@@ -19,13 +20,17 @@ from horsies_tui.theme import Glyph
 
 DEFAULT_INTERVAL: Final = timedelta(seconds=30)
 MIN_INTERVAL: Final = timedelta(seconds=1)
+MIN_CELL_DURATION: Final = timedelta(milliseconds=1)
 SILENT_INTERVALS: Final = 2
 """A gap longer than this many heartbeat intervals is drawn as silence; a single heartbeat may be late."""
 
 MAX_ATTEMPTS: Final = 12
 LABEL_WIDTH: Final = 12
-OUTCOME_WIDTH: Final = 26
+MAX_OUTCOME_WIDTH: Final = 26
 MIN_CHART_WIDTH: Final = 10
+MIN_TICK_CELLS: Final = 12
+"""Cells between two ticks of the time axis: room for a time and some rule."""
+TICK_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,7 @@ class AttemptSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeScale:
-    """The time axis: one cell is one heartbeat interval, or longer if the chart would not fit otherwise."""
+    """The time axis, from the first attempt to the end of the last one or now."""
 
     begins_at: datetime
     cell_duration: timedelta
@@ -66,6 +71,10 @@ class TimeScale:
     def ends_at(self) -> datetime:
         return self.begins_at + self.cell_duration * self.width
 
+    @property
+    def cell_s(self) -> float:
+        return self.cell_duration.total_seconds()
+
 
 # The chart as lines of text
 
@@ -74,33 +83,48 @@ def attempt_chart(detail: TaskDetail, now: datetime, *, width: int) -> list[Cont
     """Return a time axis, one line for each of the last attempts, and a legend."""
     spans = attempt_spans(detail, now)
     if not spans:
-        return [safe("no attempts yet", "$text-muted")]
+        return [safe("no attempts yet", "dim")]
     shown = spans[-MAX_ATTEMPTS:]
     last = shown[-1]
-    scale = fit_time_scale(shown, detail, max_width=max(width - LABEL_WIDTH - OUTCOME_WIDTH, MIN_CHART_WIDTH))
+    outcomes = [_outcome(span) for span in shown]
+    chart_width = width - LABEL_WIDTH - max(outcome.cell_length for outcome in outcomes)
+    scale = fit_time_scale(shown, detail, width=max(chart_width, MIN_CHART_WIDTH))
     omitted = len(spans) - len(shown)
     return [
-        *([safe(f"{omitted} earlier attempts not shown", "$text-muted")] if omitted else []),
-        _axis(scale, is_live=last.is_live),
-        *(_attempt_line(span, scale, last.attempt) for span in shown),
+        *([safe(f"{omitted} earlier attempts not shown", "dim")] if omitted else []),
+        safe(f"{'':{LABEL_WIDTH}}{time_axis(scale, is_live=last.is_live)}", "dim"),
+        *(_attempt_line(span, scale, last.attempt) + outcome for span, outcome in zip(shown, outcomes, strict=True)),
         _legend(last, scale),
     ]
 
 
-def _axis(scale: TimeScale, *, is_live: bool) -> Content:
-    begins, ends = format_time(scale.begins_at), "now" if is_live else format_time(scale.ends_at)
-    return safe(f"{'':{LABEL_WIDTH}}{begins} {ends:>{max(scale.width - len(begins) - 1, 0)}}", "$text-muted")
+def time_axis(scale: TimeScale, *, is_live: bool) -> str:
+    """Return a rule with ticks at round times between the begin and the end."""
+    end = f"{Glyph.RULE} now" if is_live else f"{Glyph.RULE} {format_time(scale.ends_at)}"
+    step_s = next((step for step in TICK_STEPS_S if step >= MIN_TICK_CELLS * scale.cell_s), TICK_STEPS_S[-1])
+    axis, begins_s = f"{Glyph.TICK} {format_time(scale.begins_at)} ", scale.begins_at.timestamp()
+    tick_s = begins_s - begins_s % step_s + step_s
+    while (x := int((tick_s - begins_s) / scale.cell_s)) < scale.width - len(end):
+        label = format_time(datetime.fromtimestamp(tick_s, UTC))
+        tick = f"{Glyph.TICK} {label if step_s < 60 else label[:-3]} "
+        if len(axis) < x < scale.width - len(end) - len(tick):
+            axis = f"{axis:{Glyph.RULE}<{x}}{tick}"
+        tick_s += step_s
+    return f"{axis:{Glyph.RULE}<{scale.width - len(end)}}{end}"
 
 
 def _attempt_line(span: AttemptSpan, scale: TimeScale, last_attempt: int) -> Content:
     number = fit(span.attempt, max(len(str(last_attempt)), 2), right=True)
     label = fit(f"{number} {short_id(span.worker_id)}", LABEL_WIDTH)
+    return Content.assemble(label, *_colour_cells(draw_span(span, scale)))
+
+
+def _outcome(span: AttemptSpan) -> Content:
     elapsed = span.ends_at - span.begins_at
     duration = format_age(elapsed) if span.is_live else format_elapsed(elapsed)
     is_bad = span.is_stale if span.is_live else bool(span.error_code)
     tone = "$text-error" if is_bad else "$text-primary" if span.is_live else "$text-success"
-    outcome = safe(f" {span.status} {duration} {span.error_code or ''}", tone, cells=OUTCOME_WIDTH)
-    return Content.assemble(label, *_colour_cells(draw_span(span, scale)), outcome)
+    return safe(f" {span.status} {duration} {span.error_code or ''}".rstrip(), tone, cells=MAX_OUTCOME_WIDTH)
 
 
 def _colour_cells(cells: str) -> list[Content]:
@@ -112,7 +136,7 @@ def _colour_cells(cells: str) -> list[Content]:
         Glyph.HEARTBEAT: "$text-success",
         Glyph.DONE: "$text-success",
     }
-    return [Content.styled("".join(run), colours.get(sign, "$text-muted")) for sign, run in groupby(cells)]
+    return [Content.styled("".join(run), colours.get(sign, "dim")) for sign, run in groupby(cells)]
 
 
 def _legend(last: AttemptSpan, scale: TimeScale) -> Content:
@@ -124,26 +148,24 @@ def _legend(last: AttemptSpan, scale: TimeScale) -> Content:
     if last.is_stale:
         parts.append(f"{Glyph.LIMIT} stale since {format_time(last.stale_at)}")
     if scale.known_since is not None:
-        parts.append(f"{Glyph.RULE} not loaded")
-    return safe("   " + "  ".join(parts), "$text-muted")
+        parts.append(f"{Glyph.NOT_LOADED} not loaded")
+    return safe("   " + "  ".join(parts), "dim")
 
 
 # Drawing one attempt
 
 
-def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_width: int) -> TimeScale:
-    """Choose the cell duration so that all spans fit into `max_width` cells."""
+def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, width: int) -> TimeScale:
+    """Choose the cell duration so that the spans fill `width` cells."""
     begins, ends = min(span.begins_at for span in spans), max(span.ends_at for span in spans)
     gaps = [following - previous for span in spans for previous, following in pairwise(span.heartbeats)]
-    # The median: a few long silences do not change it.
-    interval = max(median_low(gaps), MIN_INTERVAL) if gaps else DEFAULT_INTERVAL
-    cell_duration = max(interval, (ends - begins) / max_width)
     is_truncated = len(detail.heartbeats) >= MAX_DETAIL_ROWS
     return TimeScale(
         begins_at=begins,
-        cell_duration=cell_duration,
-        width=min(int((ends - begins) / cell_duration) + 1, max_width),
-        heartbeat_interval=interval,
+        cell_duration=max((ends - begins) / width, MIN_CELL_DURATION),
+        width=width,
+        # The median: a few long silences do not change it.
+        heartbeat_interval=max(median_low(gaps), MIN_INTERVAL) if gaps else DEFAULT_INTERVAL,
         # Newest first, so the last one is the oldest that was read.
         known_since=detail.heartbeats[-1].at if is_truncated else None,
     )
@@ -177,12 +199,20 @@ def _cell_glyph(
         return Glyph.START
     if span.is_stale and span.stale_at is not None and begin <= span.stale_at < end:
         return Glyph.LIMIT
-    # No silence either if a finished attempt has no heartbeats at all: it was too short, or they were deleted.
-    if (scale.known_since is not None and end <= scale.known_since) or not (span.is_live or span.heartbeats):
-        return Glyph.RULE
-    if any(min(until, end) - max(since, begin) > scale.cell_duration / 2 for since, until in silences):
+    if scale.known_since is not None and end <= scale.known_since:
+        return Glyph.NOT_LOADED
+    following = bisect_left(span.heartbeats, begin)
+    has_heartbeat = following < len(span.heartbeats) and span.heartbeats[following] < end
+    # A cell shorter than an interval shows each heartbeat; a longer one covers several and shows a silence among them.
+    if has_heartbeat and scale.cell_duration <= scale.heartbeat_interval:
+        return Glyph.HEARTBEAT
+    # No silence if a finished attempt has no heartbeats at all: it was too short, or they were deleted.
+    is_known = span.is_live or bool(span.heartbeats)
+    if is_known and any(min(until, end) - max(since, begin) > scale.cell_duration / 2 for since, until in silences):
         return Glyph.SILENCE
-    return Glyph.CLAIM if span.started_at is None or end <= span.started_at else Glyph.HEARTBEAT
+    if span.started_at is None or end <= span.started_at:
+        return Glyph.CLAIM
+    return Glyph.HEARTBEAT if has_heartbeat else Glyph.RULE
 
 
 def _end_glyph(span: AttemptSpan) -> str:

@@ -43,6 +43,7 @@ from horsies_tui.widgets.filter_bar import SearchBar
 from horsies_tui.widgets.page import (
     Page,
     Section,
+    coloured_json,
     compact_json,
     indented_json,
     redact,
@@ -144,20 +145,20 @@ def _owner_lines(detail: TaskDetail, width: int) -> list[str]:
     return wrap_parts([sanitize(part) for part in parts if part], width)
 
 
-def event_lines(detail: TaskDetail, settings: TuiConfig) -> list[str]:
+def event_lines(detail: TaskDetail, settings: TuiConfig) -> Sequence[Content | str]:
     """Return the recorded events with their evidence, oldest first."""
     evidence = [stored_json(partial(getattr, event, "evidence")) for event in detail.events]
     lines = [
-        f"{format_time(event.at)} {event.kind} {compact_json(value, settings)}"
+        safe(f"{format_time(event.at)} {event.kind} ") + coloured_json(compact_json(value, settings))
         for event, value in zip(detail.events, evidence, strict=True)
     ]
     return lines[::-1] or ["no recorded events for this task"]
 
 
-def result_lines(detail: TaskDetail, text: str) -> list[str]:
+def result_lines(detail: TaskDetail, result: Sequence[Content]) -> Sequence[Content | str]:
     """Return the result or, if there is none, the last error."""
-    if text:
-        return text.split("\n")
+    if result:
+        return result
     task = detail.task
     none = "no result" if TaskStatus(task.status).is_terminal else "no result yet"
     last = next((attempt for attempt in detail.attempts if attempt.error_code), None)
@@ -172,13 +173,13 @@ def payload_size(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTask:
-    """A task with its arguments and result as text, formatted in a thread."""
+    """A task with the lines of its arguments and result, formatted in a thread."""
 
     task_id: UUID
     detail: TaskDetail | None = None
     """None if the task does not exist."""
-    arguments: str = ""
-    result: str = ""
+    arguments: tuple[Content, ...] = ()
+    result: tuple[Content, ...] = ()
 
 
 class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
@@ -226,12 +227,12 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
 
     def _render_task(self, detail: TaskDetail) -> RenderedTask:
         settings, task = self.context.settings, detail.task
-        result = truncated_json(stored_json(lambda: task.result), settings) if task.result_json is not None else ""
+        has_result = task.result_json is not None
         return RenderedTask(
             task_id=task.id,
             detail=detail,
             arguments=truncated_json(stored_json(lambda: detail.arguments), settings),
-            result=result,
+            result=truncated_json(stored_json(lambda: task.result), settings) if has_result else (),
         )
 
     def _show(self, rendered: RenderedTask) -> None:
@@ -262,7 +263,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         self._draw_timeline(detail)
         size = len(detail.task.args_json) + len(detail.task.kwargs_json)
         title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
-        self._section("arguments").show(rendered.arguments.split("\n"), title=title)
+        self._section("arguments").show(rendered.arguments, title=title)
         self._section("result").show(partial(result_lines, detail, rendered.result))
 
     def _draw_live_sections(self, detail: TaskDetail) -> None:

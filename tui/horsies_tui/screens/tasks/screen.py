@@ -28,7 +28,7 @@ from horsies_tui.data.queries import LiveQuery
 from horsies_tui.format import format_count, format_day_time, plural, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.model import Proposal, ProposalFactory, propose_task_action, requeue_or_retry
-from horsies_tui.screens.base import TASK_TOPICS, MainScreen, OpenTask
+from horsies_tui.screens.base import NOTHING_MATCHES, TASK_TOPICS, MainScreen, OpenTask
 from horsies_tui.screens.lists import ProposalRunner, Sorting
 from horsies_tui.screens.tasks.table import (
     ARGUMENTS_TITLE,
@@ -47,6 +47,9 @@ from horsies_tui.widgets.row_list import RowList
 LOOKAHEAD_PAGES: Final = 4
 PAYLOADS_QUERY: Final = "payloads"
 """Name of the live query that reads the argument previews."""
+NO_TASKS_TEXT: Final = """No tasks yet.
+A task appears here as soon as it is sent, for example with: horsies task send NAME
+Healthy: PENDING tasks start within seconds, and few end as FAILED."""
 ARGUMENTS_MIN_WIDTH: Final = 140
 """Below this width the ERROR column would be too narrow beside the arguments."""
 
@@ -189,6 +192,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
             self.notify(f"{plural(len(deleted), 'marked row')} deleted meanwhile")
         now = self.context.clock.now()
         self.list.follows_top = self._is_newest_first
+        self.list.empty_text = NO_TASKS_TEXT if self.filter.is_empty else NOTHING_MATCHES
         self.list.show(window.rows if self._is_newest_first else self._sorting.sort(window.rows, now))
         if is_new_filter:
             self.list.move_to(0)
@@ -212,7 +216,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
             self.show_pane("preview", [], title="")
         else:
             lines = partial(preview_lines, detail, self.context.clock.now(), self.context.settings)
-            self.show_pane("preview", lines, title=f" {short_id(detail.task.id)} {detail.task.name} ")
+            self.show_pane("preview", lines, title=f"{short_id(detail.task.id)} {detail.task.name}")
 
     def _update_status(self) -> None:
         marks, window = self.list.selection.marks, self.window

@@ -8,14 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from textual.content import Content
+
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, TaskSummary
 from horsies_ops.source import DataSource
-from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, sanitize, short_id
+from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, safe, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
-from horsies_tui.widgets.page import compact_json, redact, stored_json
+from horsies_tui.widgets.page import coloured_json, compact_json, redact, stored_json
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
@@ -178,11 +180,12 @@ async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], setting
 # Preview pane
 
 
-def preview_lines(detail: TaskDetail, now: datetime, settings: TuiConfig) -> list[str]:
-    """Status, error and arguments of a task."""
-    task = detail.task
-    lines = [_status_line(task, now), _error_line(detail), _arguments_line(detail, settings), _decision_line(detail)]
-    return [line for line in lines if line]
+def preview_lines(detail: TaskDetail, now: datetime, settings: TuiConfig) -> list[Content]:
+    """Status, error, arguments and why it waits or what a sweep would do."""
+    waits = f"waits: {detail.wait_reasons[0].text}" if detail.wait_reasons else ""
+    texts = {_status_line(detail.task, now): "", _error_line(detail): "$text-error", waits: "$text-warning"}
+    lines = [safe(text, style) for text, style in texts.items() if text]
+    return [*lines, _arguments_line(detail, settings), *filter(None, [safe(_decision_line(detail))])]
 
 
 def _status_line(task: TaskRecord, now: datetime) -> str:
@@ -205,11 +208,12 @@ def _error_line(detail: TaskDetail) -> str:
     return f"{task.error_code}: {sanitize(message, limit=400)}"
 
 
-def _arguments_line(detail: TaskDetail, settings: TuiConfig) -> str:
+def _arguments_line(detail: TaskDetail, settings: TuiConfig) -> Content:
     task = detail.task
     until = f"   good until {format_time(task.good_until)}" if task.good_until else ""
     workflow = f"   workflow {short_id(task.workflow_id)}" if task.workflow_id else ""
-    return f"args {compact_json(stored_json(lambda: detail.arguments), settings)}{until}{workflow}"
+    arguments = coloured_json(compact_json(stored_json(lambda: detail.arguments), settings))
+    return Content.assemble("args ", arguments, safe(f"{until}{workflow}"))
 
 
 def _decision_line(detail: TaskDetail) -> str:
