@@ -58,14 +58,7 @@ WITH locked AS (
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.is_workflow_task, t.workflow_id, t.workflow_task_index
-), outbox AS (
-    {{ insert_outbox(ended WHERE is_workflow_task) }}
-), notified AS MATERIALIZED (
-    SELECT count(*) AS messages
-      FROM ({{ task_done_messages(ended) }}) AS message(channel, payload)
-     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
-)
-SELECT id FROM ended WHERE (SELECT messages FROM notified) >= 0;
+), {{ report_ended(ended) }};
 
 -- name: waiting
 -- How many tasks of each name are due, and since when; counts up to 10,000 per name.

@@ -79,6 +79,17 @@ SELECT 'horsies_task_done', string_agg(id::text, ',')
   FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM {{ source }}) AS numbered
  GROUP BY part
 
+-- fragment: report_ended(source)
+-- The end of a statement: let the runs of ended tasks advance, wake those who wait for their results, return their ids.
+outbox AS (
+    {{ insert_outbox({{ source }} WHERE is_workflow_task) }}
+), notified AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM ({{ task_done_messages({{ source }}) }}) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
+)
+SELECT id FROM {{ source }} WHERE (SELECT messages FROM notified) >= 0
+
 -- fragment: move_tasks(source)
 -- Move CLAIMED and RUNNING tasks to their new status: either ended, or back in the queue. `has_run` tasks get an attempt.
 -- `messages` are the notifications of the change.
