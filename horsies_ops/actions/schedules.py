@@ -22,7 +22,7 @@ from horsies.scheduler.firing import start_runs
 from horsies.scheduler.sync import store_definitions
 from horsies.store.database import Transaction
 from horsies.store.operators import AuditProgress, record_audit
-from horsies.store.schedules import LockedSchedule, RecordedRun, ScheduleStore
+from horsies.store.schedules import LockedSchedule, ScheduleStore, SlotRun, slot_run
 from horsies_ops.actions.report import (
     BACKFILL_SCHEDULE,
     FORGET_SCHEDULE,
@@ -57,7 +57,7 @@ class _Change:
 
     affected: int
     matched: int = 1
-    fired: Sequence[RecordedRun] = ()
+    fired: Sequence[SlotRun] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -245,14 +245,14 @@ async def _fire(
     locked: LockedSchedule,
     slots: Sequence[tuple[datetime | None, datetime]],
     kind: RunKind,
-) -> list[RecordedRun]:
+) -> Sequence[SlotRun]:
     """Fire slots, each given with the one before it."""
     policy = anchored_policy(locked.definition, locked.anchor_at)
     # The task of an old slot may start although the time that it was good for has passed: an operator wants it now.
     limit = good_until(policy, locked.now)
-    decisions = [Fire(slot=slot, previous_slot=previous, good_until=limit, start_at=None) for previous, slot in slots]
-    recorded = await store.record([(locked, decision) for decision in decisions], kind=kind, by=None)
-    fired = [run for run in recorded if run.fired_id is not None]
-    if isinstance(store.executor, Transaction):
-        await start_runs(store.executor, locked.plan, decisions, fired)
+    decisions = [Fire(slot=slot, previous_slot=previous, good_until=limit) for previous, slot in slots]
+    runs = [slot_run(locked.schedule_name, decision, kind) for decision in decisions]
+    fired = await store.record(runs, kind=kind, by=None)
+    if locked.plan is not None and isinstance(store.executor, Transaction):
+        await start_runs(store.executor, locked.plan, fired)
     return fired

@@ -287,7 +287,7 @@ def fired_slots(pattern: SchedulePattern, zone: str, day: datetime, gap: DstGap)
     following, last = policy.next_slot(now - timedelta(microseconds=1)), None
     fired: list[datetime] = []
     while now <= end and following is not None:
-        plan = decide_slots(DueSchedule(name="s", policy=policy, first_slot=following, last_fired_slot=last), now)
+        plan = decide_slots(DueSchedule(policy=policy, first_slot=following, last_fired_slot=last), now)
         fired += [decision.slot for decision in plan.decisions if isinstance(decision, Fire)]
         following = plan.next_slot
         now += timedelta(minutes=10)

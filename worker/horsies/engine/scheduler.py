@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 from uuid_utils.compat import uuid7
 
@@ -32,7 +33,8 @@ async def run_scheduler(config: AppConfig, schedules: ScheduleSet) -> None:
     try:
         await run_until(stop, _prepare(config, endpoint.connection_spec))
         if not stop.is_set():
-            async with Database(endpoint.connection_spec, PoolSettings(max_size=2)) as database:
+            spec = replace(endpoint.connection_spec, force_generic_plan=True)
+            async with Database(spec, PoolSettings(max_size=2)) as database:
                 await _serve(database, schedules, stop)
     finally:
         endpoint.release()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zoneinfo
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from uuid import UUID
 from zoneinfo import ZoneInfoNotFoundError
@@ -23,13 +25,18 @@ from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowPlan
 from horsies.store.database import Database, Executor, Transaction
 from horsies.store.operators import EventStore, Target, Termination, end_tasks
-from horsies.store.schedules import Advance, DueRow, RecordedRun, ScheduleStore
+from horsies.store.schedules import Advance, DueRow, ScheduleStore, SlotRun, slot_run
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.control import cancel
 from horsies.workflows.start import store_run
 
-BATCH = 2500
-"""Schedules fired in one transaction."""
+FIRST_BATCH = 500
+"""Schedules fired in the first transaction of a check."""
+BATCH = 1000
+"""Schedules fired in each further one; `LANES` run at a time: one is decided here while the server writes the other."""
+LANES = 2
+MAX_LOGGED = 20
+"""Slots of one transaction that are logged one by one; of more, their number is logged."""
 
 logger = logging.getLogger("horsies.scheduler")
 
@@ -42,6 +49,29 @@ class TickResult:
     fired: int = 0
     has_more: bool = False
     """Whether more slots are probably due now."""
+
+
+async def fire_all_due(
+    database: Database, by: UUID | None, stop: asyncio.Event, *, has_waiting: bool = True
+) -> TickResult:
+    """Fire until no slot is due, or `stop` is set; several batches at a time while there are many."""
+
+    async def fire_batches() -> Sequence[TickResult]:
+        results: list[TickResult] = []
+        while not stop.is_set():
+            results.append(await fire_due(database, by, has_waiting=False))
+            if not results[-1].has_more:
+                break
+        return results
+
+    results = [await fire_due(database, by, limit=FIRST_BATCH, has_waiting=has_waiting)]
+    if results[0].has_more:
+        # If one lane fails, the others finish before its error is raised.
+        for found in await asyncio.gather(*(fire_batches() for _ in range(LANES)), return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            results += found
+    return TickResult(schedules=sum(each.schedules for each in results), fired=sum(each.fired for each in results))
 
 
 async def fire_due(
@@ -101,14 +131,22 @@ class _Firing:
         is_full = len(rows) == limit
         rows += await self._store.lock_waiting(limit=limit) if has_waiting else []
         plans: list[tuple[DueRow, SlotPlan]] = []
+        known: dict[tuple[object, ...], SlotPlan] = {}
         for row in rows:
-            plan = await self._decide(row)
-            if plan is not None:
+            plan = known.get(row.key) or known.setdefault(row.key, _decide(row))
+            if plan.pause_reason is None:
                 plans.append((row, plan))
-        recorded = await self._carry_out(plans)
+            else:
+                await self._pause(row.schedule_name, plan.pause_reason)
+        fired = [run for run in await self._carry_out(plans) if run.fired_hex is not None]
+        if len(fired) > MAX_LOGGED:
+            logger.info("schedules fired count=%d", len(fired))
+        else:
+            for run in fired:
+                logger.info("schedule fired schedule=%s slot=%s id=%s", run.schedule_name, run.slot_at, run.fired_id)
         return TickResult(
             schedules=len(rows),
-            fired=sum(run.fired_id is not None for run in recorded),
+            fired=len(fired),
             has_more=is_full or any(plan.has_more for _, plan in plans),
         )
 
@@ -117,47 +155,29 @@ class _Firing:
         refused = tuple(_refused(decision, reason) for decision in plan.decisions)
         await self._carry_out([(row, replace(plan, decisions=refused, waiting_slot=None, replaces_running=False))])
 
-    async def _decide(self, row: DueRow) -> SlotPlan | None:
-        """Decide about a schedule; one whose zone or definition cannot be read here is paused."""
-        try:
-            plan = decide_slots(row.to_due(), row.now)
-        except ZoneInfoNotFoundError as error:
-            await self._pause(row.schedule_name, f"unknown time zone {error.args[0]}")
-        except ValueError as error:
-            await self._pause(row.schedule_name, f"invalid definition: {format_one_line(error)}")
-        else:
-            if plan.pause_reason is None:
-                return plan
-            await self._pause(row.schedule_name, plan.pause_reason)
-        return None
-
     async def _pause(self, name: str, reason: str) -> None:
         logger.warning("schedule paused schedule=%s reason=%s", name, reason)
         await self._store.pause(name, by="horsies", reason=reason)
         await self._event(EventKind.SCHEDULE_PAUSED, name, reason=reason)
 
-    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> list[RecordedRun]:
+    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> Sequence[SlotRun]:
         for row, plan in plans:
             if plan.replaces_running:
                 await cancel_unfinished(self._transaction, row.schedule_name)
-        decisions = [(row, decision) for row, plan in plans for decision in plan.decisions]
-        recorded = await self._store.record(decisions, kind=RunKind.CLOCK, by=self._by)
-        by_name: defaultdict[str, list[RecordedRun]] = defaultdict(list)
-        for run in recorded:
-            by_name[run.schedule_name].append(run)
-        advances = [Advance(row=row, plan=plan, recorded=by_name[row.schedule_name]) for row, plan in plans]
-        if advances:
+        runs = [slot_run(row.schedule_name, decision) for row, plan in plans for decision in plan.decisions]
+        recorded = await self._store.record(runs, kind=RunKind.CLOCK, by=self._by)
+        by_name = {name: list(found) for name, found in groupby(recorded, key=itemgetter(0))}
+        if plans:
+            advances = [Advance.of(row, plan, by_name.get(row.schedule_name, ())) for row, plan in plans]
             await self._store.advance(advances, tz_version=zone_data_version())
-        for advance in advances:
-            await start_runs(self._transaction, advance.row.plan, advance.plan.decisions, advance.recorded)
-            await self._report(advance)
+        for row, plan in plans:
+            if row.plan is not None:
+                await start_runs(self._transaction, row.plan, by_name.get(row.schedule_name, ()))
+            if len(plan.decisions) != 1 or not isinstance(plan.decisions[0], Fire):
+                await self._report(row.schedule_name, plan.decisions)
         return recorded
 
-    async def _report(self, advance: Advance) -> None:
-        name, decisions = advance.row.schedule_name, advance.plan.decisions
-        for run in advance.recorded:
-            if run.fired_id is not None:
-                logger.info("schedule fired schedule=%s slot=%s id=%s", name, run.slot_at, run.fired_id)
+    async def _report(self, name: str, decisions: Sequence[Decision]) -> None:
         if skipped := [decision for decision in decisions if isinstance(decision, Skip)]:
             slots = [decision.slot.isoformat() for decision in skipped[-20:]]
             reasons = sorted({decision.reason for decision in skipped})
@@ -171,23 +191,27 @@ class _Firing:
         await EventStore(self._transaction).record(record)
 
 
+def _decide(row: DueRow) -> SlotPlan:
+    """Decide about a schedule; one whose zone or definition cannot be read here is to be paused."""
+    try:
+        return decide_slots(row.to_due(), row.now)
+    except ZoneInfoNotFoundError as error:
+        return SlotPlan(pause_reason=f"unknown time zone {error.args[0]}")
+    except ValueError as error:
+        return SlotPlan(pause_reason=f"invalid definition: {format_one_line(error)}")
+
+
 def _refused(decision: Decision, reason: str) -> Decision:
     return Refuse(slot=decision.slot, reason=reason) if isinstance(decision, Fire) else decision
 
 
-async def start_runs(
-    transaction: Transaction, plan: str | None, decisions: Sequence[Decision], recorded: Sequence[RecordedRun]
-) -> None:
-    """Start the workflow runs of recorded slots; nothing for a schedule of a task."""
-    if plan is None:
-        return
-    good_until = {decision.slot: decision.good_until for decision in decisions if isinstance(decision, Fire)}
-    for run in recorded:
-        if run.workflow_id is not None:
+async def start_runs(transaction: Transaction, plan: str, runs: Iterable[SlotRun]) -> None:
+    """Start the workflow runs of recorded slots."""
+    for run in runs:
+        if run.fired_id is not None:
             workflow = parse_plan(plan)
-            limit = good_until.get(run.slot_at)
-            nodes = tuple(replace(node, good_until=node.good_until or limit) for node in workflow.nodes)
-            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), run.workflow_id)
+            nodes = tuple(replace(node, good_until=node.good_until or run.good_until) for node in workflow.nodes)
+            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), run.fired_id)
 
 
 async def cancel_unfinished(transaction: Transaction, name: str) -> None:

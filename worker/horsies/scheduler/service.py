@@ -15,7 +15,7 @@ from uuid import UUID
 
 from horsies.errors import ConfigurationError, HorsiesError, format_one_line, is_transient
 from horsies.model.schedule.decide import ScheduleDefinition
-from horsies.scheduler.firing import fire_due
+from horsies.scheduler.firing import fire_all_due
 from horsies.scheduler.sync import retire_undefined, sync_definitions
 from horsies.store.database import Database
 from horsies.store.schedules import NextCheck, ScheduleStore
@@ -85,9 +85,7 @@ class Scheduler:
         await self._renew()
         check = await self._store.next_check()
         if _is_due(check):
-            has_more = True
-            while has_more and not stop.is_set():
-                has_more = (await fire_due(self._database, self._id, has_waiting=check.has_waiting)).has_more
+            await fire_all_due(self._database, self._id, stop, has_waiting=check.has_waiting)
             check = await self._store.next_check()
         interval_s = self._schedules.check_interval_s
         if check.has_waiting or (check.due_in_s is not None and check.due_in_s <= 0):

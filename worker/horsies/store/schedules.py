@@ -21,7 +21,9 @@ from horsies.model.schedule.decide import (
     StoredSchedule,
     Wait,
     anchored_policy,
-    slot_id,
+    format_slot,
+    jitter,
+    slot_id_hex,
 )
 from horsies.store.database import SCHEDULE_SYNC_LOCK
 from horsies.store.queries import Query, load_queries
@@ -47,21 +49,24 @@ class DueRow(NamedTuple):
     """A locked schedule with due slots; `plan` is the workflow to start, None for a task."""
 
     schedule_name: str
-    definition: str
     plan: str | None
+    definition: str
     next_run_at: datetime
     last_slot_at: datetime | None
     waiting_slot_at: datetime | None
     anchor_at: datetime | None
-    revision: int
-    now: datetime
     is_running: bool
     failures: int
+    now: datetime
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All that a decision depends on: equal for many schedules that are due at once."""
+        return self[2:]
 
     def to_due(self) -> DueSchedule:
         """Raises ValueError if its stored definition is invalid."""
         return DueSchedule(
-            name=self.schedule_name,
             policy=anchored_policy(self.definition, self.anchor_at),
             first_slot=self.next_run_at,
             last_fired_slot=self.last_slot_at,
@@ -71,15 +76,28 @@ class DueRow(NamedTuple):
         )
 
 
-class RecordedRun(NamedTuple):
-    """A recorded slot; `fired_id` is the task or workflow run of one that fired."""
+class SlotRun(NamedTuple):
+    """What is recorded about a slot."""
 
     schedule_name: str
     slot_at: datetime
-    outcome: str
-    fired_id: UUID | None
-    workflow_id: UUID | None
-    fired_at: datetime | None
+    outcome: RunOutcome
+    reason: str | None = None
+    fired_hex: str | None = None
+    """The digits of `fired_id`."""
+    previous_slot_at: datetime | None = None
+    good_until: datetime | None = None
+    start_at: datetime | None = None
+
+    @property
+    def fired_id(self) -> UUID | None:
+        """The task or workflow run of a slot that fires."""
+        return None if self.fired_hex is None else UUID(self.fired_hex)
+
+
+class SlotKey(NamedTuple):
+    schedule_name: str
+    slot_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +158,7 @@ class ScheduleQueries:
     next_check: Query[NextCheck]
     lock_due: Query[DueRow]
     lock_waiting: Query[DueRow]
-    insert_runs: Query[RecordedRun]
+    insert_runs: Query[SlotKey]
     advance: Query[None]
     unfinished_of: Query[UnfinishedRow]
     pause: Query[str]
@@ -161,27 +179,33 @@ class ScheduleQueries:
 SCHEDULES = load_queries(ScheduleQueries, "horsies.store", "schedules")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
-    """What was done with the due slots of one locked schedule."""
+class Advance(NamedTuple):
+    """Where a locked schedule continues, and what its recorded slots add up to."""
 
-    row: DueRow
-    plan: SlotPlan
-    recorded: Sequence[RecordedRun]
+    schedule_name: str
+    next_run_at: datetime | None
+    waiting_slot_at: datetime | None
+    fired_slot_at: datetime | None
+    """The newest slot that fired."""
+    fired_hex: str | None
+    fired_count: int
+    refused_count: int
+    failures: int
 
-    def columns(self) -> tuple[object, ...]:
-        fired = [run for run in self.recorded if run.outcome == RunOutcome.FIRED]
-        newest = max(fired, key=lambda run: run.slot_at, default=None)
-        refused = sum(run.outcome == RunOutcome.REFUSED for run in self.recorded)
-        return (
-            self.row.schedule_name,
-            self.plan.next_slot,
-            self.plan.waiting_slot,
+    @classmethod
+    def of(cls, row: DueRow, plan: SlotPlan, runs: Sequence[SlotRun]) -> Advance:
+        fired = [run for run in runs if run.outcome is RunOutcome.FIRED]
+        newest = fired[0] if len(fired) == 1 else max(fired, key=lambda run: run.slot_at, default=None)
+        refused = len(runs) - len(fired) and sum(run.outcome is RunOutcome.REFUSED for run in runs)
+        return cls(
+            row.schedule_name,
+            plan.next_slot,
+            plan.waiting_slot,
             newest and newest.slot_at,
-            newest and newest.fired_id,
+            newest and newest.fired_hex,
             len(fired),
             refused,
-            self.row.failures,
+            row.failures,
         )
 
 
@@ -202,26 +226,22 @@ class ScheduleStore:
         """Lock schedules whose waiting slot can fire, like `lock_due`."""
         return await self.executor.fetch(SCHEDULES.lock_waiting, limit)
 
-    async def record(
-        self, decisions: Iterable[tuple[DueRow | LockedSchedule, Decision]], *, kind: RunKind, by: UUID | None
-    ) -> list[RecordedRun]:
-        """Record decisions about locked schedules, and send the tasks of slots that fire.
+    async def record(self, runs: Sequence[SlotRun], *, kind: RunKind, by: UUID | None) -> Sequence[SlotRun]:
+        """Record slots of locked schedules, and send the tasks of those that fire.
 
-        A slot that fired before is not returned.
+        Returns the recorded ones: a slot that fired before is left alone.
         """
-        columns = zip(
-            *(
-                (*_run_columns(row.schedule_name, decision, kind), row.revision, row.plan is not None)
-                for row, decision in decisions
-            ),
-            strict=True,
-        )
-        arrays = [list(column) for column in columns]
-        return await self.executor.fetch(SCHEDULES.insert_runs, *arrays, kind, by) if arrays else []
+        if not runs:
+            return runs
+        names, slots, outcomes, reasons, ids, *times = zip(*runs, strict=True)
+        columns = (names, _times(slots), "\n".join(outcomes), _texts(reasons), _texts(ids), *map(_times, times))
+        left_alone = await self.executor.fetch(SCHEDULES.insert_runs, *columns, kind, by)
+        return [run for run in runs if run[:2] not in left_alone] if left_alone else runs
 
     async def advance(self, advances: Sequence[Advance], *, tz_version: str) -> None:
-        columns = zip(*(advance.columns() for advance in advances), strict=True)
-        await self.executor.execute(SCHEDULES.advance, *map(list, columns), tz_version)
+        names, following, waiting, fired, ids, *counts = zip(*advances, strict=True)
+        columns = (names, *map(_times, (following, waiting, fired)), *map(_texts, (ids, *counts)))
+        await self.executor.execute(SCHEDULES.advance, *columns, tz_version)
 
     async def unfinished(self, name: str) -> list[UnfinishedRow]:
         return await self.executor.fetch(SCHEDULES.unfinished_of, name)
@@ -290,16 +310,32 @@ class ScheduleStore:
         return await self.executor.fetch(SCHEDULES.retire, owner, LIVE_PARTICIPANT_S)
 
 
-def _run_columns(name: str, decision: Decision, kind: RunKind) -> tuple[object, ...]:
+def slot_run(name: str, decision: Decision, kind: RunKind = RunKind.CLOCK) -> SlotRun:
+    """What is recorded for a decision about a slot."""
     match decision:
         case Fire(slot=slot):
             # A manual run has no slot of its own: it gets a new id each time.
-            fired_id = slot_id(f"{name}/manual" if kind is RunKind.MANUAL else name, slot)
-            previous, good_until, start_at = decision.previous_slot, decision.good_until, decision.start_at
-            return (name, slot, RunOutcome.FIRED, None, fired_id, previous, good_until, start_at)
+            fired_hex = slot_id_hex(f"{name}/manual" if kind is RunKind.MANUAL else name, slot)
+            start_at = None if decision.jitter_s is None else slot + jitter(name, slot, decision.jitter_s)
+            previous, good_until = decision.previous_slot, decision.good_until
+            return SlotRun(name, slot, RunOutcome.FIRED, None, fired_hex, previous, good_until, start_at)
         case Skip(slot=slot, reason=reason):
-            return (name, slot, RunOutcome.SKIPPED, reason, None, None, None, None)
+            return SlotRun(name, slot, RunOutcome.SKIPPED, reason)
         case Wait(slot=slot, reason=reason):
-            return (name, slot, RunOutcome.WAITING, reason, None, None, None, None)
+            return SlotRun(name, slot, RunOutcome.WAITING, reason)
         case Refuse(slot=slot, reason=reason):
-            return (name, slot, RunOutcome.REFUSED, reason, None, None, None, None)
+            return SlotRun(name, slot, RunOutcome.REFUSED, reason)
+
+
+# Columns are passed as text with one value per line, an empty one for None. Passing arrays instead would take the
+# driver as long to encode as the server needs to insert the rows. A column without values is an empty text.
+
+
+def _texts(column: Sequence[object]) -> str:
+    if column.count(None) == len(column):
+        return ""
+    return "\n".join(["" if value is None else str(value) for value in column])
+
+
+def _times(column: Sequence[datetime | None]) -> str:
+    return _texts([at and format_slot(at) for at in column])

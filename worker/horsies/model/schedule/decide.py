@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -112,13 +111,13 @@ class SchedulePolicy:
 _POLICY: TypeAdapter[SchedulePolicy] = TypeAdapter(SchedulePolicy)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def parse_policy(document: str) -> SchedulePolicy:
     """Read a stored `definition`; raises ValueError if it is invalid."""
     return _POLICY.validate_json(document)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def anchored_policy(document: str, anchor: datetime | None) -> SchedulePolicy:
     """Like `parse_policy`, with the grid of an interval fixed to where it began."""
     return parse_policy(document).anchored(anchor)
@@ -129,10 +128,14 @@ def anchored_policy(document: str, anchor: datetime | None) -> SchedulePolicy:
 
 def slot_id(schedule_name: str, slot: datetime) -> UUID:
     """The id of the task or run of a slot: a UUIDv7 of its time and a hash of name and slot, the same everywhere."""
-    milliseconds = int(slot.timestamp() * 1000)
-    digest = int.from_bytes(_slot_digest(schedule_name, slot)[:10], "big")
-    random_a, random_b = digest >> 68, digest & ((1 << 62) - 1)
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | random_a << 64 | 0b10 << 62 | random_b)
+    return UUID(slot_id_hex(schedule_name, slot))
+
+
+def slot_id_hex(schedule_name: str, slot: datetime) -> str:
+    """Like `slot_id`, as 32 digits, which takes half the time."""
+    digits = _slot_digest(schedule_name, slot)[:10].hex()
+    variant = "89ab"[int(digits[4], 16) & 3]
+    return f"{int(slot.timestamp() * 1000):012x}7{digits[:3]}{variant}{digits[5:]}"
 
 
 def jitter(schedule_name: str, slot: datetime, jitter_s: float) -> timedelta:
@@ -142,7 +145,13 @@ def jitter(schedule_name: str, slot: datetime, jitter_s: float) -> timedelta:
 
 
 def _slot_digest(schedule_name: str, slot: datetime) -> bytes:
-    return sha256(f"{schedule_name}\0{slot.isoformat()}".encode()).digest()
+    return sha256(f"{schedule_name}\0{format_slot(slot)}".encode()).digest()
+
+
+@lru_cache(maxsize=1024)
+def format_slot(slot: datetime) -> str:
+    """A slot as text, in UTC; cached, because many schedules are due at the same times."""
+    return slot.astimezone(UTC).isoformat()
 
 
 # Decisions
@@ -150,9 +159,8 @@ def _slot_digest(schedule_name: str, slot: datetime) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueSchedule:
-    """A schedule with due slots, as read under its lock."""
+    """A schedule with due slots, as read under its lock. Schedules that are equal here get the same decisions."""
 
-    name: str
     policy: SchedulePolicy
     first_slot: datetime
     """The first slot without a decision."""
@@ -171,8 +179,8 @@ class Fire:
     slot: datetime
     previous_slot: datetime | None
     good_until: datetime | None
-    start_at: datetime | None
-    """Not before this instant; None: at once."""
+    jitter_s: float | None = None
+    """Start up to this much later, by the name of the schedule; None: at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +250,11 @@ def decide_slots(due: DueSchedule, now: datetime) -> SlotPlan:
 def _due_slots(due: DueSchedule, now: datetime) -> tuple[list[datetime], datetime | None]:
     """The due slots in order, and the slot after them."""
     slots: list[datetime] = []
-    for slot in islice(due.policy.slots_from(due.first_slot), MAX_SLOTS + 1):
-        if slot > now or len(slots) == MAX_SLOTS:
-            return slots, slot
+    slot: datetime | None = due.first_slot
+    while slot is not None and slot <= now and len(slots) < MAX_SLOTS:
         slots.append(slot)
-    return slots, None
+        slot = due.policy.next_slot(slot)
+    return slots, slot
 
 
 def _missed_slots(
@@ -304,7 +312,7 @@ class _Overlaps:
                 slot=slot,
                 previous_slot=self._previous,
                 good_until=good_until(policy, slot),
-                start_at=None if policy.jitter_s is None else slot + jitter(self._due.name, slot, policy.jitter_s),
+                jitter_s=policy.jitter_s,
             )
         )
         self._is_running, self._previous = True, slot

@@ -22,10 +22,12 @@ def next_slot(
     pattern: SchedulePattern, zone: ZoneInfo, after: datetime, *, dst_gap: DstGap = "skip"
 ) -> datetime | None:
     """Return the first slot strictly after `after`, in UTC; None if there is none in the next decades."""
-    after = after.astimezone(UTC)
+    after = after if after.tzinfo is UTC else after.astimezone(UTC)
+    if isinstance(pattern, IntervalSchedule):
+        return _next_interval(pattern, after)
     clock = wall_clock(pattern)
     if clock is None:
-        return _next_interval(pattern, after) if isinstance(pattern, IntervalSchedule) else None
+        return None
     try:
         return _next_wall_slot(clock, zone, after, dst_gap)
     except OverflowError:  # past the year 9999

@@ -178,10 +178,10 @@ EXISTS (SELECT
 
 -- fragment: due_columns(schedule)
 -- A schedule to decide about. What is running and has failed is looked up only for policies that use it.
-{{ schedule }}.schedule_name, {{ schedule }}.definition::text AS definition,
-{{ schedule }}.call ->> 'plan'::text AS plan, {{ schedule }}.next_run_at, {{ schedule }}.last_slot_at,
-{{ schedule }}.waiting_slot_at, {{ schedule }}.anchor_at, {{ schedule }}.revision, clock_timestamp() AS now,
+{{ schedule }}.schedule_name, {{ schedule }}.call ->> 'plan'::text AS plan,
+{{ schedule }}.definition::text AS definition, {{ schedule }}.next_run_at, {{ schedule }}.last_slot_at,
+{{ schedule }}.waiting_slot_at, {{ schedule }}.anchor_at,
 {{ schedule }}.definition ->> 'overlap'::text <> 'allow' AND {{ schedule_is_running({{ schedule }}) }} AS is_running,
 CASE WHEN {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL
      THEN {{ schedule_failures({{ schedule }}) }} ELSE 0
- END AS failures
+ END AS failures, now() AS now

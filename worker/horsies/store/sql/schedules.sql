@@ -30,21 +30,24 @@ SELECT {{ due_columns(s) }}
    FOR UPDATE OF s SKIP LOCKED;
 
 -- name: insert_runs
--- Record slots and send the tasks of those that fire. A slot that fired before is left alone: it is not returned, and
--- no task is sent. The call is in the schedule's row, so that no application code is needed.
+-- Record slots and send the tasks of those that fire; returns the slots that are left alone, because they fired before.
+-- The call is in the schedule's row, so that no application code is needed. All columns but the names are texts with
+-- one value per line.
 WITH input AS (
-    SELECT *
-      FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::uuid[], $6::timestamptz[],
-                  $7::timestamptz[], $8::timestamptz[], $9::integer[], $10::boolean[])
-           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at, revision,
-                    is_workflow)
+    SELECT input.*, s.call, s.revision, s.call ->> 'plan'::text IS NOT NULL AS is_workflow
+      FROM unnest($1::text[], string_to_array($2, E'\n')::timestamptz[], string_to_array($3, E'\n'),
+                  string_to_array($4, E'\n', ''), string_to_array($5, E'\n', '')::uuid[],
+                  string_to_array($6, E'\n', '')::timestamptz[], string_to_array($7, E'\n', '')::timestamptz[],
+                  string_to_array($8, E'\n', '')::timestamptz[])
+           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at)
+      JOIN horsies_schedule_state AS s ON s.schedule_name = input.schedule_name
 ), recorded AS (
     INSERT INTO horsies_schedule_runs AS run (schedule_name, slot_at, kind, outcome, reason, task_id, workflow_id,
                                               fired_at, fired_by, revision)
-    SELECT input.schedule_name, input.slot_at, $11, input.outcome, input.reason,
+    SELECT input.schedule_name, input.slot_at, $9, input.outcome, input.reason,
            CASE WHEN NOT input.is_workflow THEN input.fired_id END,
            CASE WHEN input.is_workflow THEN input.fired_id END,
-           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $12, input.revision
+           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $10, input.revision
       FROM input
      ORDER BY input.schedule_name, input.slot_at
     ON CONFLICT (schedule_name, slot_at) WHERE kind <> 'manual'
@@ -52,30 +55,30 @@ WITH input AS (
                   task_id = EXCLUDED.task_id, workflow_id = EXCLUDED.workflow_id, fired_at = EXCLUDED.fired_at,
                   fired_by = EXCLUDED.fired_by, revision = EXCLUDED.revision
      WHERE run.outcome <> 'fired' AND EXCLUDED.outcome IN ('fired', 'refused')
-    RETURNING run.schedule_name, run.slot_at, run.outcome, run.task_id, run.workflow_id, run.fired_at
+    RETURNING run.schedule_name, run.slot_at, run.task_id, run.fired_at
 ), sent AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, context, sent_at, enqueued_at,
                                good_until, max_retries, task_options, flags, enqueue_sha)
-    SELECT recorded.task_id, s.call ->> 'task_name'::text, s.call ->> 'queue_name'::text,
-           (s.call ->> 'priority'::text)::smallint,
-           s.call -> 'args'::text, s.call -> 'kwargs'::text,
+    SELECT recorded.task_id, input.call ->> 'task_name'::text, input.call ->> 'queue_name'::text,
+           (input.call ->> 'priority'::text)::smallint, input.call -> 'args'::text, input.call -> 'kwargs'::text,
            pg_catalog.jsonb_build_object('schedule', pg_catalog.jsonb_build_object(
-               'name', s.schedule_name, 'slot_at', recorded.slot_at, 'previous_slot_at', input.previous_slot_at,
+               'name', input.schedule_name, 'slot_at', input.slot_at, 'previous_slot_at', input.previous_slot_at,
                'fired_at', recorded.fired_at)),
-           recorded.slot_at, coalesce(input.start_at, clock_timestamp()), input.good_until,
-           (s.call ->> 'max_retries'::text)::integer, s.call -> 'task_options'::text, s.call -> 'flags'::text,
-           encode(sha256(recorded.task_id::text::bytea), 'hex')
+           input.slot_at, coalesce(input.start_at, clock_timestamp()), input.good_until,
+           (input.call ->> 'max_retries'::text)::integer, input.call -> 'task_options'::text,
+           input.call -> 'flags'::text, encode(sha256(recorded.task_id::text::bytea), 'hex')
       FROM recorded
-      JOIN input ON input.schedule_name = recorded.schedule_name AND input.slot_at = recorded.slot_at
-      JOIN horsies_schedule_state AS s ON s.schedule_name = recorded.schedule_name
-     WHERE recorded.task_id IS NOT NULL
+      JOIN input ON input.fired_id = recorded.task_id
     ON CONFLICT (id) DO NOTHING
 )
-SELECT schedule_name, slot_at, outcome, coalesce(task_id, workflow_id) AS fired_id, workflow_id, fired_at
-  FROM recorded;
+SELECT input.schedule_name, input.slot_at
+  FROM input
+ WHERE NOT EXISTS (SELECT
+                     FROM recorded
+                    WHERE recorded.schedule_name = input.schedule_name AND recorded.slot_at = input.slot_at);
 
 -- name: advance
--- Store what was decided about the locked schedules.
+-- Store what was decided about the locked schedules. All columns but the names are texts with one value per line.
 UPDATE horsies_schedule_state AS s
    SET next_run_at = input.next_run_at, waiting_slot_at = input.waiting_slot_at,
        last_slot_at = coalesce(input.fired_slot_at, s.last_slot_at),
@@ -83,8 +86,10 @@ UPDATE horsies_schedule_state AS s
        last_task_id = coalesce(input.task_id, s.last_task_id), run_count = s.run_count + input.fired_count,
        refusals = CASE WHEN input.fired_count > 0 THEN 0 ELSE s.refusals + input.refused_count END,
        failures = input.failures, tz_version = $9, updated_at = now()
-  FROM unnest($1::text[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::integer[],
-              $7::integer[], $8::integer[])
+  FROM unnest($1::text[], string_to_array($2, E'\n', '')::timestamptz[],
+              string_to_array($3, E'\n', '')::timestamptz[], string_to_array($4, E'\n', '')::timestamptz[],
+              string_to_array($5, E'\n', '')::uuid[], string_to_array($6, E'\n')::integer[],
+              string_to_array($7, E'\n')::integer[], string_to_array($8, E'\n')::integer[])
        AS input(schedule_name, next_run_at, waiting_slot_at, fired_slot_at, task_id, fired_count, refused_count,
                 failures)
  WHERE s.schedule_name = input.schedule_name;
