@@ -1,16 +1,50 @@
-"""A participant fires everything that is due."""
+"""A participant: it fires everything that is due, and what becomes due meanwhile."""
+
+# ruff: noqa: ASYNC110  # database state has to be polled
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 from horsies import IntervalSchedule
+from horsies.client.schedules import encode_schedules
 from horsies.scheduler.firing import BATCH, FIRST_BATCH, fire_all_due
+from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.database import Database
-from tests.support.schedules import minutely, sync
+from tests.support.schedules import minutely, outcomes, schedule_app, sync
 from tests.support.store import Connection
+
+SLOW_RUNS = """
+CREATE FUNCTION slow_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END $$;
+CREATE TRIGGER slow_run BEFORE INSERT ON horsies_schedule_runs
+    FOR EACH ROW WHEN (NEW.schedule_name = 'slow') EXECUTE FUNCTION slow_run();
+"""
+
+
+async def test_slot_that_becomes_due_meanwhile_fires_at_once(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    now: datetime = await connection.fetchval("SELECT clock_timestamp()")
+    slow, quick = now + timedelta(seconds=1), now + timedelta(seconds=1.5)
+    app = schedule_app(
+        database_url,
+        minutely("slow", pattern=IntervalSchedule(days=1, anchor=slow)),
+        minutely("quick", pattern=IntervalSchedule(days=1, anchor=quick)),
+    )
+    definitions = encode_schedules(app, app.get_schedules()).definitions
+    schedules = ScheduleSet(owner="shop", definitions=definitions, check_interval_s=3600)
+    await connection.execute(SLOW_RUNS)
+    stop = asyncio.Event()
+    running = asyncio.create_task(Scheduler(database, schedules, uuid4()).run(stop))
+    async with asyncio.timeout(30):
+        while await outcomes(connection, "quick") != ["fired"]:
+            await asyncio.sleep(0.05)
+    assert await outcomes(connection, "slow") == ["fired"]
+    stop.set()
+    await running
 
 
 async def test_many_due_schedules_fire_once_each(database: Database, database_url: str, connection: Connection) -> None:

@@ -18,9 +18,9 @@ from horsies.model.schedule.decide import ScheduleDefinition
 from horsies.scheduler.firing import fire_all_due
 from horsies.scheduler.sync import retire_undefined, sync_definitions
 from horsies.store.database import Database
-from horsies.store.schedules import NextCheck, ScheduleStore
+from horsies.store.schedules import ScheduleStore
 
-IDLE_CHECK_S: Final = 5.0
+IDLE_CHECK_S: Final = 15.0
 """Between checks while nothing is due: a notification reports every change that makes a slot due earlier."""
 RENEW_S: Final = 60.0
 RETRY_S: Final = 1.0
@@ -84,14 +84,17 @@ class Scheduler:
         """Fire what is due; returns the time until the next check."""
         await self._renew()
         check = await self._store.next_check()
-        if _is_due(check):
+        is_due = check.is_due or check.has_waiting
+        while is_due and not stop.is_set():
             await fire_all_due(self._database, self._id, stop, has_waiting=check.has_waiting)
-            check = await self._store.next_check()
+            # Slots that became due meanwhile are fired at once.
+            check = await self._store.next_check(after=check.now)
+            is_due = check.is_due
         interval_s = self._schedules.check_interval_s
-        if check.has_waiting or (check.due_in_s is not None and check.due_in_s <= 0):
-            return interval_s  # another participant is firing it, or the limit of catch-up runs is reached
-        longest_s = max(interval_s, IDLE_CHECK_S) if self._is_notified() else interval_s
-        return longest_s if check.due_in_s is None else min(check.due_in_s, longest_s)
+        # An undecided slot is being fired by another participant, or exceeds the limit of catch-up runs.
+        is_polling = check.has_waiting or check.has_undecided or not self._is_notified()
+        longest_s = interval_s if is_polling else max(interval_s, IDLE_CHECK_S)
+        return longest_s if check.due_in_s is None else max(0.0, min(check.due_in_s, longest_s))
 
     async def _renew(self) -> None:
         """Sync at the first call; afterwards show once a minute that this participant is alive."""
@@ -115,7 +118,3 @@ class Scheduler:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-
-
-def _is_due(check: NextCheck) -> bool:
-    return check.has_waiting or (check.due_in_s is not None and check.due_in_s <= 0)

@@ -39,10 +39,19 @@ LIVE_PARTICIPANT_S: Final = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextCheck:
-    """When the next slot is due, None if there is none, and whether a slot waits for an earlier one."""
+    """When the next slot is due; None if there is none."""
 
+    now: datetime
+    """The time of the check, by the database clock."""
     due_in_s: float | None
+    has_undecided: bool
+    """Whether a slot is left that was due before."""
     has_waiting: bool
+    """Whether a slot waits for an earlier one of its schedule."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.due_in_s is not None and self.due_in_s <= 0
 
 
 class DueRow(NamedTuple):
@@ -215,8 +224,9 @@ class ScheduleStore:
 
     executor: Executor
 
-    async def next_check(self) -> NextCheck:
-        return await self.executor.fetch_single(SCHEDULES.next_check)
+    async def next_check(self, after: datetime | None = None) -> NextCheck:
+        """Look for the next slot, of those after the given instant."""
+        return await self.executor.fetch_single(SCHEDULES.next_check, after)
 
     async def lock_due(self, *, limit: int, name: str | None = None) -> list[DueRow]:
         """Lock due schedules for the rest of the transaction, except those that another one has locked."""

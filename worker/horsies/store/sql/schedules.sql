@@ -1,12 +1,18 @@
 -- name: next_check
--- Seconds until the next slot is due, and whether a slot waits for an earlier one. One read of two partial indexes.
-SELECT extract(epoch FROM due.next_run_at - clock_timestamp())::double precision AS due_in_s,
+-- Seconds until the next slot after $1 is due, whether an earlier one is still undecided, and whether a slot waits for an
+-- earlier one. Each is one read of a partial index.
+SELECT clock.now, extract(epoch FROM due.next_run_at - clock.now)::double precision AS due_in_s,
+       EXISTS (SELECT
+                 FROM horsies_schedule_state AS s
+                WHERE s.state = 'active' AND s.paused_at IS NULL AND s.next_run_at <= $1) AS has_undecided,
        EXISTS (SELECT
                  FROM horsies_schedule_state AS s
                 WHERE s.state = 'active' AND s.paused_at IS NULL AND s.waiting_slot_at IS NOT NULL) AS has_waiting
-  FROM (SELECT min(s.next_run_at) AS next_run_at
+  FROM (SELECT clock_timestamp() AS now) AS clock,
+       (SELECT min(s.next_run_at) AS next_run_at
           FROM horsies_schedule_state AS s
-         WHERE s.state = 'active' AND s.paused_at IS NULL) AS due;
+         WHERE s.state = 'active' AND s.paused_at IS NULL
+           AND s.next_run_at > coalesce($1::timestamptz, '-infinity')) AS due;
 
 -- name: lock_due
 -- Lock schedules with due slots, the oldest slot first; rows that another process holds are skipped. $2 limits it to
