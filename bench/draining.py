@@ -61,11 +61,14 @@ COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_data
 
 
 @asynccontextmanager
-async def worker(url: str, runs_file: Path, *, processes: int = 2) -> AsyncGenerator[psutil.Process]:
+async def worker(
+    url: str, runs_file: Path, *, processes: int = 2, schedules: int = 0
+) -> AsyncGenerator[psutil.Process]:
     """Start `horsies worker` with default settings otherwise, and wait until it claims."""
     with tempfile.NamedTemporaryFile() as log:
         command = [sys.executable, "-m", "horsies_ops.cli", "worker", f"{APP}:app", "--processes", str(processes)]
-        environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, "BENCH_RUNS_FILE": str(runs_file)}
+        given = {"BENCH_RUNS_FILE": str(runs_file), "BENCH_SCHEDULES": str(schedules)}
+        environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, **given}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220
         try:
             while b"worker started" not in Path(log.name).read_bytes():

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from horsies import Horsies, RetryPolicy, TaskError, TaskResult
+from horsies import Horsies, IntervalSchedule, RetryPolicy, TaskError, TaskResult, TaskSchedule
 
 app = Horsies()
 _runs_file = os.open(os.environ.get("BENCH_RUNS_FILE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -43,3 +43,9 @@ def sleep() -> TaskResult[None, TaskError]:
     """Run until the worker is killed; the retry is due an hour later."""
     time.sleep(600)
     return TaskResult(ok=None)
+
+
+app.add_schedules(
+    TaskSchedule(name=f"s{n}", task_name="noop", pattern=IntervalSchedule(days=1))
+    for n in range(int(os.environ.get("BENCH_SCHEDULES", "0")))
+)

@@ -1,6 +1,7 @@
-"""`python -m bench.schedules`: lag of schedules on an idle fleet, cost of an idle scheduler, many slots due at once.
+"""`python -m bench.schedules`: many slots due at once, lag on an idle fleet, and schedules in an idle worker.
 
-The rate of firing is compared with `send_many` of as many tasks in the same round.
+The rate and the CPU time of firing are compared with `send_many` of as many tasks in the same round. The idle worker is
+measured without schedules and with a hundred.
 """
 
 from __future__ import annotations
@@ -8,27 +9,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import statistics
 import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import psutil
 
+from bench.draining import CpuTimes, idle, worker
 from bench.machine import load
 from bench.server import clear, connect, create_tables, durable_server, require_durable
 from horsies import AppConfig, Horsies, IntervalSchedule, PostgresConfig, TaskError, TaskResult, TaskSchedule
 from horsies.client.schedules import encode_schedules
-from horsies.scheduler.firing import fire_due
+from horsies.scheduler.firing import fire_all_due
 from horsies.scheduler.service import Scheduler
 from horsies.scheduler.sync import sync_definitions
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 
 LAGS = "SELECT extract(epoch FROM fired_at - slot_at)::float8 FROM horsies_schedule_runs WHERE outcome = 'fired'"
-COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
-SETTLE_S = 12
-"""Sessions report their transactions to the server's statistics up to 10 s late."""
 
 
 def make_app(url: str, count: int, pattern: IntervalSchedule) -> Horsies:
@@ -74,24 +77,28 @@ async def measure_lag(url: str, seconds: float) -> None:
     print(f"lag of {len(lags)} slots: p50 {statistics.median(lags):.1f} ms, p99 {p99:.1f} ms, max {lags[-1]:.1f} ms")
 
 
-async def measure_idle(url: str, seconds: float) -> None:
-    """One participant with a hundred schedules that are due tomorrow: its transactions and CPU time."""
-    await forget(url)
-    app = make_app(url, 100, IntervalSchedule(days=1))
-    encoded, stop = encode_schedules(app, app.get_schedules()), asyncio.Event()
-    async with Database(ConnectionSpec(url=url, masked_url=url)) as database, connect(url) as connection:
-        running = asyncio.create_task(Scheduler(database, encoded, uuid4()).run(stop))
-        await asyncio.sleep(SETTLE_S)
-        process = psutil.Process()
-        commits, cpu = await connection.fetchval(COMMITS), sum(process.cpu_times()[:2])
-        await asyncio.sleep(seconds)
-        cpu = sum(process.cpu_times()[:2]) - cpu
-        await asyncio.sleep(SETTLE_S)
-        commits = await connection.fetchval(COMMITS) - commits
-        stop.set()
-        await running
-    per_s = commits / (seconds + SETTLE_S)
-    print(f"idle with 100 schedules: {per_s:.2f} transactions/s, {cpu * 30 / seconds:.3f} CPU s per 30 s")
+async def measure_idle(url: str, seconds: int) -> None:
+    """`horsies worker` without schedules, and with a hundred that are due tomorrow."""
+    for count in (0, 100):
+        await forget(url)
+        async with worker(url, Path(os.devnull), schedules=count) as tree:
+            print(f"worker with {count} schedules, {await idle(url, tree, seconds)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    per_s: float
+    cpu_us: float
+    """CPU time of this process and the server."""
+
+
+async def cost_of(work: Awaitable[object], count: int, own_backend_pid: int) -> Cost:
+    before, began = CpuTimes.of(own_backend_pid, psutil.Process()), time.perf_counter()
+    await work
+    elapsed_s = time.perf_counter() - began
+    after = CpuTimes.of(own_backend_pid, psutil.Process())
+    cpu_s = after.parent - before.parent + after.server - before.server
+    return Cost(per_s=count / elapsed_s, cpu_us=1e6 * cpu_s / count)
 
 
 async def measure_rate(url: str, count: int) -> float:
@@ -99,22 +106,25 @@ async def measure_rate(url: str, count: int) -> float:
     await forget(url)
     app = make_app(url, count, IntervalSchedule(days=1))
     encoded = encode_schedules(app, app.get_schedules())
-    async with Database(ConnectionSpec(url=url, masked_url=url)) as database, connect(url) as connection:
+    spec = ConnectionSpec(url=url, masked_url=url, force_generic_plan=True)  # as in a worker
+    async with Database(spec) as database, connect(url) as connection:
+        pid: int = await connection.fetchval("SELECT pg_backend_pid()")
         await sync_definitions(database, encoded.owner, encoded.definitions)
         await connection.execute("UPDATE horsies_schedule_state SET next_run_at = now()")
         await connection.execute("CHECKPOINT")
-        began, fired = time.perf_counter(), 0
-        while (result := await fire_due(database, has_waiting=False)).schedules:
-            fired += result.fired
-        fire_rate = fired / (time.perf_counter() - began)
+        fired = await cost_of(fire_all_due(database, None, asyncio.Event(), has_waiting=False), count, pid)
+        if await connection.fetchval("SELECT count(*) FROM horsies_tasks") != count:
+            raise RuntimeError("a slot did not fire once")
         await clear(url)
         await app.ping_database_async()
-        began = time.perf_counter()
-        (await app.tasks["noop"].send_many_async([{"n": n} for n in range(count)])).unwrap()
-        send_rate = count / (time.perf_counter() - began)
+        sent = await cost_of(app.tasks["noop"].send_many_async([{"n": n} for n in range(count)]), count, pid)
     await app.close_async()
-    print(f"{fired:,} due at once: {fire_rate:,.0f}/s, send_many {send_rate:,.0f}/s, ratio {fire_rate / send_rate:.2f}")
-    return fire_rate / send_rate
+    print(
+        f"{count:,} due at once: {fired.per_s:,.0f}/s, {fired.cpu_us:.0f} us of CPU each; "
+        f"send_many {sent.per_s:,.0f}/s, {sent.cpu_us:.0f} us; ratio {fired.per_s / sent.per_s:.2f}, "
+        f"of CPU {sent.cpu_us / fired.cpu_us:.2f}"
+    )
+    return fired.per_s / sent.per_s
 
 
 async def main(url: str, *, rounds: int, count: int, seconds: float) -> None:
@@ -125,7 +135,7 @@ async def main(url: str, *, rounds: int, count: int, seconds: float) -> None:
     ratios = [await measure_rate(url, count) for _ in range(rounds)]
     print(f"median ratio {statistics.median(ratios):.2f}")
     await measure_lag(url, seconds)
-    await measure_idle(url, seconds)
+    await measure_idle(url, round(2 * seconds))
     print(load())
 
 
