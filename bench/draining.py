@@ -41,7 +41,7 @@ SETTLE_S = 12
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, args, queue_name, sent_at, enqueue_sha, enqueued_at)
-SELECT gen_random_uuid(), $2, $3::text::jsonb, 'default', now(), '', clock_timestamp()
+SELECT uuidv7(), $2, $3::text::jsonb, 'default', now(), '', clock_timestamp()
   FROM generate_series(1, $1::integer)
 """
 NOOP, ADD = ("noop", "[]"), ("add", '[17, "some text"]')
