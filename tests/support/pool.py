@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
-from horsies.engine.in_flight import Chunk, ChunkTask
+from horsies.engine.in_flight import Chunk, ChunkTask, CompletedTask
 from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import (
@@ -25,6 +25,7 @@ from horsies.engine.pool.protocol import (
     TaskDetails,
     encode_details,
 )
+from horsies.model.task import TaskAttemptOutcome
 
 # ruff: noqa: ARG002  # listeners ignore some arguments
 
@@ -83,11 +84,16 @@ class PoolEvents:
     def on_degraded_changed(self) -> None:
         self._changed.set()
 
-    def on_began(self, chunk: Chunk, position: int) -> None:
-        self.begun += keys_of([ChunkTask(chunk, position)])
+    def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
+        self.begun += keys_of(ChunkTask(*task) for task in began)
         self._changed.set()
 
-    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
+    def on_completed(self, completed: Sequence[CompletedTask]) -> None:
+        for chunk, position, document, run_ms in completed:
+            outcome = EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document=document)
+            self.on_failed(chunk, position, outcome, run_ms)
+
+    def on_failed(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
         (key,) = keys_of([ChunkTask(chunk, position)])
         assert key not in self.outcomes
         self.outcomes[key] = outcome

@@ -57,8 +57,19 @@ async def test_timeout_of_a_coroutine_that_waits_in_the_child_starts_when_it_beg
     (chunk,) = child.ran
     assert sorted(chunk.timers) == [0, 1]
     chunk.begin(2)
-    assignments.on_began(chunk, 2)
+    assignments.on_began([(chunk, 2)])
     assert sorted(chunk.timers) == [0, 1, 2]
+    chunk.lose()
+
+
+async def test_task_that_ended_with_the_report_of_its_start_gets_no_timeout() -> None:
+    assignments, child = short_coroutines(), IdleChild()
+    assignments.assign(cast("Child", child), [row_with_timeout("nap") for _ in range(4)], uuid4())
+    (chunk,) = child.ran
+    chunk.begin(2)
+    chunk.end(2)
+    assignments.on_began([(chunk, 2)])
+    assert sorted(chunk.timers) == [0, 1]
     chunk.lose()
 
 

@@ -9,7 +9,7 @@ from msgspec import msgpack
 
 from horsies.engine.child.execution import Attempt
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks
-from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome, Report, TaskEnded
+from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome, Report, TaskCompleted
 from horsies.model.task import TaskAttemptOutcome
 
 
@@ -22,7 +22,7 @@ class Channel:
 
     def send(self, *reports: Report) -> None:
         self.sizes.append(len(msgpack.encode(reports)))
-        self.ended.append(sum(isinstance(report, TaskEnded) for report in reports))
+        self.ended.append(sum(isinstance(report, TaskCompleted) for report in reports))
 
 
 def run_coroutines(channel: Channel, results: list[str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
-from horsies.engine.pool.protocol import LogLine, Report, encode, encode_frame
+from horsies.engine.pool.protocol import EncodedOutcome, LogLine, Report, encode, encode_frame
+from horsies.model.task import TaskAttemptOutcome
 
 
 class Receiver:
@@ -24,17 +25,18 @@ class Receiver:
         self.channel = ChildChannel(
             loop,
             sock,
-            on_report=self._on_report,
+            on_reports=self._on_reports,
             on_data=lambda: None,
             on_protocol_error=self._on_protocol_error,
             on_closed=self.closed.set,
             expects_more=lambda: self.expects_more,
         )
 
-    def _on_report(self, report: Report) -> None:
-        if isinstance(report, LogLine) and report.message == "invalid":
-            raise ValueError("invalid")
-        self.received.put_nowait(report)
+    def _on_reports(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            if isinstance(report, LogLine) and report.message == "invalid":
+                raise ValueError("invalid")
+            self.received.put_nowait(report)
 
     def _on_protocol_error(self, error: str) -> None:
         self.errors.append(error)
@@ -149,12 +151,21 @@ async def test_forged_document_is_a_protocol_error(document: bytes) -> None:
     assert await _errors_of_forged_end(1.0, document)
 
 
+@pytest.mark.parametrize("outcome", ["COMPLETED", "FAILED"])
+async def test_forged_failure_must_not_be_completed(outcome: str) -> None:
+    forged = EncodedOutcome(outcome=TaskAttemptOutcome(outcome), document="{}")
+    errors = await _errors_of(encode(["TaskFailed", 0, 0, forged, 1.0]))
+    assert bool(errors) is (outcome == "COMPLETED")
+
+
 async def _errors_of_forged_end(run_ms: float, document: bytes) -> list[str]:
-    """The protocol errors after a report of a task's end that no child of ours sends."""
+    text = b"\xdb" + len(document).to_bytes(4, "big") + document  # msgpack: a text, of any bytes
+    return await _errors_of(b"\x95" + encode("TaskCompleted") + encode(0) + encode(0) + text + encode(run_ms))
+
+
+async def _errors_of(report: bytes) -> list[str]:
+    """The protocol errors after a report that no child of ours sends."""
     async with open_channel() as (receiver, child):
-        text = b"\xdb" + len(document).to_bytes(4, "big") + document  # msgpack: a text, of any bytes
-        outcome = b"\x94" + encode("COMPLETED") + text + encode(None) + encode(None)
-        report = b"\x95" + encode("TaskEnded") + encode(0) + encode(0) + outcome + encode(run_ms)
         child.sendall(encode_frame(b"\x91" + report))
         await asyncio.sleep(5 * READ_INTERVAL_S)
         return receiver.errors

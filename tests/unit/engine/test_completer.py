@@ -9,9 +9,9 @@ from typing import Any, cast
 from uuid import uuid4
 
 from horsies.engine import events
-from horsies.engine.completer import Completer
+from horsies.engine.completer import Completer, finished_attempt
 from horsies.engine.heartbeat import SelfFence
-from horsies.engine.in_flight import InFlight
+from horsies.engine.in_flight import CompletedTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.reporter import Reporter
 from horsies.engine.service import Backoff
@@ -23,7 +23,6 @@ from horsies.store.claims import AttemptOutcomeRow, ClaimedRow, ClaimRef, ClaimS
 
 CHILD: Any = type("Child", (), {"pid": 1})()
 FAILED = EncodedOutcome(outcome=TaskAttemptOutcome.FAILED, document='{"err": {}}', error_code="ODD")
-COMPLETED = EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document='{"ok": 1}')
 
 
 class Claims:
@@ -78,8 +77,9 @@ async def test_stored_failure_is_not_late_if_the_look_up_of_another_failed() -> 
         on_nodes_finished=lambda: None,
     )
     chunk = in_flight.add_chunk(CHILD, [claimed_row(), claimed_row()], uuid4(), coroutines=0, expected_ms=1.0)
-    completer.complete(chunk, 0, FAILED)
-    completer.complete(chunk, 1, COMPLETED)
+    failed = InFlightTask(chunk.rows[0], chunk.worker_id, chunk, 0)
+    completer.store(failed, finished_attempt(failed, FAILED))
+    completer.complete([CompletedTask(chunk, 1, '{"ok": 1}', run_ms=1.0)])
     running = asyncio.create_task(completer.run(stop))
     async with asyncio.timeout(5):
         await is_stored.wait()

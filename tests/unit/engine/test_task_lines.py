@@ -77,9 +77,3 @@ def test_failures_are_reported_together_only_if_they_have_no_lines() -> None:
     assert lines.level_of(failed(1), logging.WARNING) == logging.DEBUG
     show(lines, 1_000)
     assert lines.level_of(failed(7), logging.WARNING) == logging.WARNING
-
-
-@pytest.mark.parametrize("lines", [None, TaskLines()])
-def test_run_times_are_kept_only_for_lines(lines: TaskLines | None) -> None:
-    reporter = Reporter(cast("Any", None), Backoff(WorkerResilienceConfig()), task_lines=lines)
-    assert reporter.take_run_ms(cast("Any", "unknown")) is None

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.completer import UnstoredOutcome, WriteBatcher, is_row_error
+from horsies.engine.completer import UnstoredFailure, WriteBatcher, is_row_error, size_bytes
+from horsies.engine.in_flight import CompletedTask
 from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
@@ -127,8 +128,8 @@ async def test_batches_are_limited_in_rows_and_bytes(
 def test_size_of_an_outcome_is_its_document_in_utf8(text: str, size: int) -> None:
     chunk: Any = None  # the size does not depend on it
     finish = FinishedAttempt(claim=ClaimRef(uuid4(), 1, uuid4()), outcome=TaskAttemptOutcome.FAILED, document=text)
-    assert UnstoredOutcome(chunk, 0, text).size_bytes == size
-    assert UnstoredOutcome(chunk, 0, finish=finish).size_bytes == size
+    assert size_bytes(CompletedTask(chunk, 0, text, run_ms=1.0)) == size
+    assert size_bytes(UnstoredFailure(chunk, 0, finish)) == size
 
 
 async def test_refused_row_does_not_block_others() -> None:

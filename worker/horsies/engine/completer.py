@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from horsies.codec.canonical_json import utf8_length
 from horsies.codec.results import error_document
 from horsies.engine import events
 from horsies.engine.heartbeat import SelfFence
-from horsies.engine.in_flight import Chunk, InFlight, InFlightTask, TaskState
+from horsies.engine.in_flight import Chunk, CompletedTask, InFlight, InFlightTask, TaskState
 from horsies.engine.pool.protocol import EncodedOutcome, parse_details
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
@@ -38,6 +38,7 @@ _ROW_ERROR_CLASSES: Final = ("0A", "21", "22", "23", "54", "XX")
 In this order: feature not supported, cardinality, data, integrity constraint, program limit, internal error.
 """
 
+_STORING: Final = int(TaskState.STORING)
 _TRANSITION_NAMES = {
     TaskStatus.COMPLETED: "complete",
     TaskStatus.FAILED: "fail",
@@ -46,35 +47,41 @@ _TRANSITION_NAMES = {
 }
 
 
-class UnstoredOutcome(NamedTuple):
-    """An outcome that is not stored yet: `document` of a completed task, `finish` of any other."""
+class UnstoredFailure(NamedTuple):
+    """Any other outcome than completed, which is not stored yet."""
 
     chunk: Chunk
     position: int
-    document: str = ""
-    finish: FinishedAttempt | None = None
+    finish: FinishedAttempt
     event_when_stored: events.Event | None = None
+    run_ms: float | None = None
 
-    @property
-    def row(self) -> ClaimedRow:
-        return self.chunk.rows[self.position]
 
-    @property
-    def claim(self) -> ClaimRef:
-        row = self.row
-        return ClaimRef(row.id, row.claim_token, self.chunk.worker_id)
+UnstoredOutcome: TypeAlias = CompletedTask | UnstoredFailure
 
-    @property
-    def outcome(self) -> TaskAttemptOutcome:
-        return TaskAttemptOutcome.COMPLETED if self.finish is None else self.finish.outcome
 
-    @property
-    def error_code(self) -> str | None:
-        return None if self.finish is None else self.finish.error_code
+def size_bytes(unstored: UnstoredOutcome) -> int:
+    return utf8_length(unstored.document if isinstance(unstored, CompletedTask) else unstored.finish.document)
 
-    @property
-    def size_bytes(self) -> int:
-        return utf8_length(self.document if self.finish is None else self.finish.document)
+
+def _row(unstored: UnstoredOutcome) -> ClaimedRow:
+    return unstored.chunk.rows[unstored.position]
+
+
+def _key(unstored: UnstoredOutcome) -> tuple[UUID, int]:
+    row = _row(unstored)
+    return row.id, row.claim_token
+
+
+def _claim(unstored: UnstoredOutcome) -> ClaimRef:
+    return ClaimRef(*_key(unstored), unstored.chunk.worker_id)
+
+
+def _outcome(unstored: UnstoredOutcome) -> tuple[TaskAttemptOutcome, str | None]:
+    """The outcome and its error code."""
+    if isinstance(unstored, CompletedTask):
+        return TaskAttemptOutcome.COMPLETED, None
+    return unstored.finish.outcome, unstored.finish.error_code
 
 
 class StoredBatch(NamedTuple):
@@ -87,10 +94,9 @@ class StoredBatch(NamedTuple):
     """Outcomes whose claim this worker has lost."""
 
     def status_of(self, unstored: UnstoredOutcome) -> TaskStatus | None:
-        if unstored.finish is None and self.are_completed_stored:
+        if self.are_completed_stored and type(unstored) is CompletedTask:
             return TaskStatus.COMPLETED
-        row = unstored.row
-        return self.statuses.get((row.id, row.claim_token))
+        return self.statuses.get(_key(unstored))
 
 
 class Completer:
@@ -123,7 +129,7 @@ class Completer:
             on_stored=self._on_batch_stored,
             on_refused=self._on_row_refused,
             backoff=backoff,
-            size_of=lambda unstored: unstored.size_bytes,
+            size_of=size_bytes,
         )
         self._maybe_stored: set[tuple[UUID, int]] = set()
         """Outcomes whose statement failed, by id and claim token: it may have been executed."""
@@ -131,37 +137,40 @@ class Completer:
     @property
     def unstored_ids(self) -> list[str]:
         """Ids of the tasks whose outcomes are not known to be stored."""
-        return [str(unstored.row.id) for unstored in self._batcher.unstored]
+        return [str(_row(unstored).id) for unstored in self._batcher.unstored]
 
-    def complete(self, chunk: Chunk, position: int, outcome: EncodedOutcome) -> None:
-        """Store the outcome that a child reported; a retry policy may turn a failure into a retry."""
-        if outcome.outcome is TaskAttemptOutcome.COMPLETED:
-            self._put(UnstoredOutcome(chunk, position, outcome.document))
-            return
-        task = InFlightTask(chunk.rows[position], chunk.worker_id, chunk, position)
-        self.store(task, finished_attempt(task, outcome))
+    def complete(self, completed: Sequence[CompletedTask]) -> None:
+        """Store the results of completed tasks with the next batch."""
+        for chunk, position, *_ in completed:
+            chunk.states[position] = _STORING
+        self._batcher.put(completed)
 
     def store(
-        self, task: InFlightTask, finish: FinishedAttempt, *, event_when_stored: events.Event | None = None
+        self,
+        task: InFlightTask,
+        finish: FinishedAttempt,
+        *,
+        event_when_stored: events.Event | None = None,
+        run_ms: float | None = None,
     ) -> None:
-        """Store an outcome with the next batch; `event_when_stored` is emitted unless the database refuses it."""
+        """Store another outcome with the next batch; `event_when_stored` is emitted unless the database refuses it."""
         assert task.chunk is not None  # noqa: S101  # only tasks of a chunk have outcomes
-        self._put(UnstoredOutcome(task.chunk, task.position, finish=finish, event_when_stored=event_when_stored))
+        self._put(UnstoredFailure(task.chunk, task.position, finish, event_when_stored, run_ms))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Store outcomes until `stop` is set and none is left."""
         await self._batcher.run(stop)
 
-    def _put(self, unstored: UnstoredOutcome) -> None:
-        unstored.chunk.states[unstored.position] = TaskState.STORING
+    def _put(self, unstored: UnstoredFailure) -> None:
+        unstored.chunk.states[unstored.position] = _STORING
         self._batcher.put((unstored,))
 
     async def _store_batch(self, batch: list[UnstoredOutcome]) -> StoredBatch:
         """Store a batch: one statement for completed tasks, one for the others."""
         sent_at = time.monotonic()
         changes = self._reporter.changes.drain(sent_at)  # published by the same statement, saving a round trip
-        finishes = [unstored.finish for unstored in batch if unstored.finish is not None]
-        completed = batch if not finishes else [unstored for unstored in batch if unstored.finish is None]
+        completed = [unstored for unstored in batch if type(unstored) is CompletedTask]
+        finishes = [unstored.finish for unstored in batch if type(unstored) is UnstoredFailure]
         try:
             # Completed tasks first: if their statement fails, nothing of the batch is stored.
             count = await self._store_completed(completed, () if finishes else changes) if completed else 0
@@ -173,21 +182,22 @@ class Completer:
             if not stored.are_completed_stored or len(rows) < len(finishes):
                 stored = await self._look_up_missing(batch, stored)
         except BrokerError:
-            self._maybe_stored.update(_keys(batch))
+            self._maybe_stored.update(map(_key, batch))
             raise
         if self._maybe_stored:
-            self._maybe_stored.difference_update(_keys(batch))
+            self._maybe_stored.difference_update(map(_key, batch))
         return stored
 
-    async def _store_completed(self, completed: Sequence[UnstoredOutcome], changes: Sequence[str]) -> int:
-        chunks = [unstored[0] for unstored in completed]
+    async def _store_completed(self, completed: Sequence[CompletedTask], changes: Sequence[str]) -> int:
+        chunks = [task[0] for task in completed]
         rows = [chunk.rows[position] for chunk, position, *_ in completed]
+        pids = {chunk: chunk.child.pid for chunk in set(chunks)}
         return await self._store.complete(
             [row[0] for row in rows],
             [row[1] for row in rows],
             [chunk.worker_id for chunk in chunks],
-            [unstored[2] for unstored in completed],
-            [chunk.child.pid for chunk in chunks],
+            [task[2] for task in completed],
+            [pids[chunk] for chunk in chunks],
             events=changes,
         )
 
@@ -198,13 +208,13 @@ class Completer:
         the decision of another process.
         """
         unknown = [unstored for unstored in batch if stored.status_of(unstored) is None]
-        recorded = await self._store.recorded_outcomes([unstored.claim for unstored in unknown])
+        recorded = await self._store.recorded_outcomes([_claim(unstored) for unstored in unknown])
         known = {(row.id, row.claim_token): (row.outcome, row.error_code) for row in recorded}
         statuses, late = dict(stored.statuses), list[UnstoredOutcome]()
         for unstored in unknown:
-            key = (unstored.row.id, unstored.row.claim_token)
-            is_recorded = known.get(key) == (unstored.outcome, unstored.error_code)
-            if is_recorded and unstored.finish is None:
+            key = _key(unstored)
+            is_recorded = known.get(key) == _outcome(unstored)
+            if is_recorded and isinstance(unstored, CompletedTask):
                 statuses[key] = TaskStatus.COMPLETED
             elif not is_recorded or key not in self._maybe_stored:
                 late.append(unstored)
@@ -212,10 +222,11 @@ class Completer:
         return StoredBatch(statuses, are_completed_stored=False, late=late)
 
     async def _emit_late(self, late: Sequence[UnstoredOutcome]) -> None:
-        states = await self._store.current_states([unstored.row.id for unstored in late]) if late else []
+        states = await self._store.current_states([_row(unstored).id for unstored in late]) if late else []
         state_by_id = {row.id: row for row in states}
         for unstored in late:
-            row, now = unstored.row, state_by_id.get(unstored.row.id)
+            row, (outcome, error_code) = _row(unstored), _outcome(unstored)
+            now = state_by_id.get(row.id)
             self._reporter.emit(
                 events.LateResultRefused(
                     worker_id=str(unstored.chunk.worker_id),
@@ -225,8 +236,8 @@ class Completer:
                     status=now.status if now else None,
                     token_now=now.claim_token if now else None,
                     owner_now=str(now.worker_id) if now and now.worker_id else None,
-                    outcome=unstored.outcome,
-                    error_code=unstored.error_code,
+                    outcome=outcome,
+                    error_code=error_code,
                     started_at=now.started_at if now else None,
                     moved_at=(now.terminal_at or now.claimed_at) if now else None,
                 )
@@ -237,12 +248,13 @@ class Completer:
         moved: dict[tuple[TaskStatus, str], list[UnstoredOutcome]] = {}
         has_nodes = False
         for unstored in batch:
-            row = unstored.row
-            settle(unstored.chunk, unstored.position)
+            chunk, position = unstored[0], unstored[1]
+            row = chunk.rows[position]
+            settle(chunk, position)
             has_nodes = has_nodes or (row.details is not None and parse_details(row.details).is_workflow_task)
             if (status := stored.status_of(unstored)) is not None:
                 moved.setdefault((status, row.queue_name), []).append(unstored)
-            if unstored.event_when_stored is not None and unstored not in stored.late:
+            if type(unstored) is UnstoredFailure and unstored.event_when_stored and unstored not in stored.late:
                 self._reporter.emit(unstored.event_when_stored)
         for (status, queue), outcomes in moved.items():
             self._on_moved(status, queue, outcomes)
@@ -252,7 +264,7 @@ class Completer:
 
     def _on_moved(self, status: TaskStatus, queue: str, outcomes: Sequence[UnstoredOutcome]) -> None:
         """Report outcomes that moved tasks of one queue to the same status."""
-        ids = [unstored.row.id for unstored in outcomes]
+        ids = [_row(unstored).id for unstored in outcomes]
         self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, ids)
         self._reporter.totals.add_finished(status, len(outcomes))
         if self._reporter.is_enabled_for(events.TaskFinished):
@@ -265,21 +277,21 @@ class Completer:
 
     def _expect_retries(self, retried: Sequence[UnstoredOutcome]) -> None:
         for unstored in retried:
-            if unstored.finish is not None and unstored.finish.retry_delay_s is not None:
+            if isinstance(unstored, UnstoredFailure) and unstored.finish.retry_delay_s is not None:
                 self._on_retry(unstored.finish.retry_delay_s)
 
     def _emit_failed(self, failed: Sequence[UnstoredOutcome]) -> None:
         for unstored in failed:
             self._reporter.totals.add_failed(
-                unstored.row.task_name,
-                error_code=unstored.error_code,
-                task_id=str(unstored.row.id),
-                message=None if unstored.finish is None else unstored.finish.error_message,
+                _row(unstored).task_name,
+                error_code=_outcome(unstored)[1],
+                task_id=str(_row(unstored).id),
+                message=unstored.finish.error_message if isinstance(unstored, UnstoredFailure) else None,
             )
         self._reporter.emit_failures(str(failed[0].chunk.worker_id))
 
     def _emit_finished(self, unstored: UnstoredOutcome, status: TaskStatus) -> None:
-        row, finish = unstored.row, unstored.finish
+        row, finish = _row(unstored), unstored.finish if isinstance(unstored, UnstoredFailure) else None
         details, is_retried = parse_details(row.details), status is TaskStatus.PENDING
         policy = stored_policy(details.task_options) if is_retried else None
         self._reporter.emit(
@@ -290,9 +302,9 @@ class Completer:
                 queue_name=row.queue_name,
                 task_name=row.task_name,
                 status=status,
-                error_code=unstored.error_code,
+                error_code=finish.error_code if finish else None,
                 error_message=finish.error_message if finish else None,
-                run_ms=self._reporter.take_run_ms(row.id),
+                run_ms=unstored.run_ms,
                 retry_number=details.retry_count + 1 if is_retried else None,
                 max_retries=policy.max_retries if policy else None,
                 retry_delay_s=finish.retry_delay_s if finish else None,
@@ -300,12 +312,8 @@ class Completer:
         )
 
     def _on_row_refused(self, unstored: UnstoredOutcome, error: StatementFailed) -> None:
-        finish = refused_attempt(unstored.claim, error, pid=unstored.chunk.child.pid)
-        self._put(UnstoredOutcome(unstored.chunk, unstored.position, finish=finish))
-
-
-def _keys(batch: Iterable[UnstoredOutcome]) -> Iterator[tuple[UUID, int]]:
-    return ((unstored.row.id, unstored.row.claim_token) for unstored in batch)
+        finish = refused_attempt(_claim(unstored), error, pid=unstored.chunk.child.pid)
+        self._put(UnstoredFailure(unstored.chunk, unstored.position, finish))
 
 
 def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAttempt:

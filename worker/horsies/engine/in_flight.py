@@ -50,7 +50,8 @@ class TaskState(IntEnum):
     """Stored, released or lost: not in flight any more."""
 
 
-_WAITING, _RUNNING, _OUT, _STORING, _SETTLED = TaskState
+# As plain numbers, which compare faster: every task passes through all of them.
+_WAITING, _RUNNING, _OUT, _STORING, _SETTLED = map(int, TaskState)
 
 
 class Chunk:
@@ -103,15 +104,22 @@ class Chunk:
         """By position: why a task was stopped, which decides its outcome."""
 
     def begin(self, position: int) -> None:
-        self._change(position, _WAITING, _RUNNING)
+        # Negative positions would count from the end.
+        if not 0 <= position < len(self.states) or self.states[position] != _WAITING:
+            raise self._unexpected("start", position)
+        self.states[position] = _RUNNING
 
     def end(self, position: int) -> None:
-        self._change(position, _RUNNING, _OUT)
+        if not 0 <= position < len(self.states) or self.states[position] != _RUNNING:
+            raise self._unexpected("end", position)
+        self.states[position] = _OUT
         self._count_out(position)
 
     def recall(self, position: int) -> None:
         """Take out a task that left the child's queue before it began."""
-        self._change(position, _WAITING, _OUT)
+        if not 0 <= position < len(self.states) or self.states[position] != _WAITING:
+            raise self._unexpected("recall", position)
+        self.states[position] = _OUT
         self._count_out(position)
 
     def lose(self) -> None:
@@ -164,11 +172,8 @@ class Chunk:
         if not self.in_child and self.recall_timer is not None:
             self.recall_timer.cancel()
 
-    def _change(self, position: int, source: TaskState, target: TaskState) -> None:
-        # Negative positions would count from the end.
-        if not 0 <= position < len(self.states) or self.states[position] != source:
-            raise ProtocolError(f"unexpected report about task {position} of chunk {self.number}: {target.name}")
-        self.states[position] = target
+    def _unexpected(self, step: str, position: int) -> ProtocolError:
+        return ProtocolError(f"unexpected report about task {position} of chunk {self.number}: {step}")
 
 
 class ChunkTask(NamedTuple):
@@ -176,6 +181,15 @@ class ChunkTask(NamedTuple):
 
     chunk: Chunk
     position: int
+
+
+class CompletedTask(NamedTuple):
+    """A task of a chunk that its child completed, with the document to store."""
+
+    chunk: Chunk
+    position: int
+    document: str
+    run_ms: float
 
 
 class InFlightTask(NamedTuple):
@@ -374,11 +388,15 @@ class Assignments:
             run_ms /= self._limits.async_concurrency
         self._durations.observe(task_name=row.task_name, queue_name=row.queue_name, run_ms=run_ms)
 
-    def on_began(self, chunk: Chunk, position: int) -> None:
-        chunk.began_at = time.monotonic()
-        if chunk.rows[position].details is not None:
+    def on_began(self, began: Iterable[tuple[Chunk, int]]) -> None:
+        now = time.monotonic()
+        for chunk, position in began:
+            chunk.began_at = now
+            if chunk.rows[position].details is None and not chunk.stop_reasons:
+                continue
+            if not chunk.is_in_child(position):  # it has ended meanwhile
+                continue
             self._start_timeout(chunk, position)
-        if chunk.stop_reasons:
             reason = chunk.stop_reasons.get(position)
             if reason is not None and not self.is_async(chunk.rows[position]):
                 self.kill_child(chunk.child, reason, chunk, position)  # it began before the recall arrived

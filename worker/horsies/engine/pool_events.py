@@ -13,7 +13,7 @@ from horsies.engine import events
 from horsies.engine.completer import Completer, finished_attempt
 from horsies.engine.dispatcher import ReleaseReason
 from horsies.engine.hooks import INTERRUPTION_REASONS
-from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, InFlight, InFlightTask
+from horsies.engine.in_flight import Assignments, Chunk, ChunkTask, CompletedTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import OUTPUT_LOGGER, EncodedOutcome, LogLine
 from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError, format_one_line
@@ -88,23 +88,40 @@ class PoolEvents:
     def on_degraded_changed(self) -> None:
         self._publish_health_now.set()
 
-    def on_began(self, chunk: Chunk, position: int) -> None:
-        self._assignments.on_began(chunk, position)
+    def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
+        self._assignments.on_began(began)
 
-    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
+    def on_completed(self, completed: Sequence[CompletedTask]) -> None:
+        stopped: list[CompletedTask] = []
+        for task in completed:
+            chunk, position, _, run_ms = task
+            self._assignments.on_out(chunk, position)
+            if chunk.stop_reasons and position in chunk.stop_reasons:
+                stopped.append(task)
+            else:
+                self._assignments.observe(chunk.rows[position], run_ms)
+        for task in stopped:
+            self._resolve_stopped(task.chunk, task.position)
+        self._completer.complete([task for task in completed if task not in stopped] if stopped else completed)
+        self._wakeup.wake()
+
+    def on_failed(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
         self._assignments.on_out(chunk, position)
-        if chunk.stop_reasons and (reason := chunk.stop_reasons.get(position)) is not None:
-            task = _task(chunk, position)
-            self._resolve_soon(task, Kill(reason=reason, pid=chunk.child.pid, task_id=task.key.task_id), None)
+        if position in chunk.stop_reasons:
+            self._resolve_stopped(chunk, position)
         elif outcome.is_unknown_task:
             self._on_unknown_task(_task(chunk, position), outcome)
         else:
-            row = chunk.rows[position]
-            self._assignments.observe(row, run_ms)
-            if (lines := self._reporter.task_lines) is not None and lines.are_on:
-                lines.run_ms[row.id] = run_ms
-            self._completer.complete(chunk, position, outcome)
+            self._assignments.observe(chunk.rows[position], run_ms)
+            task = _task(chunk, position)
+            self._completer.store(task, finished_attempt(task, outcome), run_ms=run_ms)
         self._wakeup.wake()
+
+    def _resolve_stopped(self, chunk: Chunk, position: int) -> None:
+        """The worker has stopped the task: how it ended does not count."""
+        task = _task(chunk, position)
+        kill = Kill(reason=chunk.stop_reasons[position], pid=chunk.child.pid, task_id=task.key.task_id)
+        self._resolve_soon(task, kill, None)
 
     def _on_unknown_task(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
         """Leave the task to workers that know it, unless the app wants it to fail at once."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, cast
-from uuid import UUID
 
 import psutil
 
@@ -117,10 +116,6 @@ class Reporter:
         level = _LEVELS.get(kind, logging.DEBUG)
         return kind.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
 
-    def take_run_ms(self, task_id: UUID) -> float | None:
-        """Return how long an attempt ran, if that was kept because single tasks are shown."""
-        return None if self.task_lines is None else self.task_lines.run_ms.pop(task_id, None)
-
     def emit(self, event: events.Event) -> None:
         """Log the event, call the listeners, and queue it for storage if its kind is stored."""
         self._log(event)
@@ -212,8 +207,6 @@ class TaskLines:
         self._allowed = float(MAX_BURST_LINES)
         self._allowed_at = clock()
         self.are_on = True
-        self.run_ms: dict[UUID, float] = {}
-        """By task id, until the outcome is stored."""
 
     def level_of(self, event: events.Event, default: int) -> int:
         """Return the level of an event; DEBUG if it is left out."""
@@ -240,7 +233,6 @@ class TaskLines:
             self._allowed -= 1
             return True
         self.are_on = False
-        self.run_ms.clear()
         return False
 
 

@@ -30,7 +30,8 @@ from horsies.engine.pool.protocol import (
     LogLine,
     Report,
     TaskBegan,
-    TaskEnded,
+    TaskCompleted,
+    TaskFailed,
     TaskLabel,
     decode_command,
     encode,
@@ -38,6 +39,7 @@ from horsies.engine.pool.protocol import (
     parse_details,
 )
 from horsies.log import enable_loggers, extras
+from horsies.model.task import TaskAttemptOutcome
 from horsies.model.task_result import safe_stringify
 from horsies.registry.invocation import CURRENT_TASK
 
@@ -116,7 +118,10 @@ class AttemptReporter:
         is_large = len(outcome.document) > LARGE_DOCUMENT_CHARS
         if is_large:
             self.flush()
-        self._unsent.append(TaskEnded(attempt.chunk, attempt.position, outcome, run_ms))
+        if outcome.outcome is TaskAttemptOutcome.COMPLETED:
+            self._unsent.append(TaskCompleted(attempt.chunk, attempt.position, outcome.document, run_ms))
+        else:
+            self._unsent.append(TaskFailed(attempt.chunk, attempt.position, outcome, run_ms))
         if is_large:
             self.flush()
 

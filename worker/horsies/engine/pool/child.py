@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol, assert_never, cast
 
-from horsies.engine.in_flight import Chunk, ChunkTask
+from horsies.engine.in_flight import Chunk, ChunkTask, CompletedTask
 from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
@@ -40,7 +40,8 @@ from horsies.engine.pool.protocol import (
     RunTasks,
     StartFailed,
     TaskBegan,
-    TaskEnded,
+    TaskCompleted,
+    TaskFailed,
     TaskRef,
     decode_reports,
     encode,
@@ -67,8 +68,8 @@ class ChildState(Enum):
 class PoolListener(Protocol):
     """Receives the events of all children of a pool.
 
-    Called on the event loop, once per event; must not block. Every task of an assigned chunk comes back exactly once:
-    by `on_ended`, by `on_recalled`, or in the `ChildExit` of its child.
+    Called on the event loop; must not block. Every task of an assigned chunk comes back exactly once: by
+    `on_completed`, `on_failed` or `on_recalled`, or in the `ChildExit` of its child.
     """
 
     def on_ready(self, child: Child) -> None:
@@ -79,9 +80,13 @@ class PoolListener(Protocol):
         """A child failed to start and will be tried again, or has started after all."""
         ...
 
-    def on_began(self, chunk: Chunk, position: int) -> None: ...
+    def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
+        """These tasks, each a chunk and a position, have begun; some may have ended meanwhile."""
+        ...
 
-    def on_ended(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None: ...
+    def on_completed(self, completed: Sequence[CompletedTask]) -> None: ...
+
+    def on_failed(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None: ...
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None: ...
 
@@ -139,7 +144,7 @@ class Child:
         self._channel = ChildChannel(
             self._loop,
             self._process.channel,
-            on_report=self._on_report,
+            on_reports=self._on_reports,
             on_data=self.liveness.mark_heard,
             on_protocol_error=self._on_protocol_error,
             on_closed=lambda: self._loop.call_later(CLOSE_GRACE_S, self._on_protocol_error, "channel closed"),
@@ -237,27 +242,48 @@ class Child:
         if self._spec.max_memory_per_child_mb is not None:
             self.is_over_memory = self._is_too_large(self._process.rss_bytes())
 
-    def _on_report(self, report: Report) -> None:
-        # The two frequent reports are compared by type first: a class pattern costs an isinstance check per case.
-        if type(report) is TaskEnded:
-            chunk, position = self._chunk(report.chunk), report.position
-            chunk.end(position)
-            self._count_out(chunk)
-            self.tasks_ended += 1
+    def _on_reports(self, reports: Iterable[Report]) -> None:
+        """Handle the reports of one read; starts and completions between other reports are passed on together."""
+        began: list[tuple[Chunk, int]] = []
+        completed: list[CompletedTask] = []
+        try:
+            # The two frequent reports are compared by type first: a class pattern costs an isinstance check per case.
+            for report in reports:
+                if type(report) is TaskCompleted:
+                    chunk, position = self._chunk(report.chunk), report.position
+                    self._end(chunk, position)
+                    completed.append(CompletedTask(chunk, position, report.document, report.run_ms))
+                elif type(report) is TaskBegan:
+                    chunk, position = self._chunk(report.chunk), report.position
+                    chunk.begin(position)
+                    began.append((chunk, position))
+                else:
+                    self._pass_on(began, completed)
+                    began, completed = [], []
+                    self._on_rare_report(report)
+        finally:  # a report that raises must not lose those before it
+            self._pass_on(began, completed)
+
+    def _pass_on(self, began: Sequence[tuple[Chunk, int]], completed: Sequence[CompletedTask]) -> None:
+        if began:
+            self._listener.on_began(began)
+        if completed:
             try:
-                self._listener.on_ended(chunk, position, report.outcome, report.run_ms)
+                self._listener.on_completed(completed)
             except Exception:
-                self._unhandled.append((ChunkTask(chunk, position), True))
+                self._unhandled += ((ChunkTask(task.chunk, task.position), True) for task in completed)
                 raise
-            if self.should_recycle:
-                self._owner.on_recycle_due(self)
-            self._quit_when_idle()
-        elif type(report) is TaskBegan:
-            chunk = self._chunk(report.chunk)
-            chunk.begin(report.position)
-            self._listener.on_began(chunk, report.position)
-        else:
-            self._on_rare_report(report)
+            self._on_tasks_ended()
+
+    def _end(self, chunk: Chunk, position: int) -> None:
+        chunk.end(position)
+        self._count_out(chunk)
+        self.tasks_ended += 1
+
+    def _on_tasks_ended(self) -> None:
+        if self.should_recycle:
+            self._owner.on_recycle_due(self)
+        self._quit_when_idle()
 
     def _on_recalled(self, refs: Sequence[TaskRef]) -> None:
         tasks = [ChunkTask(self._chunk(ref.chunk), ref.position) for ref in refs]
@@ -302,8 +328,17 @@ class Child:
                 self._on_ready(self._process.rss_bytes())
             case StartFailed(message):
                 self.start_error = message
-            case TaskBegan() | TaskEnded():
-                raise AssertionError("handled by _on_report")
+            case TaskFailed(chunk_number, position, outcome, run_ms):
+                chunk = self._chunk(chunk_number)
+                self._end(chunk, position)
+                try:
+                    self._listener.on_failed(chunk, position, outcome, run_ms)
+                except Exception:
+                    self._unhandled.append((ChunkTask(chunk, position), True))
+                    raise
+                self._on_tasks_ended()
+            case TaskBegan() | TaskCompleted():
+                raise AssertionError("handled by _on_reports")
             case _:
                 assert_never(report)
 
@@ -488,7 +523,7 @@ def _signal_name(number: int) -> str:
 class ChildChannel:
     """The worker's end of the socket to a child: sends commands, delivers reports, never blocks.
 
-    A malformed frame, or any error raised by `on_report`, goes to `on_protocol_error`. Reports are read as they
+    A malformed frame, or any error raised by `on_reports`, goes to `on_protocol_error`. Reports are read as they
     arrive, or in batches every millisecond while `expects_more()` is true, because one wake-up per report costs more
     than a very short task.
     """
@@ -498,7 +533,7 @@ class ChildChannel:
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         *,
-        on_report: Callable[[Report], None],
+        on_reports: Callable[[Iterable[Report]], None],
         on_data: Callable[[], None],
         on_protocol_error: Callable[[str], None],
         on_closed: Callable[[], object],
@@ -506,7 +541,7 @@ class ChildChannel:
     ) -> None:
         self._loop = loop
         self._sock = sock
-        self._on_report = on_report
+        self._on_reports = on_reports
         self._on_data = on_data
         self._on_protocol_error = on_protocol_error
         self._on_closed = on_closed
@@ -574,9 +609,8 @@ class ChildChannel:
 
     def _deliver(self, data: bytes) -> bool:
         try:
-            for frame in self._reader.feed(data):
-                for report in decode_reports(frame):
-                    self._on_report(report)
+            # An iterator: the reports before a malformed frame are handled.
+            self._on_reports(report for frame in self._reader.feed(data) for report in decode_reports(frame))
         except Exception as error:  # noqa: BLE001  # whatever a forged report causes must not end the worker
             # Frame boundaries are unreliable after the first error.
             self._stop_reading()

@@ -284,20 +284,42 @@ class TaskBegan(Message, frozen=True):
     position: int
 
 
-class TaskEnded(Message, frozen=True):
-    """The attempt is over; no more output follows from it."""
+class TaskCompleted(Message, frozen=True):
+    """The attempt completed with this result; no more output follows from it."""
+
+    chunk: int
+    position: int
+    document: str
+    run_ms: float
+    """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
+
+    def __post_init__(self) -> None:
+        _check_report(self.run_ms, self.document)
+
+
+class TaskFailed(Message, frozen=True):
+    """The attempt ended in another way; no more output follows from it."""
 
     chunk: int
     position: int
     outcome: EncodedOutcome
     run_ms: float
-    """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
 
     def __post_init__(self) -> None:
-        # User code can write to the pipe of its child, so a report is checked when it is decoded.
-        if not 0 <= self.run_ms < inf:
-            raise ValueError(f"run_ms is {self.run_ms}")
-        json.decode(self.outcome.document, type=Raw)
+        _check_report(self.run_ms, self.outcome.document)
+        if self.outcome.outcome is TaskAttemptOutcome.COMPLETED:
+            raise ValueError("reported a completed task as failed")
+
+
+_scan_json = json.Decoder(Raw).decode
+"""Raises if a text is not JSON; builds nothing."""
+
+
+def _check_report(run_ms: float, document: str) -> None:
+    # User code can write to the pipe of its child, so a report is checked when it is decoded.
+    if not 0 <= run_ms < inf:
+        raise ValueError(f"run_ms is {run_ms}")
+    _scan_json(document)
 
 
 class Recalled(Message, frozen=True):
@@ -337,7 +359,9 @@ OUTPUT_LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 
 
 Command: TypeAlias = RunTasks | Recall | CancelTask | HeartbeatAck | Quit
-Report: TypeAlias = AppLoaded | Ready | StartFailed | TaskBegan | TaskEnded | Recalled | ChildHeartbeat | LogLine
+Report: TypeAlias = (
+    AppLoaded | Ready | StartFailed | TaskBegan | TaskCompleted | TaskFailed | Recalled | ChildHeartbeat | LogLine
+)
 
 
 class ExitStatus(IntEnum):
