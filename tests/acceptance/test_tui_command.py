@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support.cli import Executable
+from tests.support.workers import wait_for_exits
 
 DEMO_START_S = 120.0
 """For a database server and two workers, also on a busy machine."""
@@ -91,7 +92,7 @@ def test_demo_shows_sample_tasks_and_leaves_nothing(
             terminal.program.terminate()
         assert terminal.ended(within_s=DEMO_START_S) == (0 if ending == "q" else 130)
         terminal.close()
-        assert psutil.wait_procs(processes, timeout=DEMO_START_S)[1] == []
+        assert wait_for_exits(processes, within_s=DEMO_START_S) == []
         assert list(Path(folder).iterdir()) == []
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support.cli import Executable, Project, RunningCommand
+from tests.support.workers import is_alive
 
 CODE = """
 import time
@@ -106,7 +107,7 @@ def test_worker_stops_if_its_reloader_is_killed(on_database: Executable) -> None
         reloader.wait_for_output("worker started")
         (worker,) = psutil.Process(reloader.popen.pid).children()
         reloader.popen.send_signal(signal.SIGKILL)
-        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: not is_alive(worker))
         assert "worker stopped" in reloader.stderr
 
 

@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -284,6 +285,32 @@ def groups_alive(pids: set[int]) -> list[int]:
         except ProcessLookupError:
             continue
         alive.append(pid)
+    # A group also exists while its last member is a zombie.
+    return sorted(set(alive) & _groups_with_live_members()) if alive else []
+
+
+def _groups_with_live_members() -> set[int]:
+    groups: set[int] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if is_alive(process):
+                groups.add(os.getpgid(process.pid))
+    return groups
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs. A zombie does not: the init process of a container may reap orphans late or never."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for_exits(processes: Sequence[psutil.Process], *, within_s: float) -> list[psutil.Process]:
+    """Wait until these processes have ended; returns those that have not."""
+    deadline = time.monotonic() + within_s
+    while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     return alive
 
 

@@ -16,6 +16,7 @@ import pytest
 from horsies.engine.pool.process import call_on_exit_by_thread
 from horsies.model.retry import ExitCause
 from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
+from tests.support.workers import wait_for_exits
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_exit_is_detected_while_a_grandchild_holds_the_channel(pool: PoolH
     grandchild = psutil.Process(int(pool.events.lines[0][2]))
     os.kill(child.pid, signal.SIGKILL)
     assert (await pool.wait_for_exit(child.pid)).signal == signal.SIGKILL
-    _, alive = await asyncio.to_thread(psutil.wait_procs, [grandchild], 2)
+    alive = await asyncio.to_thread(wait_for_exits, [grandchild], within_s=2)
     assert not alive, "the grandchild is in the child's group and must be killed with it"
 
 
