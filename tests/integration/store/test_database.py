@@ -159,7 +159,7 @@ async def test_missing_table_error_names_the_migrate_command(empty_database: Dat
 
 
 async def test_statement_timeout_is_retryable(database_url: str) -> None:
-    async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.05)) as hasty:
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.5)) as hasty:
         with pytest.raises(BrokerError) as caught:
             await hasty.fetch(text("SELECT pg_sleep(30)::text AS text"))
         assert caught.value.retryable

@@ -24,9 +24,9 @@ NO_SKIPS: list[None] = [None, None]
 CHUNK = QUEUES, [BATCH, BATCH], BATCH, WORKER, "here", 7, None, None, NO_SKIPS
 
 
-@pytest.fixture(scope="module", params=[0, 1_000_000], ids=["no delayed tasks", "many delayed tasks"])
+@pytest.fixture(scope="module", params=[0, 200_000], ids=["no delayed tasks", "many delayed tasks"])
 def large_database_url(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A backlog in one queue, alone or with fifty times as many delayed tasks, freshly analysed."""
+    """A backlog in one queue, alone or with ten times as many delayed tasks, freshly analysed."""
     with cluster.database(migrated=True) as url:
         asyncio.run(_fill(url, delayed=request.param))
         yield url
