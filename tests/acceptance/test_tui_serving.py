@@ -15,6 +15,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerH
 
 from horsies_tui.web import MAX_VISITORS
 from tests.support.cli import Executable, RunningCommand
+from tests.support.workers import wait_for_exits
 
 FOR_ONE_VISITOR = """
 from horsies_ops.cli.main import main
@@ -66,8 +67,7 @@ def _apps(server: RunningCommand) -> list[psutil.Process]:
 
 
 def _are_gone(apps: list[psutil.Process], *, within_s: float = 15.0) -> bool:
-    _, alive = psutil.wait_procs(apps, timeout=within_s)
-    return not alive
+    return not wait_for_exits(apps, within_s=within_s)
 
 
 async def _knock(port: int) -> None:
@@ -170,6 +170,7 @@ async def test_visitor_above_the_limit_is_refused(horsies: Executable, port: int
 
 async def test_page_forbids_frames_and_other_hosts(serving: RunningCommand, port: int) -> None:
     address = f"http://127.0.0.1:{port}/"
+    await _knock(port)
     async with ClientSession() as session:
         async with session.get(address) as page:
             assert page.headers["X-Frame-Options"] == "DENY"

@@ -21,6 +21,7 @@ from horsies.errors import ConfigurationError, HorsiesError
 from horsies.model.retry import ExitCause
 from tests.support.cli import Project
 from tests.support.pool import PoolEvents, assignment, key_of, keys_of, running_pool
+from tests.support.workers import is_alive, wait_for_exits
 
 HOOKED = """
 import sys
@@ -125,8 +126,9 @@ async def test_failing_hook_stops_the_pool_after_three_starts(
     project: Project, second: str, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     project.write("main.py", HOOKED.format(second=second))
+    hook_timeout_s = 0.2 if "sleep" in second else 20
     with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=error):
-        async with running_pool(app_locator="main:app", hook_timeout_s=0.2):
+        async with running_pool(app_locator="main:app", hook_timeout_s=hook_timeout_s):
             pass
     assert len([record for record in caplog.records if "failed to start" in record.message]) == 3
 
@@ -163,9 +165,9 @@ async def test_killed_worker_takes_children_and_grandchildren_along() -> None:
     assert worker.stdout is not None
     pids = [int(line) for line in [await worker.stdout.readline() for _ in range(4)]]
     processes = [psutil.Process(pid) for pid in pids]
-    assert all(process.is_running() for process in processes)
+    assert all(is_alive(process) for process in processes)
     os.kill(worker.pid, signal.SIGKILL)
-    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 2)
+    alive = await asyncio.to_thread(wait_for_exits, processes, within_s=2)
     await worker.wait()
     assert not alive
 
