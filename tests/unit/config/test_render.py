@@ -158,3 +158,11 @@ def test_only_one_concurrent_init_succeeds(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor() as pool:
         assert sum(pool.map(init, range(8))) == 1
+
+
+def test_planted_symlink_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("keep me")
+    (tmp_path / f".horsies.toml.{os.getpid()}").symlink_to(victim)
+    write_config_file(tmp_path / "horsies.toml")
+    assert victim.read_text() == "keep me"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -169,9 +170,11 @@ def write_config_file(path: str | os.PathLike[str], *, force: bool = False) -> P
 
 
 def _write_atomically(target: Path, text: str, *, force: bool) -> None:
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    # A name that nobody can guess, and a new file: a symlink of another user must not make us write elsewhere.
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
         if force:
             draft.replace(target)
         else:
