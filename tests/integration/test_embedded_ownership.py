@@ -41,6 +41,16 @@ while True:
     connection.close()
 """
 
+_START = """
+import pathlib, sys
+import psutil
+from horsies.embedded import EmbeddedServer
+server = EmbeddedServer(pathlib.Path(sys.argv[1]), durable=False)
+with server.use() as handle:
+    pid = int((handle.folder / "data" / "postmaster.pid").read_text().split()[0])
+    print(psutil.Process(pid).username())
+"""
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -184,3 +194,15 @@ def test_running_as_nobody_warns_of_its_risk(folder: Path, caplog: pytest.LogCap
     assert "any other program of that user can read and change" in caplog.text
     ServerAccount(name="postgres", uid=101, gid=101).warn_if_shared(folder)
     assert len(caplog.records) == 1
+
+
+def test_server_runs_as_nobody_without_another_account(folder: Path, tmp_path: Path) -> None:
+    """As in an image that has only `nobody`: in a mount namespace with an /etc/passwd of its own."""
+    users = Path("/etc/passwd").read_text().splitlines(keepends=True)
+    (tmp_path / "passwd").write_text("".join(user for user in users if user.split(":")[0] in {"root", "nobody"}))
+    mount = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/passwd && exec "$@"', str(tmp_path / "passwd")]
+    if subprocess.run([*mount, "true"], capture_output=True).returncode:
+        pytest.skip("this system allows no mount namespace")
+    done = subprocess.run([*mount, sys.executable, "-c", _START, str(folder)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "nobody\n"), done.stderr
+    assert "the embedded server runs as nobody: any other program of that user can read and change" in done.stderr
