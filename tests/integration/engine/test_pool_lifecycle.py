@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from horsies.engine.pool.orphan_killer import HELPER_NAME
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
@@ -183,7 +184,7 @@ async def test_killed_orphan_killer_is_replaced() -> None:
 
 
 def _orphan_killer() -> psutil.Process:
-    (found,) = [process for process in psutil.Process().children() if "orphan_killer.py" in " ".join(process.cmdline())]
+    (found,) = [process for process in psutil.Process().children() if HELPER_NAME in process.cmdline()]
     return found
 
 

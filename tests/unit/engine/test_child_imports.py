@@ -28,7 +28,3 @@ def test_an_app_that_sends_nothing_loads_neither_store_nor_driver() -> None:
     loaded = modules_after(f"{CHILD}\nimport horsies.discover\n{APP}")
     assert not loaded & {"asyncio", "asyncpg", "psutil", "horsies.client.broker", "horsies.client.delivery"}
     assert not [name for name in loaded if name.startswith(("horsies.store", "horsies.embedded"))]
-
-
-def test_the_orphan_killer_does_not_load_subprocess() -> None:
-    assert "subprocess" not in modules_after("import horsies.engine.pool.orphan_killer")
