@@ -78,6 +78,13 @@ def test_commands_read_and_change_schedules(horsies: Executable, database_url: s
     assert horsies("schedule", "list", "--overdue", "--exit-code").code == 3
 
 
+def test_name_may_contain_braces(horsies: Executable, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP.replace('name="tick"', 'name="{tick}"'))
+    assert horsies("schedule", "sync", "shop.py").code == 0
+    assert horsies("schedule", "pause", "{tick}").stdout == "{tick} paused\n"
+    assert horsies("schedule", "run", "{tick}").stdout.startswith("{tick} started: ")
+
+
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [

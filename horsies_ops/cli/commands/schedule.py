@@ -160,7 +160,9 @@ def _act(
     else:
         text = planned if report.is_dry_run and report.matched else changed if report.affected else unchanged
         count = report.matched if report.is_dry_run else report.affected
-        print_line(sanitize_text(text.format(count=f"{count:,}", id=", ".join(map(str, report.new_ids[:3])))))
+        ids = ", ".join(map(str, report.new_ids[:3]))
+        # Not `format`: the name of a schedule may contain braces.
+        print_line(sanitize_text(text.replace("{count}", f"{count:,}").replace("{id}", ids)))
         print_warnings(options, report.warnings)
     return ExitCode.DONE
 
