@@ -107,7 +107,7 @@ async def test_overdue_schedules_come_first(
     await make_due(connection, 5, "late")
     late, other = await ops.list_schedules()
     assert (late.name, late.is_overdue, other.is_overdue) == ("late", True, False)
-    assert (late.pattern, late.overlap, late.target, late.owner) == ("every 1 minutes", "allow", "add", "shop")
+    assert (late.pattern, late.overlap, late.target, late.owner) == ("every 1 minute", "allow", "add", "shop")
     await fire_due(database)
     row = await ops.schedule("late")
     assert (list(row.recent), row.is_overdue, row.run_count) == (["skipped"] * 4 + ["fired"], False, 1)

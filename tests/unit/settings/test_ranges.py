@@ -16,10 +16,12 @@ from horsies.model.settings import (
     RetentionConfig,
     ScheduleConfig,
     Settings,
+    TaskSchedule,
     TuiConfig,
     WorkerResilienceConfig,
     WorkerSettings,
 )
+from horsies.model.settings.patterns import IntervalSchedule
 
 # The shortest heartbeat intervals, so that no contradiction hides a range.
 SHORT_INTERVALS = {"runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000}
@@ -173,6 +175,12 @@ def test_invalid_queue_names_are_rejected(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         CustomQueueConfig(name=name)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_QUEUE_MODE
+
+
+@pytest.mark.parametrize("name", ["", " ", " a", "a\n", "a\0b", "\x1b[31mred", "x" * 256])
+def test_invalid_schedule_names_are_rejected(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="printable"):
+        TaskSchedule(name=name, task_name="add", pattern=IntervalSchedule(hours=1))
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 100])

@@ -439,7 +439,8 @@ def describe_pattern(pattern: SchedulePattern) -> str:
     table: dict[str, Any] = pattern.to_table()
     match table:
         case {"type": "interval"}:
-            parts = (f"{table[unit]} {unit}" for unit in ("days", "hours", "minutes", "seconds") if unit in table)
+            units = [(table[unit], unit) for unit in ("days", "hours", "minutes", "seconds") if unit in table]
+            parts = (f"{count} {unit.removesuffix('s') if count == 1 else unit}" for count, unit in units)
             return f"every {' '.join(parts)}"
         case {"type": "hourly"}:
             return f"hourly at :{table['minute']:02}" + (f":{table['second']:02}" if table["second"] else "")

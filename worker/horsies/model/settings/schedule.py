@@ -29,6 +29,12 @@ def _check_timezone(name: str) -> str:
     return name
 
 
+def _check_name(name: str) -> str:
+    if not name.isprintable() or name != name.strip():  # operators type it, and it is shown in terminals
+        raise ValueError(name)
+    return name
+
+
 def _to_seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
@@ -53,6 +59,12 @@ GoodFor = Annotated[
     RuleText('seconds, a timedelta or "next"'),
 ]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=255)]
+ScheduleName = Annotated[
+    StrictStr,
+    AfterValidator(_check_name),
+    Field(min_length=1, max_length=255),
+    RuleText("1 to 255 printable characters"),
+]
 TimeZone = Annotated[str, AfterValidator(_check_timezone), RuleText("an IANA time zone such as Europe/Vienna")]
 PatternField: TypeAlias = Annotated[
     SchedulePattern, BeforeValidator(parse_pattern), RuleText("a pattern, or a table with its type and fields")
@@ -66,7 +78,7 @@ class TaskSchedule(Settings):
 
     fault_code = ErrorCode.CONFIG_INVALID_SCHEDULE
 
-    name: Name = Field(examples=["nightly-report"], description="unique name; progress is stored under it")
+    name: ScheduleName = Field(examples=["nightly-report"], description="unique name; progress is stored under it")
     task_name: Name | None = Field(default=None, examples=["reports.nightly"], description="task to send")
     workflow: Any = None
     """Workflow to start in place of a task: a WorkflowDefinition, its `definition_key`, or a WorkflowSpec."""
