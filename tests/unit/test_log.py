@@ -70,6 +70,20 @@ def test_control_characters_are_escaped() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+def test_traceback_is_escaped_line_by_line() -> None:
+    stream = log_output("text")
+    try:
+        raise LookupError("\x1b[2J\x9b31m\u202e hidden")
+    except LookupError:
+        LOGGER.exception("failed")
+    heading, *trace = stream.getvalue().splitlines()
+    assert (heading[-6:], trace[0], trace[-1]) == (
+        "failed",
+        "Traceback (most recent call last):",
+        r"LookupError: \x1b[2J\x9b31m\u202e hidden",
+    )
+
+
 def test_level_filters_records() -> None:
     stream = log_output("text", level="warning")
     LOGGER.info("quiet")

@@ -265,14 +265,15 @@ class Child:
             self._pass_on(began, completed)
 
     def _pass_on(self, began: Sequence[tuple[Chunk, int]], completed: Sequence[CompletedTask]) -> None:
-        if began:
-            self._listener.on_began(began)
-        if completed:
-            try:
+        try:
+            if began:
+                self._listener.on_began(began)
+            if completed:
                 self._listener.on_completed(completed)
-            except Exception:
-                self._unhandled += ((ChunkTask(task.chunk, task.position), True) for task in completed)
-                raise
+        except Exception:
+            self._unhandled += ((ChunkTask(task.chunk, task.position), True) for task in completed)
+            raise
+        if completed:
             self._on_tasks_ended()
 
     def _end(self, chunk: Chunk, position: int) -> None:
