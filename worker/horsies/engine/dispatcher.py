@@ -18,6 +18,7 @@ from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import run_until
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.capacity import (
+    ALL_KINDS,
     ChildLoad,
     ClaimLimits,
     ClaimPlan,
@@ -62,7 +63,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
-        self.open_kinds = set(TaskKind)
+        self.open_kinds = ALL_KINDS
         """Kinds of tasks that the queues may hold for us. A claim that returned fewer rows than requested removes its
         kind; a notification, a due time or the poll adds it again. A slot becoming free does not."""
         self.was_notified = False
@@ -77,7 +78,7 @@ class Wakeup:
 
     def wake_to_claim(self) -> None:
         """Run a pass that also claims: the queues may have new tasks."""
-        self.open_kinds = set(TaskKind)
+        self.open_kinds = ALL_KINDS
         self.event.set()
 
     def on_task_notification(self) -> None:
@@ -180,12 +181,12 @@ class Dispatcher:
                     await self._releases.reconcile_if_due()
                     runs_again = await self._run_pass()
             except LockTimeout as error:  # nothing was claimed, and the database is available
-                self._wakeup.open_kinds = set(TaskKind)
+                self._wakeup.open_kinds = ALL_KINDS
                 worker_id = str(self._identity.worker_id)
                 self._reporter.emit(events.ClaimsBlocked(worker_id=worker_id, holder=error.message))
                 await asyncio.sleep(RECHECK_DELAY_S)
             except HorsiesError as error:
-                self._wakeup.open_kinds = set(TaskKind)
+                self._wakeup.open_kinds = ALL_KINDS
                 await self._backoff.wait(error)
                 await self._reconcile_with_retry()
             else:
@@ -223,24 +224,24 @@ class Dispatcher:
         if plan is None:
             return False
         # Before the claim, so that a notification during the claim adds the kinds again.
-        claimed_kinds = set(TaskKind) if plan.kind is TaskKind.ANY else {plan.kind}
+        claimed_kinds = ALL_KINDS if plan.kind is TaskKind.ANY else {plan.kind}
         self._wakeup.open_kinds -= claimed_kinds
         await self._capacity.unknown_tasks.search()
         request = self._capacity.request(plan, takes_expired_leases=self._take_poll())
         sent_at = time.monotonic()
         rows = await self._claims.claim(request)
         took_s = time.monotonic() - sent_at
+        self._accept(rows, plan, request.worker_id, took_s=took_s)  # first of all: these tasks are waiting
         self._fence.record_statement(sent_at)
         if len(rows) >= request.limit or request.may_return_fewer or self._health.listener_problem:
             self._wakeup.open_kinds |= claimed_kinds
         elif plan.kind is not TaskKind.ANY:
             pause_s = min(MAX_SEARCH_PAUSE_S, SEARCH_PAUSE_FACTOR * took_s)
             self._search_after[plan.kind] = time.monotonic() + pause_s
-        self._accept(rows, plan, request.worker_id, took_s=took_s)
         await self._releases.release_unbegun()
         return len(rows) > 0 or plan.kind is not TaskKind.ANY  # the other kind may be due
 
-    def _kinds_to_claim(self) -> set[TaskKind]:
+    def _kinds_to_claim(self) -> frozenset[TaskKind]:
         """The open kinds, except those that are searched for later."""
         now = time.monotonic()
         waiting = {kind for kind in self._wakeup.open_kinds if self._search_after[kind] > now}
@@ -250,7 +251,6 @@ class Dispatcher:
 
     def _accept(self, rows: Sequence[ClaimedRow], plan: ClaimPlan, worker_id: UUID, *, took_s: float) -> None:
         """Add claimed rows to the tasks in flight and assign those that were claimed as RUNNING."""
-        self._record_claimed(rows)
         running = [row for row in rows if row.worker_pid is not None]
         for row in rows if len(running) < len(rows) else ():
             if row.worker_pid is None:
@@ -260,6 +260,7 @@ class Dispatcher:
                 self._assign(child, child_rows, worker_id)
         else:
             self._releases.add_rows(running, worker_id)
+        self._record_claimed(rows)
 
     def _assign(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
         """Send started tasks to a child, or coroutines to others if it is kept for functions; release the rest.
@@ -379,6 +380,7 @@ class Capacity:
         self._worker_config = worker_config
         self._async_tasks = sorted(async_tasks)
         self._limits = limits
+        self._queue_caps = {queue.name: queue.max_concurrency for queue in app_config.custom_queues or ()}
         self.is_closed = False
         """The worker is stopping: nothing is claimed or assigned any more."""
 
@@ -387,7 +389,7 @@ class Capacity:
         return self._pool.children
 
     def has_room(self) -> bool:
-        return self.plan(frozenset(TaskKind)) is not None
+        return self.plan(ALL_KINDS) is not None
 
     def plan(self, kinds: Collection[TaskKind]) -> ClaimPlan | None:
         """Plan the next claim of these kinds; None if there is no capacity."""
@@ -451,9 +453,8 @@ class Capacity:
         return list(map(self._assignments.load, self.available_children()))
 
     def _served_queues(self) -> list[ServedQueue]:
-        caps = {queue.name: queue.max_concurrency for queue in self._app_config.custom_queues or ()}
         return [
-            ServedQueue(name=name, max_concurrency=caps.get(name), run_ms=self._durations.for_queue(name))
+            ServedQueue(name=name, max_concurrency=self._queue_caps.get(name), run_ms=self._durations.for_queue(name))
             for name in self._worker_config.queues or ()
         ]
 

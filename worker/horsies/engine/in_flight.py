@@ -353,6 +353,8 @@ class Assignments:
 
     def load(self, child: Child) -> ChildLoad:
         chunks, now = child.chunks, time.monotonic()
+        if not chunks:
+            return ChildLoad(pid=child.pid)
         return ChildLoad(
             pid=child.pid,
             tasks=child.tasks_in_child,

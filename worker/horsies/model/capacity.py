@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -23,12 +23,15 @@ UNKNOWN_MS: Final = WORK_AHEAD_MS + 1
 """Tasks that never ran count as long."""
 
 
-class TaskKind(Enum):
+class TaskKind(StrEnum):
     """Which tasks a claim takes."""
 
     ANY = "any"
     FUNCTION = "function"
     COROUTINE = "coroutine"
+
+
+ALL_KINDS: Final = frozenset(TaskKind)
 
 
 # Estimated run times
@@ -175,7 +178,7 @@ def plan_claim(
     limits: ClaimLimits,
     *,
     claimed: int = 0,
-    kinds: Collection[TaskKind] = frozenset(TaskKind),
+    kinds: Collection[TaskKind] = ALL_KINDS,
 ) -> ClaimPlan | None:
     """Plan the next claim while `claimed` CLAIMED tasks wait here; None if nothing can be claimed.
 
@@ -219,7 +222,7 @@ def _plan_for(
         )
         > 0
     )
-    pids = round_robin([pid] * max(counts) for pid, counts in slots.items())
+    pids = round_robin([[pid] * max(counts) for pid, counts in slots.items()])
     claims_left = limits.max_claim_per_worker - claimed if limits.max_claim_per_worker else None
     total = sum(queue.capacity for queue in capacities)
     limit = _min_of(total, len(pids) + ahead, claims_left, limits.cluster_wide_cap)
@@ -229,8 +232,10 @@ def _plan_for(
     return ClaimPlan(kind=kind, limit=limit, pids=startable, queues=capacities, cluster_cap=limits.cluster_wide_cap)
 
 
-def round_robin(slots_by_child: Iterable[Sequence[int]]) -> list[int]:
+def round_robin(slots_by_child: Sequence[list[int]]) -> list[int]:
     """Alternate between children, so that a few tasks are spread over all of them."""
+    if len(slots_by_child) == 1:  # a chunk for one child, with up to 256 slots
+        return slots_by_child[0]
     return [pid for pid in chain.from_iterable(zip_longest(*slots_by_child)) if pid is not None]
 
 
