@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
@@ -111,7 +113,7 @@ def _run(arguments: list[str]) -> int:
     except HorsiesError as error:
         return handle_error(error, arguments)
     except typer.TyperException as error:
-        return handle_error(_usage_error(error), arguments)
+        return handle_error(_usage_error(error, arguments), arguments)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -165,7 +167,31 @@ def _unexpected_error(error: Exception) -> HorsiesError:
     return wrapped
 
 
-def _usage_error(error: typer.TyperException) -> UsageError:
+def _usage_error(error: typer.TyperException, arguments: list[str]) -> UsageError:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "horsies"
-    return UsageError(error.format_message(), code=ErrorCode.CLI_INVALID_ARGS, hint=f"{command} --help")
+    message = reword_usage_error(error.format_message(), arguments)
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"see {command} --help")
+
+
+_REWORDED = {
+    "Input should be a valid integer.*": "must be a whole number",
+    "Input should be a valid number.*": "must be a number",
+    r"Input should be greater than or equal to (\S+)": r"must be at least \1",
+    r"Input should be less than or equal to (\S+)": r"must be at most \1",
+}
+"""Reasons that the parser of the command line gives, and the words of our settings for them."""
+
+
+def reword_usage_error(message: str, arguments: list[str]) -> str:
+    """Return a message of the parser in the form of our own: the option, what is wrong, and the value."""
+    if found := re.fullmatch("Invalid value for '([^']+)': (.*)", message, re.DOTALL):
+        name, reason = found.groups()
+        for pattern, words in _REWORDED.items():
+            if match := re.fullmatch(pattern, reason, re.DOTALL):
+                given = [value for option, value in pairwise(arguments) if option == name]
+                given += [text.partition("=")[2] for text in arguments if text.startswith(f"{name}=")]
+                return f"{name}: {match.expand(words)}" + (f", got {given[-1]!r}" if given else "")
+        return f"{name}: {reason}"
+    message = message.replace(". Did you mean", "; did you mean").replace("(Possible options:", "(similar:")
+    return message[:1].lower() + message[1:].removesuffix(".")

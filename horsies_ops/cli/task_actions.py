@@ -301,5 +301,6 @@ def _selected_tasks(ids: list[str] | None, task_filter: TaskFilter) -> Sequence[
     if bool(ids) != task_filter.is_empty:
         both = "both ids and a filter given; use one of them"
         neither = "no tasks selected: give ids, or a filter such as --status failed"
-        raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint="see --help")
+        hint = "preview an action with --dry-run; --help lists the filters"
+        raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
     return ids or task_filter

@@ -197,4 +197,4 @@ def test_no_color_applies_to_usage_errors(horsies: Executable) -> None:
 
 
 def test_mistyped_command_gets_a_suggestion(horsies: Executable) -> None:
-    assert "Did you mean 'config'" in horsies("confg").stderr
+    assert "did you mean 'config'" in horsies("confg").stderr

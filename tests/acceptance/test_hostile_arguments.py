@@ -21,7 +21,7 @@ def horsies(horsies: Executable, database_url: str) -> Executable:
 def test_limit_out_of_range_is_a_usage_error(horsies: Executable, command: str) -> None:
     answer = horsies(*command.split(), "--limit", HUGE)
     assert answer.code == ExitCode.USAGE
-    assert "error[HRS-206]: Invalid value for '--limit'" in answer.stderr
+    assert "error[HRS-206]: --limit: must be at most 1000000000" in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ def migrate(
 def roles(
     options: GlobalOptions,
     *,
-    print_: Annotated[bool, typer.Option("--print", help="Print the SQL; horsies creates no roles itself.")] = False,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the SQL; horsies does not create roles itself.")
+    ] = False,
     prefix: Annotated[str, typer.Option(metavar="NAME", help="How the names of the roles begin.")] = "horsies",
 ) -> None:
     """Print SQL for one database role per kind of process.
@@ -84,7 +86,7 @@ def roles(
     Example: horsies db roles --print | less
     """
     if not print_:
-        raise UsageError("horsies creates no roles", hint="use --print, read the SQL, and run it with psql")
+        raise UsageError("horsies does not create roles", hint="use --print, read the SQL, and run it with psql")
     print_line(str(RoleScript(schema=options.load_settings().app.broker.schema, prefix=prefix)).rstrip())
 
 

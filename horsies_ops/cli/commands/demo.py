@@ -25,8 +25,8 @@ demo_app = group("demo")
 def demo(
     options: GlobalOptions,
     *,
-    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Seconds to run.")] = 60,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes.")] = 4,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, metavar="N", help="Seconds to run.")] = 60,
+    processes: Annotated[int, typer.Option("--processes", min=1, metavar="N", help="Worker processes.")] = 4,
     tui: Annotated[bool, typer.Option("--tui", help="Run inside the TUI until you quit.")] = False,
 ) -> int:
     """Run a sample app with a worker that is killed and recovered.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from horsies.errors import ErrorCode, UsageError
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.report import AUDITED_ACTIONS
@@ -47,7 +48,7 @@ def events(
 
     Example: horsies events --follow --kind worker_lost,task_recovered
     """
-    kinds = flatten(kind)
+    kinds = _known_kinds(flatten(kind))
     print_event = _print_json_line if json else partial(_print_line, limit=None if full else MAX_EVIDENCE_LENGTH)
     if follow:
         options.read(lambda ops: _follow(ops, since, kinds, print_event))
@@ -57,6 +58,17 @@ def events(
         print_event(event)
     if not found and not json:
         options.print_message("no events")
+
+
+def _known_kinds(kinds: Sequence[str]) -> Sequence[str]:
+    # Imported here: it loads pydantic, which --help does not need.
+    from horsies.model.events import EventKind
+
+    known = sorted(EventKind)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        message = f"--kind: {unknown[0]!r} is not among {', '.join(known)}"
+        raise UsageError(message, code=ErrorCode.CLI_INVALID_ARGS)
+    return kinds
 
 
 async def _follow(ops: Ops, since: timedelta, kinds: Sequence[str], print_event: Callable[[EventRow], None]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 schedule_app = group("schedule")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
-CountOption = Annotated[int, typer.Option("--count", min=1, max=1000, help="Number of slots.")]
+CountOption = Annotated[int, typer.Option("--count", min=1, max=1000, metavar="N", help="Number of slots.")]
 
 
 def _parse_instant(text: str) -> datetime:
@@ -116,7 +116,7 @@ def history(
     options: GlobalOptions,
     name: NameArgument,
     *,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most rows to list.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="Most rows to list.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """List the runs of a schedule, newest slot first.

@@ -47,7 +47,7 @@ init_app, config_app, check_app, doctor_app = map(group, ("init", "config", "che
 def init(
     options: GlobalOptions,
     *,
-    path: Annotated[str, typer.Option("--path", help="File to write, or its folder.")] = "horsies.toml",
+    path: Annotated[str, typer.Option("--path", metavar="FILE", help="File to write, or its folder.")] = "horsies.toml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented horsies.toml.
