@@ -25,7 +25,8 @@ from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import BOUND_S, record_recovery_times, record_times
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
-RUNNING = 8
+RUNNING = 8 if settings().max_examples >= 1000 else 4
+"""Eight in `make chaos`."""
 WAITING = 2
 PREFETCHING = {"prefetch_buffer": WAITING, "claim_lease_ms": 60_000}
 SLACK_S = 1.5

@@ -259,7 +259,7 @@ async def test_signal_while_children_start_ends_the_worker(database_url: str, le
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{SLOW_CHILD}")
     project.write_task("tasks.py", name="resize")
     async with starting_worker(database_url, tmp_path) as worker:
-        await ledger.until(lambda: asyncio.to_thread(lambda: len(worker.children()) == 2))
+        await ledger.until(lambda: asyncio.to_thread(lambda: len(worker.children()) == 2), within_s=60)
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         await worker.until_children_are_gone()
@@ -279,7 +279,7 @@ async def test_signal_during_the_import_ends_the_worker(
 ) -> None:
     Project(tmp_path).write("main.py", SLOW_IMPORT)
     async with starting_worker(database_url, tmp_path) as worker:
-        await ledger.until(lambda: asyncio.to_thread((tmp_path / "importing").exists))
+        await ledger.until(lambda: asyncio.to_thread((tmp_path / "importing").exists), within_s=60)
         worker.signal(number)
         assert await worker.until_gone(within_s=5) == 0
         assert "Traceback" not in worker.log_text
@@ -290,7 +290,7 @@ async def test_signal_while_the_database_is_unavailable_ends_the_worker(tmp_path
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
     async with starting_worker("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
-        await worker.wait_for_output("database unavailable")
+        await worker.wait_for_output("database unavailable", within_s=60)
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         assert "hunter2" not in worker.log_text

@@ -65,11 +65,13 @@ WEB_CLIENTS = {
 def test_web_recipes_send_and_read_a_task(document: str, database_url: str, tmp_path: Path) -> None:
     recipe = Recipe(document, tmp_path, database_url)
     client, path = WEB_CLIENTS[document]
-    task_id = recipe.python(f"{client}; print(client.post({path!r}).text.strip())")["task_id"]
-    read = f"{client}; print(client.get('/tasks/{task_id}').text.strip().replace(chr(10), ''))"
-    assert recipe.python(read) == {"done": False, "code": "WAIT_TIMEOUT"}
+    send = f"import json; {client}; task_id = json.loads(client.post({path!r}).text)['task_id']"
+    read = "print(json.dumps([task_id, json.loads(client.get(f'/tasks/{task_id}').text)]))"
+    task_id, answer = recipe.python(f"{send}; {read}")
+    assert answer == {"done": False, "code": "WAIT_TIMEOUT"}
     recipe.work()
-    assert recipe.python(read) == {"done": True, "value": "cat at 80 pixels"}
+    _, answer = recipe.python(f"import json; {client}; task_id = {task_id!r}; {read}")
+    assert answer == {"done": True, "value": "cat at 80 pixels"}
 
 
 def test_django_recipe_changes_a_model_in_a_worker(database_url: str, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import horsies_ops
 from horsies_ops.cli.options import COMMANDS
 from tests.support.cli import ROOT
 
+pytestmark = pytest.mark.timeout(600)  # the build takes 15 s of CPU
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
