@@ -45,7 +45,7 @@ def durable_server() -> Generator[str]:
     folder = Path(tempfile.mkdtemp(prefix="horsies-bench-"))
     folder.chmod(0o755)
     try:
-        with EmbeddedServer(folder / "pg", durable=True).use() as server:
+        with EmbeddedServer(folder / "pg", durable=True, linger_s=0).use() as server:
             yield server.url
     finally:
         shutil.rmtree(folder)

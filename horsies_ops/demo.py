@@ -21,6 +21,7 @@ from typing import Any, Final
 import tomli_w
 
 from horsies.config import LoadedSettings
+from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
 from horsies.model.operator_actions import Action, ActionOptions
@@ -248,6 +249,7 @@ def demo_setup(tui: TuiConfig) -> Generator[DemoSetup]:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="horsies-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(EmbeddedServer(folder / "embedded").stop, force=True)
         # If we are root, the server runs as another user, who must be able to enter the folder.
         folder.chmod(0o755)
         setup = DemoSetup(folder)

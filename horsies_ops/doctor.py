@@ -579,7 +579,10 @@ def _check_embedded(app: AppConfig) -> tuple[Finding, bool]:
     url = app.broker.database_url
     if not url.is_embedded:
         return skip("not used: broker.database_url names a server"), True
-    status = EmbeddedServer(url.embedded_folder).status()
+    try:
+        status = EmbeddedServer.at(url).status()
+    except HorsiesError as error:
+        return _failed(error), False
     if status.running:
         return ok(f"PostgreSQL {status.server_version} in {status.folder}, pid {status.pid}"), True
     if status.binaries is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from horsies.embedded.watchdog import LINGER_VARIABLE
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from tests.support.databases import CLUSTER_FOLDER, Cluster, shared_memory_folder
@@ -28,6 +29,7 @@ def pytest_configure() -> None:
         folder = tempfile.mkdtemp(prefix="horsies-test-", dir=shared_memory_folder())
         Path(folder).chmod(0o755)
         os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
+        os.environ[LINGER_VARIABLE] = "0"  # the next test may delete the folder
         # Hundreds of interpreters are started; without a bytecode cache each would compile our code again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -46,7 +48,10 @@ def pytest_unconfigure() -> None:
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove HORSIES_* variables, so that the developer's environment does not affect tests."""
     for name in list(os.environ):
-        if (name.startswith("HORSIES_") and name != CLUSTER_FOLDER) or name in {"DATABASE_URL", "NO_COLOR"}:
+        if (name.startswith("HORSIES_") and name not in {CLUSTER_FOLDER, LINGER_VARIABLE}) or name in {
+            "DATABASE_URL",
+            "NO_COLOR",
+        }:
             monkeypatch.delenv(name)
 
 

@@ -1,31 +1,34 @@
-"""The README's quick start, run in an empty folder."""
+"""The README's quick start, run in an empty folder without any setting."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from horsies.config import load_settings
-from tests.support.cli import Executable, examples_of, write_files_of
+import pytest
+
+from tests.support.cli import LINGERING, Executable, delete_database, write_files_of
 
 
-def test_quick_start_sends_a_pending_task(embedded: Executable, tmp_path: Path) -> None:
-    assert write_files_of("README.md", tmp_path) == ["horsies.toml", "tasks.py", "send.py"]
-    checked = embedded("check")
-    assert checked.code == 0, checked.stderr
-    sent = replace(embedded, program=(sys.executable,))("send.py")
-    assert sent.code == 0, sent.stderr
-    (task,) = embedded("task", "list", "--json").document["tasks"]
-    assert (task["name"], task["status"]) == ("greet", "PENDING")
-    assert sent.stdout == f"sent {task['id']}\n"
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    delete_database(tmp_path)
 
 
-def test_documented_table_gives_the_project_its_own_database(tmp_path: Path) -> None:
-    write_files_of("README.md", tmp_path)
-    (table,) = [each.text for each in examples_of("README.md", language="toml") if each.file_name is None]
-    with (tmp_path / "horsies.toml").open("a") as file:
-        file.write(table)
-    settings = load_settings(cwd=tmp_path, environ={})
-    assert settings.locator is not None
-    assert settings.app.broker.database_url.reveal() == "embedded:///absolute/folder"
+def test_quick_start_works_as_it_says(folder: Path) -> None:
+    assert write_files_of("README.md", folder) == ["horsies.toml", "tasks.py", "send.py"]
+    horsies = Executable(cwd=folder, environment=LINGERING)
+    assert horsies("check").code == 0
+    with horsies.start("worker", "--processes", "1") as worker:
+        worker.wait_for_output("worker started")
+        assert "setting up PostgreSQL in" in worker.stderr
+        sent = replace(horsies, program=(sys.executable,))("send.py")
+        assert sent.code == 0, sent.stderr
+        assert sent.stdout.endswith("\nHello, Ada!\n")
+        assert horsies("task", "send", "greet", "Bob", "--wait").stdout == '{"ok":"Hello, Bob!"}\n'
+        tasks = horsies("task", "list", "--json").document["tasks"]
+        assert [(task["name"], task["status"]) for task in tasks] == [("greet", "COMPLETED")] * 2
+        assert worker.stop() == 0

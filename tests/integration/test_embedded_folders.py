@@ -197,14 +197,6 @@ def test_uid_without_a_name_gives_a_hint(folder: Path) -> None:
     assert "broker.database_url" in output["text"]
 
 
-@as_root
-def test_inaccessible_homes_have_no_other_clusters(folder: Path) -> None:
-    (folder / "data").mkdir()
-    script = "from horsies.embedded import other_clusters; say(others=[str(path) for path in other_clusters(folder)])"
-    [output] = run_script(script, folder, uid=NOBODY)
-    assert str(folder) not in output["others"]
-
-
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

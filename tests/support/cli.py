@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 MAX_REQUEST_BYTES = 1 << 20
@@ -286,9 +288,23 @@ class RunningCommand:
         return self.popen.wait(timeout=20)
 
 
+LINGERING = {"HORSIES_PG_LINGER_S": "10"}
+"""Environment of commands in a row, which then do not start the embedded server each time."""
+
+
+def delete_database(project: Path) -> None:
+    """Stop the embedded server of a project and delete its data, which for root is not in the project."""
+    horsies = Executable(cwd=project)
+    horsies("db", "stop", "--force")
+    if url := horsies("db", "url").stdout.strip():
+        shutil.rmtree(Path(parse_qs(urlsplit(url).query)["host"][0]).parent, ignore_errors=True)
+
+
 def _clean_environment() -> dict[str, str]:
     return {
-        name: value for name, value in os.environ.items() if not name.startswith("HORSIES_") and name != "DATABASE_URL"
+        name: value
+        for name, value in os.environ.items()
+        if name == "HORSIES_PG_LINGER_S" or not (name.startswith("HORSIES_") or name == "DATABASE_URL")
     }
 
 

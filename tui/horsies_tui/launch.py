@@ -152,9 +152,9 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
 
 
 def database_name(url: DatabaseUrl) -> str:
-    """The database name to show, without secrets: `db1/app`, `embedded:~/shop/db`."""
+    """The database name to show, without secrets: `db1/app`, `embedded:~/shop` for the project or folder."""
     if url.is_embedded:
-        folder = url.embedded_folder
+        folder = url.project or url.embedded_folder
         if folder is None:
             return "embedded"
         home = Path.home()

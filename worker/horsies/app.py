@@ -93,7 +93,7 @@ class Horsies:
     """
 
     def __init__(self, config: AppConfig | None = None) -> None:
-        self.settings: LoadedSettings = load_settings(app_config=config)
+        self.settings: LoadedSettings = load_settings(app_config=config, code=SourceLocation.calling_file())
         self.name = self.config.name or SourceLocation.calling_module()
         """Owns the app's schedules: `app.name`, else the name of the module that created the app."""
         self.logger = logger

@@ -165,6 +165,12 @@ class SourceLocation:
         name = str(frame.f_globals.get("__name__", "__main__"))
         return Path(frame.f_code.co_filename).stem if name == "__main__" else name
 
+    @staticmethod
+    def calling_file() -> Path | None:
+        """Return the file that calls the caller of this; None if it is one of ours, or not a file."""
+        file = Path(sys._getframe(2).f_code.co_filename)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return file.resolve() if file.is_file() and not str(file).startswith(_OUR_FOLDERS) else None
+
     @property
     def source(self) -> str:
         """The text of the line; empty if it may contain a password, for example in a database URL."""

@@ -29,13 +29,15 @@ class UntrustedFile(PermissionError):
         return f"{self.filename} is {self.reason}"
 
 
-def distrust_reason(status: os.stat_result, *, sticky_is_safe: bool = False) -> str | None:
+def distrust_reason(
+    status: os.stat_result, *, sticky_is_safe: bool = False, trusted_uid: int | None = None
+) -> str | None:
     """Return why a file or folder with this status is not trusted, with owner and mode; None if it is.
 
-    In a sticky folder, such as /tmp, others can add entries, but cannot replace ours.
+    In a sticky folder, such as /tmp, others can add entries, but cannot replace ours. `trusted_uid` may own it too.
     """
     about = f"{user_name(status.st_uid)}, mode {stat.S_IMODE(status.st_mode):04o}"
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, os.geteuid(), trusted_uid):
         return f"owned by another user ({about})"
     if sticky_is_safe and status.st_mode & stat.S_ISVTX:
         return None

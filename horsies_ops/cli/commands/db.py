@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horsies.embedded import EmbeddedServer, other_clusters
+from horsies.embedded import EmbeddedServer
 from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode, UsageError
 from horsies.model.text import format_age
 from horsies.store.endpoint import open_database, open_for_migration
@@ -33,7 +33,7 @@ from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, TableInfo,
 from horsies_ops.roles import RoleScript
 
 if TYPE_CHECKING:
-    from horsies.model.settings import AppConfig, PostgresConfig
+    from horsies.model.settings import AppConfig, DatabaseUrl, PostgresConfig
 
 db_app = group("db")
 
@@ -99,11 +99,13 @@ def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
 
     Example: horsies db status --json
     """
-    found, unreachable = _read_status(options.load_settings().app)
+    settings = options.load_settings().app
+    found, unreachable = _read_status(settings)
     if json:
         print_json({**to_json(found), "error": error_document(unreachable) if unreachable else None})
     else:
-        _print_status(found, options, is_stopped=isinstance(unreachable, EmbeddedServerStopped))
+        is_stopped = isinstance(unreachable, EmbeddedServerStopped)
+        _print_status(found, settings.broker.database_url, options, is_stopped=is_stopped)
     if unreachable is None:
         return ExitCode.DONE if found.is_current else ExitCode.FAILED
     # A stopped embedded server is normal, and the facts above say so.
@@ -141,18 +143,10 @@ def start(options: GlobalOptions) -> None:
 
     Example: horsies db start
     """
-    broker = options.load_settings().app.broker
-    server = _require_embedded(broker)
-    options.print_message(f"embedded PostgreSQL in {server.folder} …")
-    if broker.database_url.embedded_folder is None and not options.quiet:
-        for other in other_clusters(server.folder):
-            print_warning(
-                f"another embedded cluster exists in {other}; programs that use it have their own tasks",
-                hint="to share one database, set broker.database_url to the same server everywhere",
-            )
+    server = _require_embedded(options.load_settings().app.broker)
     started = server.keep()
     options.print_message(
-        "started; runs until `horsies db stop`" if started else "already running; stays up until `horsies db stop`"
+        f"{'started' if started else 'already running'} in {server.folder}; runs until `horsies db stop`"
     )
 
 
@@ -224,8 +218,14 @@ def _read_status(settings: AppConfig) -> tuple[DatabaseStatus, DatabaseUnreachab
         return DatabaseStatus(url=shown_url, embedded=server is not None, reachable=False), error
 
 
-def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped: bool) -> None:
-    facts = {"url": status.url, "reachable": "yes" if status.reachable else "no"}
+def _embedded_facts(url: DatabaseUrl) -> dict[str, str]:
+    """The folder of an embedded database, and the project that it belongs to."""
+    facts = {"folder": url.embedded_folder, "project": url.project}
+    return {name: str(path) for name, path in facts.items() if path is not None}
+
+
+def _print_status(status: DatabaseStatus, url: DatabaseUrl, options: GlobalOptions, *, is_stopped: bool) -> None:
+    facts = {"url": status.url, **_embedded_facts(url), "reachable": "yes" if status.reachable else "no"}
     if is_stopped:
         facts["server"] = "stopped; starts on first use"
     if status.migrations and status.connections:
@@ -249,7 +249,7 @@ def _migrations_text(migrations: MigrationStatus) -> str:
 
 
 def _embedded_server(broker: PostgresConfig) -> EmbeddedServer | None:
-    return EmbeddedServer(broker.database_url.embedded_folder) if broker.database_url.is_embedded else None
+    return EmbeddedServer.at(broker.database_url) if broker.database_url.is_embedded else None
 
 
 def _require_embedded(broker: PostgresConfig) -> EmbeddedServer:

@@ -133,7 +133,7 @@ def _banner_facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) 
     return {
         "app": worker.app_locator or "(from the settings)",
         "settings": f"{source}; overrides code: {', '.join(settings.overridden)}" if settings.overridden else source,
-        "database": f"embedded PostgreSQL in {EmbeddedServer(worker.dsn.embedded_folder).folder}"
+        "database": f"embedded PostgreSQL in {EmbeddedServer.at(worker.dsn).folder}"
         if worker.dsn.is_embedded
         else worker.dsn.masked,
         "queues": ", ".join(queues),

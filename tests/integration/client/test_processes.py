@@ -111,7 +111,9 @@ def test_later_send_in_an_atexit_handler_works(database_url: str) -> None:
 
 @pytest.fixture
 def embedded_url() -> Iterator[str]:
+    """The URL of a cluster that exists, so that its first user reports no set-up."""
     with temporary_cluster_folder() as folder:
+        EmbeddedServer(folder, durable=False).use().release()
         yield f"embedded://{folder}"
 
 

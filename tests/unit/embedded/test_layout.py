@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horsies.embedded import EmbeddedServer, default_folder, other_clusters
+from horsies.embedded import EmbeddedServer
 from horsies.embedded.binaries import ServerAccount, first_inaccessible
 from horsies.embedded.layout import (
     ClusterPaths,
@@ -18,6 +18,7 @@ from horsies.embedded.layout import (
     is_locked,
     make_folder,
     make_private_folder,
+    other_clusters,
     server_settings,
     write_conf,
 )
@@ -41,20 +42,18 @@ def test_longest_usable_socket_path_is_kept() -> None:
     assert ClusterPaths(longest).socket_folder == longest / "socket"
 
 
-def test_default_folder_depends_on_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_former_shared_cluster_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    expected = "/var/lib/horsies/embedded" if os.geteuid() == 0 else f"{tmp_path}/horsies/embedded"
-    assert str(default_folder()) == expected
-    assert EmbeddedServer().folder == default_folder().resolve()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert other_clusters(tmp_path / "project") == []
+    (tmp_path / "horsies" / "embedded" / "data").mkdir(parents=True)
+    assert other_clusters(tmp_path / "project") == [tmp_path / "horsies" / "embedded"]
 
 
-def test_other_clusters_exclude_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    theirs = tmp_path / "horsies" / "embedded"
-    assert theirs not in other_clusters(tmp_path / "ours")
-    (theirs / "data").mkdir(parents=True)
-    assert theirs in other_clusters(tmp_path / "ours")
-    assert theirs not in other_clusters(theirs)
+def test_root_finds_the_cluster_of_the_projects_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / ".horsies" / "data").mkdir(parents=True)
+    assert tmp_path / ".horsies" in other_clusters(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "tab\t", "nul\0", "del\x7f", os.fsdecode(b"latin \xfc")])

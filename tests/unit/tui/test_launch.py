@@ -22,6 +22,11 @@ def test_database_name_is_host_and_database(url: str, name: str) -> None:
     assert database_name(DatabaseUrl.parse(url)) == name
 
 
+def test_project_names_its_own_database() -> None:
+    url = DatabaseUrl.parse("embedded").in_project(Path("/srv/shop"), Path("/srv/shop/.horsies"))
+    assert database_name(url) == "embedded:/srv/shop"
+
+
 def test_long_database_name_keeps_its_end() -> None:
     assert truncate_start("embedded:/srv/shop/db", 8) == "…shop/db"
     assert truncate_start("embedded", 8) == "embedded"

@@ -14,13 +14,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from horsies.client.delivery import KeyedSendLimiter, NotifyCoalescer
 from horsies.client.waiter import ResultWaiters, is_run_terminal_or_paused, is_task_terminal
 from horsies.codec.values import ValueCodec
-from horsies.embedded import other_clusters
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hooks import HookCaller
@@ -153,16 +151,8 @@ class PostgresBroker:
                 endpoint = resolve_database(self.settings)
                 shared = self._endpoint = SharedEndpoint(endpoint)
                 if endpoint.server_handle is not None:
-                    self._log_embedded_folder(endpoint.server_handle.folder)
+                    logger.info("using embedded PostgreSQL folder=%s", endpoint.server_handle.folder)
             return shared
-
-    def _log_embedded_folder(self, folder: Path) -> None:
-        logger.info("using embedded PostgreSQL folder=%s", folder)
-        if self.settings.database_url.embedded_folder is not None:
-            return
-        # The default folder depends on the user, so a producer and a worker of two users would use different servers.
-        for other in other_clusters(folder):
-            logger.warning("another embedded server exists; set broker.database_url to share one folder=%s", other)
 
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
         pool_settings = self._pool_settings()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from horsies.config.keys import KEYS, AllSettings, KeyPath
+from horsies.config.project import discover_file, find_project, in_project
 from horsies.config.sources import (
     DEFAULT_ORIGIN,
     SCHEDULES,
@@ -18,7 +19,6 @@ from horsies.config.sources import (
     Origin,
     Precedence,
     explicit_values,
-    find_config_file,
     read_config_file,
     working_folder,
 )
@@ -78,14 +78,16 @@ def load_settings(
     options: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    code: Path | None = None,
 ) -> LoadedSettings:
     """Load the settings; raises all errors together.
 
     Precedence: defaults < discovered file < code < explicit file < environment < options. A file is explicit if
-    `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the working folder or a parent.
+    `config_path` or HORSIES_CONFIG names it, and discovered if it was found in the working folder or a parent, or else
+    in the folder of `code`, the file that constructs the app, or a parent.
     """
     explicit, folder = config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder()
-    path = folder / Path(explicit).expanduser() if explicit else find_config_file(folder)
+    path = folder / Path(explicit).expanduser() if explicit else discover_file(folder, code)
     file = None if path is None else read_config_file(path)
     given = GivenSettings()
     if app_config is not None:
@@ -97,11 +99,14 @@ def load_settings(
     if app_config is not None and app_config.custom_queues:  # code has the complete list
         given.drop_discovered_queues(kept={queue.name for queue in app_config.custom_queues})
     settings = _validate(given, app_config)
+    overridden = _overridden_keys(app_config, settings) if app_config else ()
+    if project := find_project(path, code, folder):
+        settings = settings.model_copy(update={"app": in_project(settings.app, project)})
     return LoadedSettings(
         **dict(settings),
         file=path,
         origins={path: setting.origin for path, setting in given.values.items()},
-        overridden=_overridden_keys(app_config, settings) if app_config else (),
+        overridden=overridden,
     )
 
 

@@ -216,27 +216,33 @@ def working_folder() -> Path:
         return Path()
 
 
-def find_config_file(folder: Path) -> Path | None:
+def find_config_file(folder: Path, *, trusted_uid: int | None = None) -> Path | None:
     """Return the nearest horsies.toml in `folder` or its parents, up to the home folder or a mount point.
 
-    Skips folders that may not be read. Raises HRS-206 for a file or folder that another user owns or may write,
-    because the file names code to run.
+    Skips folders that may not be read. Raises HRS-206 for a file or folder that another user than `trusted_uid` owns or
+    may write, because the file names code to run.
     """
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises for a user without one
-    for directory in (folder, *folder.parents):
+    for directory in folders_to_search(folder):
         with suppress(OSError):
             if (directory / FILE_NAME).is_file():
-                return _check_discovered(directory / FILE_NAME)
-        # A relative folder is a deleted one, which has no parents.
-        if not directory.is_absolute() or directory in (home, home.resolve()) or os.path.ismount(directory):
-            break
+                return _check_discovered(directory / FILE_NAME, trusted_uid)
     return None
 
 
-def _check_discovered(path: Path) -> Path:
+def folders_to_search(folder: Path) -> Iterator[Path]:
+    """Yield `folder` and its parents, up to the home folder or a mount point."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises for a user without one
+    for directory in (folder, *folder.parents):
+        yield directory
+        # A relative folder is a deleted one, which has no parents.
+        if not directory.is_absolute() or directory in (home, home.resolve()) or os.path.ismount(directory):
+            break
+
+
+def _check_discovered(path: Path, trusted_uid: int | None) -> Path:
     # The folder too: a user who can write there can replace the file, and the app is imported from there.
     for file in (path.parent, path):
-        if reason := distrust_reason(file.stat()):
+        if reason := distrust_reason(file.stat(), trusted_uid=trusted_uid):
             message = f"{path}: not used, because {'it' if file is path else file} is {reason}"
             raise config_file_error(message, hint=f"to use it anyway: --config {shlex.quote(str(path))}")
     return path

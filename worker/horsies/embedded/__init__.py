@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL server in a folder: starts on demand and stops when the last process using it exits.
+"""An embedded PostgreSQL server in a folder: starts on demand and stops soon after the last process using it exits.
 
 The API is synchronous; on an event loop, call it with `asyncio.to_thread`.
 """
@@ -6,7 +6,6 @@ The API is synchronous; on an event loop, call it with `asyncio.to_thread`.
 from __future__ import annotations
 
 from horsies.embedded.binaries import Binaries, find_binaries
-from horsies.embedded.layout import default_folder, other_clusters
 from horsies.embedded.server import EmbeddedServer, EmbeddedStatus, ServerHandle, StopReport
 
 __all__ = [
@@ -15,7 +14,5 @@ __all__ = [
     "EmbeddedStatus",
     "ServerHandle",
     "StopReport",
-    "default_folder",
     "find_binaries",
-    "other_clusters",
 ]

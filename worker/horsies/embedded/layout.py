@@ -10,7 +10,10 @@
     pg/                   a copy of the binaries, if the account cannot reach the originals
     start.lock            held while starting, stopping, joining or leaving the server
     users.lock            shared by all processes that use the server
+    linger.lock           held by the process that stops the server after its last user
     kept                  marker: keep the server running without users
+    project               for root: the project whose database this is
+    .gitignore            `*`, because the folder is in a project
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import pwd
 import re
 import stat
 import sys
 import tempfile
+import time
 import unicodedata
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,6 +62,7 @@ class ClusterPaths:
         self.copied_binaries = folder / "pg"
         self.start_lock = folder / "start.lock"
         self.users_lock = folder / "users.lock"
+        self.linger_lock = folder / "linger.lock"
         self.keep_marker = folder / "kept"
         self.pid_file = self.data / "postmaster.pid"
 
@@ -119,14 +123,19 @@ _KNOWN_ENTRIES = {
     "command.log",
     "start.lock",
     "users.lock",
+    "linger.lock",
     "kept",
+    "project",
+    ".gitignore",
 }
 
 
-def make_folder(folder: Path, account: ServerAccount) -> None:
+def make_folder(folder: Path, account: ServerAccount, project: Path | None = None) -> None:
     """Create the cluster's folder and its missing parents so that the account can enter them."""
-    with open_folder(folder, create_mode=0o700 if account.is_current_user else 0o711):
-        pass
+    with open_folder(folder, create_mode=0o700 if account.is_current_user else 0o711) as descriptor:
+        _write_new_file(".gitignore", "*\n", descriptor)
+        if project is not None and folder.parent != project:
+            _write_new_file("project", f"{project}\n", descriptor)
     if account.is_current_user:
         return
     has_only_our_files = first_inaccessible(folder, account) == folder and (
@@ -172,24 +181,13 @@ def translate_os_errors(folder: Path) -> Generator[None]:
         ) from error
 
 
-# Default folders
+# The folder of a cluster
 
-_ROOT_USER_FOLDER = Path("/var/lib/horsies/embedded")
 _UNUSABLE_CATEGORIES = {"Cc", "Cs"}  # control characters, and surrogates, which stand for bytes that are not UTF-8
 
 
-def default_folder() -> Path:
-    """Return the folder that is used if none is given."""
-    # Not in root's home, because the account that runs the server for root cannot enter it.
-    return _ROOT_USER_FOLDER if os.geteuid() == 0 else _user_folder()
-
-
-def resolve_folder(folder: Path | None) -> Path:
+def resolve_folder(named: Path) -> Path:
     """Return the canonical absolute path of a folder, so that all its users agree on it."""
-    try:
-        named = (folder or default_folder()).expanduser()
-    except RuntimeError:
-        raise unavailable(f"uid {os.geteuid()} has no home folder for the embedded server") from None
     _validate_folder(named)
     with translate_os_errors(named):
         check_symlinks(Path(os.path.abspath(named)))  # noqa: PTH100 - resolve() would follow them
@@ -199,10 +197,16 @@ def resolve_folder(folder: Path | None) -> Path:
     return resolved
 
 
-def other_clusters(folder: Path) -> list[Path]:
-    """Return clusters in the default folders of root and all users, except `folder` and unreadable homes."""
-    folders = {_ROOT_USER_FOLDER, _user_folder(), *_folders_in_homes()} - {resolve_folder(folder)}
-    return sorted(path for path in folders if _is_cluster(path))
+def other_clusters(project: Path) -> list[Path]:
+    """Return clusters that may hold tasks of the project, although its processes do not use them by default.
+
+    All projects of a user shared one in earlier versions; and root does not use that of the project's owner.
+    """
+    if os.geteuid() == 0:
+        folders = [Path("/var/lib/horsies/embedded"), project / ".horsies"]
+    else:
+        folders = [platformdirs.user_data_path("horsies") / "embedded"]
+    return [folder for folder in folders if _is_cluster(folder)]
 
 
 def _validate_folder(folder: Path) -> None:
@@ -212,18 +216,6 @@ def _validate_folder(folder: Path) -> None:
             f"cannot use the folder {str(folder)!r}: its name contains a control character or is not UTF-8",
             hint=OTHER_FOLDER_HINT,
         )
-
-
-def _user_folder() -> Path:
-    return platformdirs.user_data_path("horsies") / "embedded"
-
-
-def _folders_in_homes() -> set[Path]:
-    try:
-        below_home = _user_folder().relative_to(Path.home())
-    except (ValueError, RuntimeError):  # XDG_DATA_HOME is outside the home, or there is no home: cannot guess
-        return set()
-    return {Path(user.pw_dir) / below_home for user in pwd.getpwall()}
 
 
 def _is_cluster(folder: Path) -> bool:
@@ -278,6 +270,15 @@ def write_conf(path: Path, settings: Mapping[str, str]) -> None:
         os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
+def _write_new_file(name: str, text: str, folder: int) -> None:
+    """Write a file in an open folder, unless there is one."""
+    with (
+        suppress(FileExistsError),
+        os.fdopen(_create_file(name, folder, mode=0o644), "w", errors="surrogateescape") as file,
+    ):
+        file.write(text)
+
+
 def include_conf(data: Path, conf: Path) -> None:
     """Include `conf` in a new cluster's postgresql.conf, by a relative path so that both can be moved."""
     descriptor = os.open(data / "postgresql.conf", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
@@ -310,12 +311,18 @@ def exclusive_lock(path: Path) -> Generator[int]:
 
 
 class SharedLock:
-    """A shared lock, held until it is closed here and in every process forked meanwhile."""
+    """A shared lock, held until it is closed here and in every process forked meanwhile.
+
+    The time of its file changes when a process takes or releases it.
+    """
+
+    _OPERATION = fcntl.LOCK_SH
 
     def __init__(self, path: Path) -> None:
         self._lock: int | None = _open_lock_file(path)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self._lock, self._OPERATION)
+            os.utime(self._lock)
         except BaseException:
             self.close()
             raise
@@ -325,13 +332,28 @@ class SharedLock:
         # Cleared first, because the number of a closed descriptor may be reused for another file.
         lock, self._lock = self._lock, None
         if lock is not None:
+            os.utime(lock)
             os.close(lock)
+
+
+class ExclusiveLock(SharedLock):
+    """An exclusive lock, held until it is closed here and in every process forked meanwhile; raises if it is held."""
+
+    _OPERATION = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def is_locked(path: Path) -> bool:
     """Whether any process holds the lock, exclusive or shared; does not create the file."""
-    with _try_lock_file(path) as is_free:
-        return not is_free
+    # Again after a moment: a watchdog takes the lock of the users for an instant when the last one has left.
+    for pause_s in (_RECHECK_S, 0):
+        with _try_lock_file(path) as is_free:
+            if is_free:
+                return False
+        time.sleep(pause_s)
+    return True
+
+
+_RECHECK_S = 0.01
 
 
 def is_either_locked(start_lock: Path, users_lock: Path) -> bool:

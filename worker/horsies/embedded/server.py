@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
 
 from horsies.embedded.binaries import (
     BINDIR_VARIABLE,
@@ -40,16 +42,20 @@ from horsies.embedded.layout import (
     is_locked,
     make_folder,
     make_private_folder,
+    other_clusters,
     resolve_folder,
     server_settings,
     translate_os_errors,
     write_conf,
 )
-from horsies.errors import Busy, ConfigurationError
+from horsies.embedded.progress import show_progress
+from horsies.embedded.watchdog import configured_linger_s, start_watchdog
+from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable
 from horsies.trusted_files import open_folder, read_small_file, user_name
 
 if TYPE_CHECKING:
     from horsies.embedded.binaries import ServerAccount
+    from horsies.model.settings.broker import DatabaseUrl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,8 @@ class StopReport:
     had_users: bool
 
 
+logger = logging.getLogger("horsies.embedded")
+
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -84,15 +92,36 @@ class EmbeddedServer:
     """A cluster in a folder; creating this object has no side effects.
 
     Two file locks: `start.lock` is held while starting, stopping, joining or leaving the server; `users.lock` is shared
-    by all users, so a process that finds it free when leaving was the last one.
+    by all users, so a process that finds it free when leaving was the last one. The server then lingers for up to
+    `linger_s`, until its watchdog stops it; with 0, the last user stops it.
     """
 
     def __init__(
-        self, folder: Path | None = None, *, durable: bool = True, settings: Mapping[str, str] = _NO_SETTINGS
+        self,
+        folder: Path,
+        *,
+        project: Path | None = None,
+        durable: bool = True,
+        settings: Mapping[str, str] = _NO_SETTINGS,
+        linger_s: float | None = None,
     ) -> None:
         self.folder = resolve_folder(folder)
+        self.project = project
         self._paths = ClusterPaths(self.folder)
         self._cluster = Cluster(paths=self._paths, durable=durable, settings=settings)
+        self._linger_s = configured_linger_s() if linger_s is None else linger_s
+
+    @classmethod
+    def at(cls, url: DatabaseUrl) -> Self:
+        """Return the server of an embedded URL; raises DatabaseUnreachable for a default one outside any project."""
+        if url.embedded_folder is not None:
+            return cls(url.embedded_folder, project=url.project)
+        raise DatabaseUnreachable(
+            "there is no project here: neither this folder nor one above it has a horsies.toml or a .horsies folder",
+            retryable=False,
+            hint="run this in your project, or create horsies.toml in its folder: horsies init; "
+            "or name a database: --database-url embedded:///folder",
+        )
 
     @property
     def url(self) -> str:
@@ -102,12 +131,16 @@ class EmbeddedServer:
     def use(self) -> ServerHandle:
         """Start or join the server; it runs at least until the handle is released."""
         self._make_folder()
-        with self._hold_start_lock() as lock:
+        with self._setup_progress(), self._hold_start_lock() as lock:
             users_lock = SharedLock(self._paths.users_lock)
+            started = False
             try:
                 started = self._cluster.ensure_running(lock)
+                self._is_watched()  # from now on, in case this process is killed
             except BaseException:
                 users_lock.close()
+                if started:
+                    self._cluster.stop()
                 raise
             return ServerHandle(
                 url=self.url, folder=self.folder, started=started, on_release=lambda: self._release(users_lock)
@@ -116,7 +149,7 @@ class EmbeddedServer:
     def keep(self) -> bool:
         """Start or join the server and keep it running until `stop`; returns True if it was started by this call."""
         self._make_folder()
-        with self._hold_start_lock() as lock:
+        with self._setup_progress(), self._hold_start_lock() as lock:
             started = self._cluster.ensure_running(lock)
             self._paths.keep_marker.touch(mode=0o600)
         return started
@@ -174,9 +207,29 @@ class EmbeddedServer:
 
     def _make_folder(self) -> None:
         with translate_os_errors(self.folder):
+            account = server_account(self._paths.data)
             if not self._paths.data.exists():
                 find_binaries()  # raises before anything is created
-            make_folder(self.folder, server_account(self._paths.data))
+                account.warn_if_shared(self._paths.data)
+            make_folder(self.folder, account, self.project)
+
+    @contextmanager
+    def _setup_progress(self) -> Generator[None]:
+        """Show why the first start takes longer, also in processes that wait for the one that does it."""
+        if self._paths.data.exists():
+            yield
+            return
+        with show_progress(f"setting up PostgreSQL in {self.folder} (once)"):
+            yield
+        for other in other_clusters(self.project) if self.project else ():
+            message = "the database in %s is not used here; to use it, set broker.database_url to embedded://%s"
+            logger.warning(message, other, quote(str(other)))
+
+    def _is_watched(self) -> bool:
+        """Start the watchdog if necessary; False if this process has to stop the server. Requires the start lock."""
+        if self._linger_s == 0 or self._paths.keep_marker.exists():
+            return False
+        return start_watchdog(self._paths, self._linger_s)
 
     def _release(self, users_lock: SharedLock) -> None:
         try:
@@ -184,8 +237,9 @@ class EmbeddedServer:
                 return
             with self._hold_start_lock():
                 users_lock.close()
-                is_needed = self._paths.keep_marker.exists() or is_locked(self._paths.users_lock)
-                if not is_needed and self._cluster.server_state is not ServerState.NO_RESPONSE:
+                if self._paths.keep_marker.exists() or is_locked(self._paths.users_lock):
+                    return
+                if self._cluster.server_state is not ServerState.NO_RESPONSE and not self._is_watched():
                     self._cluster.stop()
         finally:
             users_lock.close()
@@ -215,7 +269,7 @@ class ServerHandle:
         return self in _OPEN_HANDLES
 
     def release(self) -> None:
-        """Stop using the server; the last user stops it unless it is kept. Safe to call twice.
+        """Stop using the server; it stops soon after its last user unless it is kept. Safe to call twice.
 
         A signal handler may call this. If one interrupts it with an exception, the release is completed at exit.
         """
@@ -346,7 +400,8 @@ class Cluster:
     def _start(self, lock: int) -> None:
         paths = self.paths
         account = server_account(paths.data)
-        account.warn_if_shared(paths.data)
+        if paths.data.exists():  # otherwise it was said before the set-up began
+            account.warn_if_shared(paths.data)
         binaries = ensure_accessible(self.binaries(), account, paths.copied_binaries)
         programs = PostgresPrograms(binaries=binaries, account=account, paths=paths)
         make_private_folder(paths.log, account)

@@ -45,7 +45,7 @@ def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> En
     A reader does not create a cluster: raises DatabaseUnreachable if there is none yet.
     """
     url = settings.database_url
-    server = EmbeddedServer(url.embedded_folder) if url.is_embedded else None
+    server = EmbeddedServer.at(url) if url.is_embedded else None
     if server is not None and read_only and not server.status().data_exists:
         raise DatabaseUnreachable(
             f"there is no database yet in {server.folder}",

@@ -58,7 +58,7 @@ def temporary_server() -> Generator[TemporaryServer]:
     folder.chmod(0o711)  # for root the server runs as another user, who needs access
     try:
         # Not durable (no fsync): the data is thrown away, and tests run much faster.
-        with EmbeddedServer(folder / "pg", durable=False).use() as handle:
+        with EmbeddedServer(folder / "pg", durable=False, linger_s=0).use() as handle:
             server = TemporaryServer(ConnectionSpec(url=handle.url, masked_url=handle.url))
             BRIDGE.run(server.make_template())
             yield server

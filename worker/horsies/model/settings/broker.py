@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import Field, GetCoreSchemaHandler, StrictBool, StrictInt, StrictStr
 from pydantic_core import core_schema
@@ -34,6 +34,8 @@ class DatabaseUrl:
     """
 
     _text: str
+    project: Path | None = None
+    """The project whose own embedded database this is; None if the URL names a folder or a server."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -55,9 +57,15 @@ class DatabaseUrl:
 
     @property
     def embedded_folder(self) -> Path | None:
-        """The folder of `embedded:///folder`; None for the default folder and for other servers."""
+        """The folder of `embedded:///folder`; None if it depends on the project, and for other servers."""
         _, separator, folder = self._text.partition("embedded://")
-        return Path(unquote(folder)) if separator else None
+        return Path(unquote(folder, errors="surrogateescape")) if separator else None
+
+    def in_project(self, project: Path, folder: Path) -> Self:
+        """Return the URL of the project's own database in `folder`, if this is `embedded` without a folder."""
+        is_default = self.is_embedded and self.embedded_folder is None
+        path = quote(str(folder), errors="surrogateescape")
+        return type(self)(f"embedded://{path}", project) if is_default else self
 
     @property
     def masked(self) -> str:
@@ -173,7 +181,7 @@ with warnings.catch_warnings():
         database_url: Annotated[DatabaseUrl, _URL] = Field(
             default=DatabaseUrl.parse("embedded"),
             examples=["postgresql://user:password@localhost:5432/my_database"],
-            description="PostgreSQL URL; default: DATABASE_URL, else the embedded server",
+            description="PostgreSQL URL; default: DATABASE_URL, else the embedded server of this project",
         )
         session_database_url: Annotated[DatabaseUrl | None, RuleText("a PostgreSQL URL")] = Field(
             default=None,

@@ -1,0 +1,126 @@
+"""A process that stops an embedded server some seconds after its last user, however that user ended.
+
+It runs beside the server, so that commands in a row share one server, and a killed user leaves none behind. While the
+server is used, the process waits for the users' lock and costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horsies.embedded.binaries import unavailable
+from horsies.embedded.layout import ClusterPaths, ExclusiveLock, exclusive_lock, is_locked
+
+if TYPE_CHECKING:
+    import psutil
+
+    from horsies.embedded.server import Cluster
+
+LINGER_VARIABLE = "HORSIES_PG_LINGER_S"
+MAX_LINGER_S = 10.0
+_POLL_INTERVAL_S = 0.2
+_START_TIMEOUT_S = 60.0
+_PROGRAM = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+from horsies.embedded.watchdog import main
+main()
+"""
+
+
+def configured_linger_s() -> float:
+    """Return how long a server stays without users: HORSIES_PG_LINGER_S, at most and by default 10 seconds."""
+    text = os.environ.get(LINGER_VARIABLE, str(MAX_LINGER_S))
+    try:
+        linger_s = float(text)
+    except ValueError:
+        linger_s = -1.0
+    if not 0 <= linger_s <= MAX_LINGER_S:
+        hint = f"unset {LINGER_VARIABLE} to use the default"
+        raise unavailable(f"{LINGER_VARIABLE} must be a number from 0 to {MAX_LINGER_S:g}, got {text!r}", hint=hint)
+    return linger_s
+
+
+def start_watchdog(paths: ClusterPaths, linger_s: float) -> bool:
+    """Start the watchdog unless there is one; False if it cannot be started. Requires the start lock."""
+    if is_locked(paths.linger_lock):
+        return True
+    modules = str(Path(__file__).parents[2])
+    command = [sys.executable, "-P", "-c", _PROGRAM, modules, str(paths.folder), str(linger_s)]
+    try:
+        # It returns when the watchdog holds its lock and has detached itself from this process.
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",  # our working directory may be deleted or unmounted meanwhile
+            start_new_session=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return is_locked(paths.linger_lock)
+
+
+def main() -> None:
+    """Run the program: `folder linger_s` as arguments."""
+    from horsies.embedded.server import Cluster
+
+    _, _, folder, linger_s = sys.argv
+    cluster = Cluster(paths=ClusterPaths(Path(folder)), durable=True, settings={})
+    lock = ExclusiveLock(cluster.paths.linger_lock)
+    if os.fork():
+        os._exit(0)  # the child holds the lock
+    _watch(cluster, lock, float(linger_s))
+
+
+def _watch(cluster: Cluster, lock: ExclusiveLock, linger_s: float) -> None:
+    paths = cluster.paths
+    folder_id = paths.folder.stat().st_ino
+    server = _server_process(cluster)
+    try:
+        while True:
+            with exclusive_lock(paths.users_lock):  # waits until there is no user
+                used_at = _last_use(paths, folder_id)
+            server = _server_process(cluster)
+            deadline = time.monotonic() + linger_s
+            while time.monotonic() < deadline and _last_use(paths, folder_id) == used_at:
+                if server is not None and not server.is_running():
+                    break  # stopped by a command
+                time.sleep(min(_POLL_INTERVAL_S, linger_s))
+            with exclusive_lock(paths.start_lock):
+                if _last_use(paths, folder_id) == used_at and not is_locked(paths.users_lock):
+                    if not paths.keep_marker.exists():
+                        cluster.stop()
+                    # Before the start lock is free: the next process that starts the server needs a new watchdog.
+                    lock.close()
+                    return
+    except FileNotFoundError:  # the folder was deleted, and with it the data
+        if server is not None:
+            server.send_signal(signal.SIGQUIT)
+
+
+def _last_use(paths: ClusterPaths, folder_id: int) -> int:
+    """Return when a user last came or left; raises FileNotFoundError if the folder was deleted."""
+    if paths.folder.stat().st_ino != folder_id:
+        raise FileNotFoundError
+    return paths.users_lock.stat().st_mtime_ns
+
+
+def _server_process(cluster: Cluster) -> psutil.Process | None:
+    """Return the server's process; a later signal does not reach another process with its pid."""
+    import psutil
+
+    try:
+        server = psutil.Process(cluster.pid or 0)
+        return server if server.cwd() == str(cluster.paths.data) else None
+    except psutil.Error:
+        return None
