@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from horsies import IntervalSchedule
 from horsies.errors import NotFound, Refused
 from horsies.scheduler.firing import fire_due
 from horsies.store.database import Database
 from horsies_ops.actions.schedules import MAX_BACKFILL
 from horsies_ops.ops import Ops
+from horsies_tui.proposals.schedules import propose_backfill
 from tests.support.schedules import make_due, minutely, outcomes, state_of, sync
 from tests.support.store import Connection
 
@@ -72,6 +74,17 @@ async def test_huge_backfill_is_refused(ops: Ops, connection: Connection) -> Non
     with pytest.raises(Refused, match=f"more than {MAX_BACKFILL:,} slots"):
         await ops.backfill_schedule("minutely", now - timedelta(days=800), now)
     assert await outcomes(connection) == []
+
+
+async def test_proposed_backfill_leaves_out_times_with_too_many_slots(
+    ops: Ops, database: Database, database_url: str
+) -> None:
+    await sync(database, database_url, minutely("often", pattern=IntervalSchedule(seconds=1)))
+    proposal = await propose_backfill(ops, "often")
+    assert (proposal.option_text, proposal.apply_label) == ("the last 1h00m", "backfill 3,600")
+    daily = await propose_backfill(ops, "minutely")
+    assert daily.with_next_option is not None
+    assert (await daily.with_next_option()).option_text == "the last 1h00m"  # 7 days are 10,080 slots
 
 
 async def test_only_undefined_schedules_are_forgotten(ops: Ops, connection: Connection) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from horsies.errors import Refused
 from horsies_ops.actions.plan import SINGLE_KEY_LIMIT
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_tui.format import format_age, format_day_time, plural
@@ -40,15 +41,24 @@ async def propose_schedule_run(source: DataSource, name: str) -> Proposal:
 
 
 async def propose_backfill(source: DataSource, name: str, window: timedelta = BACKFILL_WINDOWS[0]) -> Proposal:
-    """The proposal to backfill the slots of the last day; the option chooses a longer or shorter time."""
+    """The proposal to backfill the slots of the last day; the option chooses a longer or shorter time.
+
+    A time with too many slots is left out.
+    """
     row, now = await source.schedule(name), await source.database_time()
     first = now - window
-    plan = await source.plan_backfill(name, first, now)
-    count = len(plan.slots)
 
     async def with_next_option() -> Proposal:
         following = BACKFILL_WINDOWS[(BACKFILL_WINDOWS.index(window) + 1) % len(BACKFILL_WINDOWS)]
         return await propose_backfill(source, name, following)
+
+    try:
+        plan = await source.plan_backfill(name, first, now)
+    except Refused:
+        if window == min(BACKFILL_WINDOWS):
+            raise
+        return await with_next_option()
+    count = len(plan.slots)
 
     async def apply(confirmed: Confirmation) -> ProposalReport:
         report = await source.backfill_schedule(name, first, now, reason=confirmed.reason)

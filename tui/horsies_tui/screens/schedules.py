@@ -110,7 +110,7 @@ def detail_lines(schedule: ScheduleRow) -> list[str]:
         f"good for {policy.good_for or 'ever'}",
         f"pause after failures {policy.pause_after_failures or 'off'}",
     ]
-    following = "   ".join(format_day_time(slot) for slot in schedule.next_slots(3)) if schedule.fires else ""
+    following = "   ".join(map(_slot_time, schedule.next_slots(3))) if schedule.fires else ""
     lines = [
         f"last 20   {ribbon(schedule.recent)}   {LEGEND}" if schedule.recent else "",
         f"last run  {last}   lag {format_age(schedule.lag)}",
@@ -121,6 +121,11 @@ def detail_lines(schedule: ScheduleRow) -> list[str]:
         f"next 3    {following}" if following else "",
     ]
     return [line for line in lines if line]
+
+
+def _slot_time(slot: datetime) -> str:
+    """A slot in UTC, with seconds only if it is not on a full minute."""
+    return f"{format_day_time(slot)}:{slot.second:02}" if slot.second else format_day_time(slot)
 
 
 # Dialogs
@@ -149,7 +154,8 @@ def history_lines(runs: Sequence[ScheduleRunRow]) -> list[Content]:
     """One line per slot: time, kind, outcome, lag, result, id and reason."""
     return [
         safe(
-            f"{format_day_time(run.slot_at)}  {fit(run.kind, 8)}  {_OUTCOME_GLYPHS[run.outcome]} {fit(run.outcome, 8)}"
+            f"{fit(_slot_time(run.slot_at), 14)}  {fit(run.kind, 8)}  "
+            f"{_OUTCOME_GLYPHS[run.outcome]} {fit(run.outcome, 8)}"
             f"{fit(format_age(run.lag), 7, right=True)}  {fit(run.error_code or run.status or '-', 12)}"
             f"  {short_id(run.task_id or run.workflow_id)}  {run.reason or ''}"
         )
@@ -163,7 +169,7 @@ def next_lines(schedule: ScheduleRow) -> list[Content]:
         return []
     zone = schedule.policy.zone
     slots = schedule.next_slots(10)
-    return [safe(f"{format_day_time(slot)}   {slot.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for slot in slots]
+    return [safe(f"{_slot_time(slot)}   {slot.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for slot in slots]
 
 
 class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
