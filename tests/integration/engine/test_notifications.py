@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -130,8 +131,9 @@ def test_worker_without_notifications_does_not_start(database_url: str, empty_da
     assert "worker started" not in answer.stderr
 
 
-async def test_flood_of_pings_is_bounded(ledger: Ledger, database_url: str) -> None:
-    """Any role that may connect can notify."""
+async def test_flood_of_pings_is_bounded(ledger: Ledger, database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Any role that may connect can notify. A malformed message costs one line at DEBUG and no exception."""
+    caplog.set_level(logging.DEBUG, "horsies.notify")
     async with worker_in_process(database_url, processes=1) as worker:
         stranger = await asyncpg.connect(database_url)
         heard: list[str] = []
@@ -155,3 +157,6 @@ async def test_flood_of_pings_is_bounded(ledger: Ledger, database_url: str) -> N
         assert await waited_s(ledger, worker) < POLL_S
         await stranger.close()
         assert all("worker_id" not in payload for payload in heard)
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    malformed = [record.message for record in caplog.records if record.message.startswith("malformed message")]
+    assert [message.split(": ")[1] for message in malformed] == ["RecursionError", "ValueError"]
