@@ -10,6 +10,9 @@ import asyncpg
 import pytest
 
 import horsies_ops
+from horsies.model.events import EventKind, EventRecord
+from horsies.store.database import Database
+from horsies.store.operators import EventStore
 from horsies_ops.doctor import CheckStatus, check_rows
 from tests.support.cli import Executable
 from tests.support.ledger import Ledger
@@ -95,3 +98,9 @@ def test_cancel_by_filter_accepts_long_queue_names(database_url: str, tmp_path: 
     done = run("task", "cancel", "--filter", "status:PENDING", "--yes")
     assert done.code == 0, done.stderr
     assert "cancelled 2" in done.stdout
+
+
+async def test_event_of_a_long_queue_name_is_recorded(database: Database) -> None:
+    """A notification that repeats the whole name would be too long, and the event with it would be lost."""
+    event = EventRecord(kind=EventKind.TASK_RECOVERED, queue_name="q" * 9_000)
+    await EventStore(database).record(event)
