@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from horsies.engine.service import ServiceEnded, run_services
+from horsies.errors import HorsiesError
 
 
 class ServiceLog:
@@ -84,6 +85,18 @@ async def test_service_that_ends_early_stops_the_others(
     assert stop.is_set()
     assert [line for line in log.lines if "reaper" not in line] == ["claim done", "heartbeat done"]
     assert "reaper ended unexpectedly" in caplog.text
+
+
+async def test_ended_service_says_what_our_error_says(caplog: pytest.LogCaptureFixture) -> None:
+    async def give_up(_stop: asyncio.Event) -> None:
+        raise HorsiesError("gave up after 3 failed attempts", hint="wait longer")
+
+    with pytest.raises(ServiceEnded, match="reaper ended unexpectedly: gave up after 3") as caught:
+        await run_services([ServiceLog().service("reaper", give_up)], asyncio.Event())
+    assert caught.value.help_text == "wait longer"
+    assert [(record.message, record.exc_info) for record in caplog.records] == [
+        ("reaper ended unexpectedly: gave up after 3 failed attempts, stopping the worker", None)
+    ]
 
 
 async def test_error_of_an_ended_service_is_the_cause() -> None:

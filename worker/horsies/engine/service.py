@@ -57,14 +57,18 @@ async def run_services(services: Sequence[Service], stop: asyncio.Event) -> None
         await asyncio.wait([stopping, *(each.task for each in running)], return_when=asyncio.FIRST_COMPLETED)
         ended_early = [] if stop.is_set() else [each for each in running if each.task.done()]
         for each in ended_early:
-            logger.critical("%s ended unexpectedly, stopping the worker", each.service.name, exc_info=each.error)
+            # An error of ours says what happened; its traceback would only hide it.
+            exc_info = None if isinstance(each.error, HorsiesError) else each.error
+            logger.critical("%s, stopping the worker", each.why_ended, exc_info=exc_info)
         stop.set()
         for each in running:
             await each.finish()
     finally:
         await _cancel([stopping, *(each.task for each in running)])
     if failed := ended_early or [each for each in running if each.error is not None]:
-        raise ServiceEnded(f"{failed[0].service.name} ended unexpectedly") from failed[0].error
+        error = failed[0].error
+        hint = error.help_text if isinstance(error, HorsiesError) else None
+        raise ServiceEnded(failed[0].why_ended, hint=hint) from error
 
 
 class _RunningService:
@@ -78,6 +82,11 @@ class _RunningService:
     @property
     def error(self) -> BaseException | None:
         return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+
+    @property
+    def why_ended(self) -> str:
+        reason = f": {self.error.message}" if isinstance(self.error, HorsiesError) else ""
+        return f"{self.service.name} ended unexpectedly{reason}"
 
     async def finish(self) -> None:
         self._stop.set()
