@@ -108,7 +108,7 @@ class Screens:
     @asynccontextmanager
     async def _open(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         async with open_ops(self._settings, read_only=read_only, via="tui", application_name="horsies-tui") as ops:
-            source = CountingSource(cast("DataSource", ops))
+            source = CountingSource(ops)
             self.calls = source.calls
             yield cast("DataSource", source)
 

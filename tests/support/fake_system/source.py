@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from math import sin
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.errors import Refused
@@ -83,6 +83,9 @@ from tests.support.fake_system.histories import (
 )
 from tests.support.fake_system.system import IN_FLIGHT, FakeSystem
 
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
+
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 SINCE_LAST_PASS: Final = 14 * SECOND
 BYTES_PER_ROW: Final = 900
@@ -126,7 +129,7 @@ _CONDITION_TESTS: Final[ConditionTests[TaskRecord]] = {
 }
 
 
-class FakeSource:
+class FakeSource(Ops if TYPE_CHECKING else object):
     """Reads and actions over a fake system, whose feed reports nothing."""
 
     settings = AppConfig()
@@ -344,9 +347,10 @@ class FakeSource:
         tasks = [task for task in self.system.in_state(*IN_FLIGHT) if options.worker_id in (None, task.worker_id)]
         return [task for task in (self._stale_task(task, policy) for task in tasks) if task.is_fresh is is_fresh]
 
-    async def stale_candidates(
-        self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, dry_run: bool = True
-    ) -> SweepReport:
+    async def stale_candidates(self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> SweepReport:
+        return self._sweep_report(options, dry_run=True)
+
+    def _sweep_report(self, options: SweepOptions, *, dry_run: bool) -> SweepReport:
         stale = [task.to_swept_task(applied=not dry_run) for task in self._in_flight(options, is_fresh=False)]
         policy = self._policy(options)
         return SweepReportBuilder(effective_policy=policy, dry_run=dry_run, hooks_loaded=False, tasks=stale).build()
@@ -359,7 +363,7 @@ class FakeSource:
         stop: asyncio.Event | None = None,
     ) -> SweepReport:
         del stop  # a sweep is one step
-        report = await self.stale_candidates(options, dry_run=False)
+        report = self._sweep_report(options, dry_run=False)
         selector = {"worker_id": str(options.worker_id)} if options.worker_id else {}
         ids = tuple(task.task_id for task in report.tasks)
         self._record(actions.SWEEP, selector, affected=len(ids), task_ids=ids, reason=reason)

@@ -1,6 +1,8 @@
-"""The fake system of these tests: its filters select what they name, and its codes exist."""
+"""The fake system of these tests has the methods, filters and codes of a database."""
 
 from __future__ import annotations
+
+from inspect import Parameter, isfunction, signature
 
 import pytest
 
@@ -8,10 +10,22 @@ from horsies.model.operator_actions import Action, ActionOptions
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode
 from horsies_ops.actions.plan import Selector
+from horsies_ops.ops import Ops
 from horsies_ops.reads.filters import TaskFilter, parse_filter
 from horsies_ops.reads.tasks import TaskRecord
 from tests.support.fake_system.source import FakeSource
 from tests.support.tui import frozen_system
+
+VERBS = [name for name, value in vars(FakeSource).items() if isfunction(value) and hasattr(Ops, name)]
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if not name.startswith("_")])
+def test_method_has_parameters_of_ops(name: str) -> None:
+    def parameters(owner: type[Ops]) -> dict[str, tuple[object, bool]]:
+        _, *others = signature(getattr(owner, name)).parameters.values()
+        return {each.name: (each.kind, each.default is Parameter.empty) for each in others}
+
+    assert parameters(FakeSource).items() <= parameters(Ops).items()
 
 
 async def _found(source: FakeSource, text: str) -> list[TaskRecord]:
