@@ -252,11 +252,10 @@ class HorsiesApp(App[None]):
     def _action_command(self, action: KeyAction) -> SystemCommand:
         owner = self if SharedScope.APP in action.scopes else self.screen
         keys = " ".join(key_label(key) for key in action.keys)
-        title = action.help[:1].upper() + action.help[1:]
+        text = action.help_in(self.scope)
+        title = text[:1].upper() + text[1:]
         # Later: the palette has to close first.
-        return SystemCommand(
-            title, f"{keys}   {action.id}", partial(self.call_later, self.run_action, action.call, owner)
-        )
+        return SystemCommand(title, f"key {keys}", partial(self.call_later, self.run_action, action.call, owner))
 
     def ask_for_id(self) -> None:
         self.push_screen(

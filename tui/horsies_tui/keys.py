@@ -18,7 +18,7 @@ from horsies.errors import ConfigurationError, ErrorCode
 KEY_RULES: Final = (
     "Outside a preview, a lower-case key never changes the database.",
     "A capital letter changes it, and always opens a preview first (G, N and Y only move and copy).",
-    "Esc goes back one step; it never quits.",
+    "Esc goes back one step and undoes the newest thing first; it never quits.",
 )
 
 
@@ -65,19 +65,22 @@ class KeyAction:
         help: str,  # noqa: A002
         *scopes: KeyScope,
         labels: Mapping[KeyScope, str] | None = None,
+        helps: Mapping[KeyScope, str] | None = None,
         call: str | None = None,
     ) -> None:
-        """`keys` are separated by spaces; `labels` replace `label` in scopes where it would be misleading."""
+        """`keys` are separated by spaces; `labels` and `helps` replace `label` and `help` where those say too much."""
         group, _, name = id.partition(".")
         self.id = id
         self.keys = tuple(keys.split())
         self.label = label
         """One or two words for the footer; empty if only the help lists the action."""
         self.help = help
+        """What it does in all scopes together; `help_in` is that of one."""
         self.scopes = scopes
         self.call = call or (f"{group}('{name}')" if group in ("go", "op", "mark") else f"{group}_{name}")
         """The action in Textual's syntax: the name of a method without `action_`, and its arguments."""
         self._labels = labels or {}
+        self._helps = helps or {}
 
     @property
     def mutates(self) -> bool:
@@ -94,13 +97,16 @@ class KeyAction:
         """Name of the method, without `action_`."""
         return self.call.partition("(")[0]
 
+    def help_in(self, scope: KeyScope) -> str:
+        return self._helps.get(scope, self.help)
+
     def binding(self, scope: KeyScope) -> Binding:
         return Binding(
             ",".join(self.keys),
             self.call,
             self._labels.get(scope, self.label),
             show=bool(self.label),
-            tooltip=self.help,
+            tooltip=self.help_in(scope),
             id=self.id,
             priority=self.opens_text_input,
         )
@@ -131,10 +137,26 @@ ACTIONS: Final = (
         SCHEDULES,
         DASHBOARD,
         labels={WORKERS: "recover", WORKFLOWS: "retry", SCHEDULES: "run now", DASHBOARD: "recover"},
+        helps={
+            **dict.fromkeys(_TASK_SCREENS, "requeue tasks, or retry finished ones"),
+            WORKERS: "recover the tasks of this worker",
+            WORKFLOWS: "retry the failed nodes of this run",
+            SCHEDULES: "run this schedule now",
+            DASHBOARD: "recover the tasks of this worker, or retry this run",
+        },
     ),
     KeyAction("op.fail", "F", "fail", "mark tasks as failed", *_TASK_SCREENS),
     KeyAction("op.expire", "X", "expire", "expire tasks that have not started", TASKS, TASK),
-    KeyAction("op.cancel", "C", "cancel", "cancel tasks or a workflow run", TASKS, TASK, WORKFLOWS),
+    KeyAction(
+        "op.cancel",
+        "C",
+        "cancel",
+        "cancel tasks or a workflow run",
+        TASKS,
+        TASK,
+        WORKFLOWS,
+        helps={TASKS: "cancel tasks", TASK: "cancel this task", WORKFLOWS: "cancel this run and all runs below it"},
+    ),
     KeyAction(
         "op.pause",
         "P",
@@ -145,6 +167,12 @@ ACTIONS: Final = (
         SCHEDULES,
         DASHBOARD,
         labels={DASHBOARD: "resume"},
+        helps={
+            QUEUES: "pause or resume this queue",
+            WORKFLOWS: "pause or resume this run",
+            SCHEDULES: "pause or resume this schedule",
+            DASHBOARD: "resume this queue or run",
+        },
     ),
     KeyAction("op.backfill", "B", "backfill", "backfill the slots of a schedule that did not fire", SCHEDULES),
     KeyAction("op.cleanup", "D", "cleanup", "run the cleanup now: delete rows past their retention", MAINTENANCE),
@@ -157,10 +185,23 @@ ACTIONS: Final = (
         MAINTENANCE,
         SCHEDULES,
         labels={SCHEDULES: "next ten"},
+        helps={
+            TASKS: "dry run: preview R on these rows",
+            TASK: "dry run: preview R on this task",
+            STALE: "dry run: preview a sweep or, with marks, R on these rows",
+            MAINTENANCE: "dry run: preview this operation",
+            SCHEDULES: "show its next ten slots",
+        },
     ),
     KeyAction("nav.open", "enter", "open", "open the row under the cursor", LIST),
     KeyAction(
-        "filter.edit", "slash", "filter", "edit the filter; in a task: search", *_FILTERED, labels={TASK: "search"}
+        "filter.edit",
+        "slash",
+        "filter",
+        "edit the filter; in a task: search",
+        *_FILTERED,
+        labels={TASK: "search"},
+        helps={**dict.fromkeys(_FILTERED, "edit the filter"), TASK: "search"},
     ),
     KeyAction("filter.facets", "f", "facets", "choose states, queues, names and errors, with counts", TASKS, EVENTS),
     KeyAction("view.sort", "s", "sort", "choose the sort column; again: reverse the order", QUEUES, TASKS, WORKERS),
@@ -174,10 +215,25 @@ ACTIONS: Final = (
         WORKERS,
         WORKFLOWS,
         SCHEDULES,
+        labels={WORKERS: "hide lost", SCHEDULES: "hide disabled"},
+        helps={
+            WORKERS: "hide silent, stale and lost workers",
+            WORKFLOWS: "show only failed and skipped nodes",
+            SCHEDULES: "hide disabled and retired schedules",
+        },
     ),
     KeyAction("view.limits", "comma", "limits", "set the thresholds for this session", STALE),
     KeyAction("view.pager", "vertical_line", "pager", "open arguments and result in $PAGER", TASK),
-    KeyAction("nav.events", "l", "log", "events of this task; the operator log", TASK, MAINTENANCE),
+    KeyAction(
+        "nav.events",
+        "l",
+        "log",
+        "events of this task; the operator log",
+        TASK,
+        MAINTENANCE,
+        labels={TASK: "events"},
+        helps={TASK: "switch between timeline and events", MAINTENANCE: "open the operator log"},
+    ),
     KeyAction("nav.owner", "o", "owner", "go to its worker, workflow or queue", TASKS, TASK),
     KeyAction("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", *_COPYABLE),
     KeyAction("app.palette", "colon ctrl+p", "command", "command palette", APP),

@@ -199,3 +199,19 @@ async def test_recovery_stays_above_other_events() -> None:
         await eventually(pilot, lambda: "task recovered" in screen_text(pilot))
         text = screen_text(pilot)
         assert text.index("task recovered") < text.index("listening")
+
+
+async def test_alerts_without_room_are_counted() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, size=(80, 20)) as pilot:
+        screen = await _move_to(pilot, "stale RUNNING")
+        assert len(screen.list.rows) == 9
+        assert screen.list.page_size == 4
+        assert "5 more, G goes to the last" in screen_text(pilot)
+
+
+async def test_r_is_labelled_by_the_alert() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
+        await _move_to(pilot, f"dead {LOST_WORKER.worker_id}")
+        assert "R recover" in lines(pilot)[-1]
+        await _move_to(pilot, "runs FAILED")
+        assert "R retry" in lines(pilot)[-1]

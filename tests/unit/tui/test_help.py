@@ -17,6 +17,11 @@ def test_help_lists_every_action_of_screen(screen_id: ScreenId) -> None:
         assert all(action.id in text for action in actions_in(section))
 
 
+def test_help_describes_a_key_by_its_screen() -> None:
+    assert "R        op.requeue    retry the failed nodes of this run" in help_content(ScreenId.WORKFLOWS, {}).plain
+    assert "R        op.requeue    run this schedule now" in help_content(ScreenId.SCHEDULES, {}).plain
+
+
 def test_help_shows_changed_key() -> None:
     text = help_content(ScreenId.TASKS, {"op.fail": "K", "op.expire": ""}).plain
     assert any(line.split()[:2] == ["K", "op.fail"] for line in text.splitlines())

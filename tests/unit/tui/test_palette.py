@@ -87,6 +87,6 @@ async def test_palette_opens_on_places_to_go_and_ends_with_changes() -> None:
     async with running_app() as pilot:
         titles = [command.title for command in pilot.app.get_system_commands(pilot.app.screen)]
         assert titles[:2] == ["Go to Dash", "Go to Queues"]
-        assert titles[-1] == "Cancel tasks or a workflow run"
+        assert titles[-1] == "Cancel tasks"
         await pilot.press("colon")
         await eventually(pilot, lambda: "Go to id" in screen_text(pilot) and "Go to Dash" in screen_text(pilot))

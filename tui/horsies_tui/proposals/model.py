@@ -137,7 +137,7 @@ async def propose_task_action(
         return _task_report(source, action, report)
 
     return Proposal(
-        title=f"{action.capitalize()} {plural(count, 'task')}",
+        title=f"{action.capitalize()} {plural(count, 'task')}" if count else f"Nothing to {action}",
         apply_label=f"{action} {count:,}",
         selected_by=_selected_by(plan),
         lines=tuple(

@@ -268,7 +268,12 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         self.list.display, self.query_one("#healthy").display = not is_healthy, is_healthy
         # Of a terminal with 24 lines: frame 4, border 2, counters 1, chart 6, events 3.
         most = max(self.size.height - (10 if self.has_class("-short") else 16), 3)
-        box.styles.height = "1fr" if self.size.width >= WIDE else min(max(len(alerts), 1), most) + 2
+        is_wide = self.size.width >= WIDE
+        box.styles.height = "1fr" if is_wide else min(max(len(alerts), 1), most) + 2
+        hidden = len(alerts) - (self.list.page_size if is_wide else most)
+        subtitle = f"{hidden} more, G goes to the last" if hidden > 0 else ""
+        if box.border_subtitle != subtitle:
+            box.border_subtitle = subtitle
 
     def on_resize(self, _: events.Resize) -> None:
         if self.is_drawn:

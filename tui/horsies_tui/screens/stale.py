@@ -76,7 +76,7 @@ STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
     Column("STATE", 7, lambda row: Cell(row.task.state, status_tone(row.task.state))),
     Column("SILENT", 6, value_at=lambda row, now: format_age(row.silence(now)), right=True),
     Column("OVER", 7, value_at=_over_threshold_cell, right=True),
-    Column("WORKER", 17, value_at=owner_text, tone=Tone.DIM, drop_rank=1),
+    Column("WORKER", 17, value_at=owner_text, tone=Tone.DIM, grows=2, drop_rank=1),
     Column("DECISION", 13, value_at=_decision_cell, grows=1),
     Column("REASON", 14, lambda row: row.task.reason, tone=Tone.DIM, drop_rank=4),
 )

@@ -128,6 +128,8 @@ def _help_section(scope: KeyScope, keymap: Mapping[str, str]) -> list[Content]:
         keys = action.keys if override is None else tuple(filter(None, override.split(",")))
         shown = fit(" ".join(key_label(key) for key in keys) or "(off)", 9)
         lines.append(
-            Content.assemble(("  " + shown, "bold $text-accent"), (fit(action.id, 14), "dim"), safe(action.help))
+            Content.assemble(
+                ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "dim"), safe(action.help_in(scope))
+            )
         )
     return lines

@@ -99,8 +99,8 @@ def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
         f"status {task.status}",
         _age_text(detail, now),
         f"queue {task.queue}",
-        f"prio {task.priority}",
-        f"att {attempt} of {task.max_retries + 1}",
+        f"priority {task.priority}",
+        f"attempt {attempt} of {task.max_retries + 1}",
         f"crashes {task.crash_count}" if task.crash_count else "",
     ]
     recovery, is_live = detail.recovery_decision, TaskStatus(task.status) in LIVE_STATUSES
