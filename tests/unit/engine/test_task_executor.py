@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -74,3 +76,28 @@ def test_next_minute_says_how_many_exceptions_were_not_logged() -> None:
     assert [tracebacks.admit("t", "LookupError") for _ in range(2)] == [7, 0]
     now = 180.0
     assert tracebacks.admit("t", "LookupError") == 0
+
+
+@dataclass(frozen=True)
+class Declined(Exception):
+    """Its instances forbid to set any attribute, also `__traceback__`."""
+
+    card: str
+
+
+def decline() -> TaskResult[None, TaskError]:
+    raise Declined("1234")
+
+
+async def decline_async() -> TaskResult[None, TaskError]:
+    raise Declined("1234")
+
+
+@pytest.mark.parametrize("function", [decline, decline_async])
+async def test_stored_traceback_begins_in_the_code_of_the_task(function: Any) -> None:
+    app = Horsies()
+    app.task("t")(function)
+    attempt, executor = Attempt(assignment("t"), "a worker"), TaskExecutor(app)
+    outcome = await executor.run_async(attempt) if function is decline_async else executor.run(attempt)
+    lines = json.loads(outcome.document)["err"]["exception"]["traceback"].splitlines()
+    assert [f"in {function.__name__}" in line for line in lines if line.startswith("  File ")] == [True]

@@ -80,6 +80,10 @@ def _is_cancelled_error(raised: BaseException) -> bool:
 def _failure(
     raised: BaseException, task: TaskDefinition, app: ExceptionRules, on_raised: OnRaised | None
 ) -> TaskResult[Any, TaskError]:
+    trace = raised.__traceback__
+    if trace is not None and trace.tb_next is not None:
+        # Without the frame of the call, which is ours. Called on the class, because a subclass may forbid attributes.
+        BaseException.with_traceback(raised, trace.tb_next)
     if on_raised is not None:
         on_raised(task, raised)
     return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))

@@ -230,15 +230,13 @@ class TaskExecutor:
             return
         if any(type(raised) in rules.mapper for rules in (task.exception_rules, self._rules)):
             return
-        kind, trace = type(raised).__qualname__, raised.__traceback__
+        kind = type(raised).__qualname__
         if (not_logged := self._tracebacks.admit(task.name, kind)) is None:
             return
         text = safe_stringify(str, raised)
-        # Without the frame of the call, which is ours.
-        exc_info = type(raised), raised, trace.tb_next if trace is not None and trace.tb_next is not None else trace
         extra = {"not_logged": not_logged} if not_logged else None
         with suppress(Exception):  # filters and handlers are user code
-            logger.error("unhandled %s%s", kind, f": {text}" if text else "", exc_info=exc_info, extra=extra)
+            logger.error("unhandled %s%s", kind, f": {text}" if text else "", exc_info=raised, extra=extra)
 
     def _raise_if_out_of_memory(self, task: TaskDefinition, error: TaskError) -> None:
         """Raise the MemoryError in an error unless the user's code or mappers handled it.
