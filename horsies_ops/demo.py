@@ -66,7 +66,6 @@ class DemoStatus:
     elapsed_s: float
     overview: Overview
     recovered: int
-    recovered_ids: tuple[str, ...]
 
 
 async def run_demo(
@@ -194,7 +193,6 @@ async def _read_status(ops: Ops, elapsed_s: float) -> DemoStatus:
         elapsed_s=elapsed_s,
         overview=await ops.overview(),
         recovered=len(recovered),
-        recovered_ids=tuple(str(event.task_id) for event in recovered),
     )
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule
     from horsies_ops.ops import Ops
 
-RECENT_RUNS = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
