@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
@@ -16,6 +17,8 @@ from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
+from horsies_tui.widgets.page import Pane
+from horsies_tui.widgets.row_list import Cell, Column, Tone
 from tests.support.fake_system.catalog import KINDS
 from tests.support.fake_system.source import FakeSource
 from tests.support.fake_system.system import FakeSystem
@@ -87,3 +90,23 @@ async def test_exception_while_drawing_costs_that_part_only() -> None:
         assert "host-1:901" in screen_text(pilot)
         await pilot.press("2")
         await eventually(pilot, lambda: "critical" in screen_text(pilot))
+
+
+def test_exception_in_a_cell_costs_that_cell_only() -> None:
+    column = Column[str]("SIZE", 5, lambda text: str(1 / len(text)))
+    assert (column.cell("", NOON), column.cell("x", NOON).text) == (Cell("?", Tone.BAD), "1.0")
+
+
+class TwoPanes(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Pane("left", name="left")
+        yield Pane("right", name="right")
+
+
+async def test_exception_in_a_pane_costs_that_pane_only() -> None:
+    async with TwoPanes().run_test(size=(80, 10)) as pilot:
+        left, right = pilot.app.query(Pane)
+        left.show(lambda: [str(1 / 0)])
+        right.show(lambda: ["still here"])
+        await eventually(pilot, lambda: "still here" in screen_text(pilot))
+        assert "ZeroDivisionError" in screen_text(pilot)
