@@ -120,7 +120,7 @@ class EmbeddedServer:
             "there is no project here: neither this folder nor one above it has a horsies.toml or a .horsies folder",
             retryable=False,
             hint="run this in your project, or create horsies.toml in its folder: horsies init; "
-            "or name a database: --database-url embedded:///folder",
+            "or name a database with broker.database_url or --database-url: embedded:///folder",
         )
 
     @property
