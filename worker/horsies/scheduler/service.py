@@ -20,7 +20,7 @@ from horsies.scheduler.sync import retire_undefined, sync_definitions
 from horsies.store.database import Database
 from horsies.store.schedules import ScheduleStore
 
-IDLE_CHECK_S: Final = 15.0
+IDLE_CHECK_S: Final = 30.0
 """Between checks while nothing is due: a notification reports every change that makes a slot due earlier."""
 RENEW_S: Final = 60.0
 RETRY_S: Final = 1.0
