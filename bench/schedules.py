@@ -70,7 +70,8 @@ async def measure_lag(url: str, seconds: float) -> None:
     running = [asyncio.create_task(Scheduler(database, encoded, uuid4()).run(stop)) for database in databases]
     await asyncio.sleep(seconds)
     stop.set()
-    await asyncio.gather(*running, *(database.close() for database in databases))
+    await asyncio.gather(*running)
+    await asyncio.gather(*(database.close() for database in databases))
     async with connect(url) as connection:
         lags = sorted(row[0] * 1000 for row in await connection.fetch(LAGS))
     p99 = lags[int(len(lags) * 0.99)]
