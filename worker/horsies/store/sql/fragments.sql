@@ -67,6 +67,24 @@ SELECT id, attempt, claim_token, outcome, status = 'PENDING', started_at, now(),
        failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
   FROM {{ source }}
 
+-- fragment: unfinished_tasks_of(runs)
+-- Lock the unfinished tasks `t` of these runs, in the order of their ids, after the CTE `locked_nodes`.
+FROM horsies_tasks AS t
+WHERE t.workflow_id = ANY({{ runs }}) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING')
+  -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
+  AND (SELECT count(*) FROM locked_nodes) >= 0
+ORDER BY t.id
+  FOR NO KEY UPDATE
+
+-- fragment: unfinished_as_shown(ids, statuses, tokens)
+-- Lock the unfinished tasks `t` that still have the status and the claim token shown to the operator.
+FROM unnest((SELECT {{ ids }}::uuid[]), (SELECT {{ statuses }}::text[]), (SELECT {{ tokens }}::bigint[]))
+     AS input(id, status, claim_token)
+JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
+WHERE t.terminal_at IS NULL
+ORDER BY t.id
+  FOR NO KEY UPDATE OF t
+
 -- fragment: insert_outbox(source)
 -- Let runs advance: a task or a sub-workflow of each has ended.
 INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)

@@ -24,11 +24,7 @@ WITH locked AS MATERIALIZED (
     SELECT t.id, t.status AS from_status, $4 AS status, t.attempts + 1 AS attempt, t.claim_token, 'FAILED' AS outcome,
            t.started_at, $6 AS error_code, $7 AS error_message, $7 AS failed_reason, t.claimed_by_worker_id AS worker_id,
            t.worker_hostname, t.worker_pid, t.worker_process_name
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
-     WHERE t.terminal_at IS NULL
-     ORDER BY t.id
-       FOR NO KEY UPDATE OF t
+      {{ unfinished_as_shown($1, $2, $3) }}
 ), attempt AS (
     {{ insert_attempts(locked WHERE from_status = 'RUNNING') }}
 ), ended AS (
@@ -59,11 +55,7 @@ WITH locked AS MATERIALIZED (
            CASE WHEN t.good_until <= now() THEN CASE t.status WHEN 'RUNNING' THEN 'FAILED' ELSE 'EXPIRED' END
                 WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
                 ELSE 'PENDING' END AS status
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
-     WHERE t.terminal_at IS NULL
-     ORDER BY t.id
-       FOR NO KEY UPDATE OF t
+      {{ unfinished_as_shown($1, $2, $3) }}
 ), attempt AS (
     {{ insert_attempts(locked WHERE from_status = 'RUNNING') }}
 ), requeued AS (

@@ -35,12 +35,7 @@ WITH paused AS (
        FOR NO KEY UPDATE
 ), locked_tasks AS MATERIALIZED (
     SELECT t.id, t.status, t.status <> 'RUNNING' AND t.good_until <= now() AS is_overdue
-      FROM horsies_tasks AS t
-     WHERE t.workflow_id = ANY($1) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING')
-       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
-       AND (SELECT count(*) FROM locked_nodes) >= 0
-     ORDER BY t.id
-       FOR NO KEY UPDATE
+      {{ unfinished_tasks_of($1) }}
 ), kept_running AS (
     UPDATE horsies_tasks AS t
        SET no_restart = 'paused', updated_at = now()
@@ -107,12 +102,7 @@ WITH ended AS (
 ), locked_tasks AS MATERIALIZED (
     SELECT t.id, t.status, t.claimed_by_worker_id, t.status <> 'RUNNING' OR $6::boolean AS is_withdrawn,
            t.status <> 'RUNNING' AND t.good_until <= now() AS is_overdue
-      FROM horsies_tasks AS t
-     WHERE t.workflow_id = ANY($1) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING')
-       -- Always true; makes PostgreSQL lock the nodes first, as every statement does.
-       AND (SELECT count(*) FROM locked_nodes) >= 0
-     ORDER BY t.id
-       FOR NO KEY UPDATE
+      {{ unfinished_tasks_of($1) }}
 ), kept_running AS (
     UPDATE horsies_tasks AS t
        SET no_restart = 'cancelled', updated_at = now()
