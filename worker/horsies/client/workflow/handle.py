@@ -392,11 +392,12 @@ def _map_result(
     stored = decode_result(document)
     if stored.is_err():
         return stored
-    if not isinstance(stored.ok_value, dict):
+    documents: object = stored.ok_value
+    if not isinstance(documents, dict):
         text = "the stored document is not a map of results"
         return error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, text)
     results: dict[str, AnyResult] = {}
-    for node_id, node_document in cast("dict[str, Any]", stored.ok_value).items():
+    for node_id, node_document in cast("dict[str, Any]", documents).items():
         node = nodes.get(node_id)
         results[node_id] = decode_document(node_document, None if node is None else _node_codec(node, result_codec_for))
     return TaskResult(ok=results)
