@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,21 +14,31 @@ import horsies
 import horsies_ops
 from horsies_ops.cli.options import COMMANDS
 from tests.support.cli import ROOT
+from tests.support.databases import CLUSTER_FOLDER
 
 pytestmark = pytest.mark.timeout(600)  # the build takes 15 s of CPU
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with the command of `make site`."""
-    folder = tmp_path_factory.mktemp("site")
+def site() -> Path:
+    """The site, built with the command of `make site` by the first test process that needs it."""
+    folder = Path(os.environ[CLUSTER_FOLDER], "documentation")
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "is_built").exists():
+            _build(folder)
+            (folder / "is_built").touch()
+    return folder / "site"
+
+
+def _build(folder: Path) -> None:
     recipe = subprocess.run(["make", "-n", "site"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (command,) = [line for line in recipe.splitlines() if "sphinx" in line]
     built = subprocess.run(
         ["sh", "-c", command.replace("build/", f"{folder}/")], cwd=ROOT, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
-    return folder / "site"
 
 
 def test_references_contain_every_public_name_and_command(site: Path) -> None:
