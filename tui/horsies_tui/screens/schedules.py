@@ -107,8 +107,8 @@ def detail_lines(schedule: ScheduleRow) -> list[str]:
         f"missed {policy.missed}",
         f"overlap {policy.overlap}",
         f"jitter {policy.jitter_s or 0:g}s",
-        f"good for {policy.good_for or 'ever'}",
-        f"pause after failures {policy.pause_after_failures or 'off'}",
+        f"good for {policy.good_for}" if policy.good_for else "no deadline",
+        f"pause after {policy.pause_after_failures} failures" if policy.pause_after_failures else "never pauses itself",
     ]
     following = "   ".join(map(_slot_time, schedule.next_slots(3))) if schedule.fires else ""
     lines = [

@@ -41,6 +41,8 @@ from horsies_tui.widgets.page import Pane
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 CHART_WIDTH: Final = 30
+WIDE_CHART_WIDTH: Final = 90
+"""From 140 columns on."""
 MISSED_HEARTBEAT: Final = 1.5
 """Intervals after which a heartbeat counts as missed: the next one is at most a little late."""
 MAX_HELD_TASKS: Final = 40
@@ -132,7 +134,7 @@ def detail_lines(worker: WorkerRow, detail: WorkerDetail, now: datetime, *, widt
     """Warnings, load charts and held tasks of one worker."""
     return [
         *_warning_lines(worker, now),
-        *_chart_lines(detail),
+        *_chart_lines(detail, WIDE_CHART_WIDTH if width >= 140 else CHART_WIDTH),
         *_task_lines(worker, detail.tasks, now, width=width),
     ]
 
@@ -165,7 +167,7 @@ def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
     return lines
 
 
-def _chart_lines(detail: WorkerDetail) -> list[str]:
+def _chart_lines(detail: WorkerDetail, chart_width: int) -> list[str]:
     if not detail.snapshots:
         return [f"no snapshot in the last {format_age(detail.window)}"]
     newest = detail.snapshots[-1]
@@ -176,9 +178,9 @@ def _chart_lines(detail: WorkerDetail) -> list[str]:
     last = f"{plural(newest.tasks_running, 'task')}   last snapshot {format_time(newest.at)}"
     megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB with its children"
     return [
-        f"running  {sparkline(downsample(running, CHART_WIDTH), top=slots)}  {last}",
-        f"cpu      {sparkline(downsample(cpu, CHART_WIDTH), top=100.0)}  {_percent_text(cpu[-1])}",
-        f"mem      {sparkline(downsample(memory, CHART_WIDTH), top=100.0)}  {_percent_text(memory[-1])}{megabytes}",
+        f"running  {sparkline(downsample(running, chart_width), top=slots)}  {last}",
+        f"cpu      {sparkline(downsample(cpu, chart_width), top=100.0)}  {_percent_text(cpu[-1])}",
+        f"mem      {sparkline(downsample(memory, chart_width), top=100.0)}  {_percent_text(memory[-1])}{megabytes}",
     ]
 
 
