@@ -48,7 +48,7 @@ _HEADER_COLOURS = {
 }
 
 
-def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool, width: int) -> list[Content]:
+def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool) -> list[Content]:
     """Return two lines: name, id and status of the run; its progress, error policy and duration."""
     run = detail.run
     back = f"{Glyph.BACK} " if is_entered else ""
@@ -56,9 +56,10 @@ def run_header(detail: WorkflowDetail, now: datetime, *, is_entered: bool, width
     first = Content.assemble(
         safe(f" {back}{run.name} ", "bold"), (f"{short_id(run.id)} ", "dim"), (run.status, f"bold {colour}")
     )
-    return [first, Content.assemble(" ", *_progress(detail, width // 4), safe(_run_summary(run, now), "dim"))]
+    return [first, Content.assemble(" ", *_progress(detail), safe(_run_summary(run, now), "dim"))]
 
 
+HEADER_PROGRESS_WIDTH: Final = 20
 _PROGRESS_COLOURS: Final = {
     WorkflowTaskStatus.COMPLETED: "$text-success",
     WorkflowTaskStatus.FAILED: "$text-error",
@@ -67,9 +68,9 @@ _PROGRESS_COLOURS: Final = {
 }
 
 
-def _progress(detail: WorkflowDetail, width: int) -> Iterator[tuple[str, str]]:
+def _progress(detail: WorkflowDetail) -> Iterator[tuple[str, str]]:
     """Draw a bar of the nodes by status, then their number."""
-    counts, total, ended, drawn = detail.counts, len(detail.nodes), 0, 0
+    counts, total, width, ended, drawn = detail.counts, len(detail.nodes), HEADER_PROGRESS_WIDTH, 0, 0
     for status, colour in _PROGRESS_COLOURS.items():
         ended += counts.get(status, 0)
         # Rounded at the ends of the parts, so that together they are as long as the bar.
@@ -300,8 +301,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.show_pane("run-header", [])
         else:
             now, is_entered = self.context.clock.now(), bool(self._entered_run_ids)
-            width = self.query_one("#run-pane").size.width
-            self.show_pane("run-header", partial(run_header, detail, now, is_entered=is_entered, width=width))
+            self.show_pane("run-header", partial(run_header, detail, now, is_entered=is_entered))
 
     def _show_node(self) -> None:
         title, lines = node_details(self.node_list.current)
