@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from horsies.embedded.watchdog import LINGER_VARIABLE
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from tests.support.databases import CLUSTER_FOLDER, Cluster, shared_memory_folder
 
-settings.register_profile("chaos", max_examples=1000)
+# On a busy machine an example may take any time.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("chaos", settings.get_profile("tests"), max_examples=1000)
+settings.load_profile("tests")
 
 _IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
