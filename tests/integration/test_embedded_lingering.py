@@ -16,13 +16,13 @@ from horsies.errors import ConfigurationError
 from tests.support.databases import (
     ServerUser,
     run_script,
+    server_log,
     server_process,
     temporary_cluster_folder,
     wait_until,
 )
 
-# Longer than any test, and shorter than a test waits.
-LONG_S, SHORT_S = 600.0, 0.3
+LONG_S, SHORT_S = 10.0, 0.3
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,7 @@ def test_lingering_server_is_not_in_use(lingering: EmbeddedServer) -> None:
 def test_server_stops_after_its_last_user(folder: Path) -> None:
     server = EmbeddedServer(folder, durable=False, linger_s=SHORT_S)
     server.use().release()
+    assert server.status().running
     wait_until(lambda: not server.status().running)
     wait_until(lambda: not _watchdogs(folder))
     with server.use() as handle:
@@ -112,6 +113,16 @@ def test_deleting_the_folder_ends_a_lingering_server() -> None:
         shutil.rmtree(server.folder, ignore_errors=True)
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
         wait_until(lambda: not _watchdogs(server.folder))
+
+
+def test_six_users_in_turn_start_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LINGER_VARIABLE, "5")
+    with temporary_cluster_folder() as folder:
+        for _ in range(6):
+            user = ServerUser(folder)
+            user.joined()
+            user.leave()
+        assert server_log(folder).count("ready to accept connections") == 1
 
 
 @pytest.mark.parametrize("text", ["11", "-1", "soon", "nan"])
