@@ -189,7 +189,7 @@ def _walk(name: str, goal: int | None, runs: Sequence[Sequence[Call]], processes
 def _server(folder: Path) -> Generator[str]:
     """The URL of a new server that records when each transaction is committed."""
     folder.chmod(0o755)  # the server may run under an account of its own
-    server = EmbeddedServer(folder / "pg")
+    server = EmbeddedServer(folder / "pg", linger_s=0)
     with server.use() as lease:
         _fetch(lease.url, "ALTER SYSTEM SET track_commit_timestamp = on")
     with server.use() as lease:  # the setting needs a restart
