@@ -54,6 +54,10 @@ class Terminal:
             self._read(0.1)
         return self.program.returncode
 
+    def hang_up(self) -> None:
+        """Close the terminal, as when a window or a connection is lost."""
+        os.close(self._end)
+
     def close(self) -> None:
         if self.program.poll() is None:
             self.program.kill()
@@ -94,6 +98,14 @@ def test_demo_shows_sample_tasks_and_leaves_nothing(
         terminal.close()
         assert wait_for_exits(processes, within_s=DEMO_START_S) == []
         assert list(Path(folder).iterdir()) == []
+
+
+def test_tui_exits_when_its_terminal_is_gone(tmp_path: Path, database_url: str) -> None:
+    """It is in a session of its own, so the kernel does not send it SIGHUP."""
+    terminal = Terminal("tui", "--database-url", database_url, folder=tmp_path)
+    terminal.until(b"LIVE")
+    terminal.hang_up()
+    assert terminal.program.wait(20) == 129
 
 
 def test_conflicting_key_setting_is_rejected_before_drawing(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import importlib.util
 import os
+import select
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -102,6 +104,8 @@ def launch(settings: LoadedSettings, options: LaunchOptions) -> int:
     gc.set_threshold(GC_THRESHOLD)
     if is_web_child():
         exit_with_server()
+    elif sys.stdin.isatty():
+        exit_with_terminal(sys.stdin.fileno())
     if options.is_slow:
         # Textual reads these when it is imported.
         os.environ.update(SLOW_TERMINAL_ENV)
@@ -162,6 +166,22 @@ def database_name(url: DatabaseUrl) -> str:
     address = url.masked.partition("://")[2].partition("?")[0]
     host, _, database = address.rpartition("@")[2].partition("/")
     return f"{host}/{database}" if database else host
+
+
+def exit_with_terminal(descriptor: int) -> None:
+    """Exit this process when its terminal is gone.
+
+    The kernel sends SIGHUP only to the processes of the terminal's session. Without it, Textual would read and write the
+    closed terminal for ever.
+    """
+    threading.Thread(target=_exit_on_hangup, args=(descriptor,), name="horsies-terminal-watchdog", daemon=True).start()
+
+
+def _exit_on_hangup(descriptor: int) -> None:
+    terminal = select.poll()
+    terminal.register(descriptor, 0)  # no events but POLLHUP and POLLERR, which are always reported
+    terminal.poll()
+    os._exit(129)  # like a process that SIGHUP ends; the event loop may be blocked by the terminal
 
 
 # Processes started by the web server (`web.py`), one for each browser session
