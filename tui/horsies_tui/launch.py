@@ -171,8 +171,8 @@ def database_name(url: DatabaseUrl) -> str:
 def exit_with_terminal(descriptor: int) -> None:
     """Exit this process when its terminal is gone.
 
-    The kernel sends SIGHUP only to the processes of the terminal's session. Without it, Textual would read and write the
-    closed terminal for ever.
+    The kernel sends SIGHUP only to processes of the terminal's session. Without it, Textual would read the closed
+    terminal for ever.
     """
     threading.Thread(target=_exit_on_hangup, args=(descriptor,), name="horsies-terminal-watchdog", daemon=True).start()
 
