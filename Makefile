@@ -8,7 +8,7 @@ ROUNDS ?= 10
 MINUTES ?= 30
 # worksteal: otherwise one process may get all the long tests, and the others wait for it.
 PARALLEL := -p tests.support.progress --dist worksteal
-# Two per CPU: a test of a worker waits more than half of its time, for processes to start and thresholds to pass.
+# Two per CPU: tests of workers wait for processes to start and thresholds to pass.
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 # Checked one after the other: all files in one process take pyright more than ten minutes instead of one.
 TYPED := worker/horsies+horsies_ops+tui tests/unit tests/integration+tests/support tests/acceptance+tests/chaos+tests/docs+tests/conftest.py

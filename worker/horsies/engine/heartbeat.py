@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from horsies.engine.in_flight import Assignments, InFlight
     from horsies.engine.pool.pool import ChildPool
     from horsies.engine.reporter import Reporter
+    from horsies.engine.service import Backoff
 
 MAX_MISSED_HEARTBEATS = 3.0
 """The worker sends no heartbeats for the tasks of a child that missed this many and used no CPU."""
@@ -380,6 +381,36 @@ class Registration:
                 database=masked_url,
             )
         )
+
+
+class StartupReporter:
+    """Marks the worker as running once it receives notifications, then waits to be stopped."""
+
+    name = "startup"
+
+    def __init__(self, registration: Registration, listening: asyncio.Event, backoff: Backoff, masked_url: str) -> None:
+        self._registration = registration
+        self._listening = listening
+        self._backoff = backoff
+        self._masked_url = masked_url
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await run_until(stop, self._report_once())
+
+    async def _report_once(self) -> None:
+        await self._listening.wait()
+        await self._set_running()
+        self._registration.emit_started(self._masked_url)
+        await asyncio.Event().wait()  # a service that returns before it is stopped ends the worker
+
+    async def _set_running(self) -> None:
+        while True:
+            try:
+                await self._registration.set_state(WorkerState.RUNNING)
+            except HorsiesError as error:
+                await self._backoff.wait(error)
+            else:
+                return
 
 
 class SelfFence:

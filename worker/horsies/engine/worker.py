@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases, Wakeup
-from horsies.engine.heartbeat import Health, Heartbeat, Registration, SelfFence, WorkerIdentity
+from horsies.engine.heartbeat import Health, Heartbeat, Registration, SelfFence, StartupReporter, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
 from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
@@ -37,7 +37,6 @@ from horsies.engine.service import (
     Service,
     ShutdownDeadline,
     run_services,
-    run_until,
 )
 from horsies.engine.unknown_tasks import UnknownTasks
 from horsies.engine.workflows import WorkflowAdvancer
@@ -579,36 +578,6 @@ def _backoff(
             reporter.emit(events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error)))
 
     return Backoff(config, on_change=on_change, hurry=hurry)
-
-
-class StartupReporter:
-    """Marks the worker as running once it receives notifications, then waits to be stopped."""
-
-    name = "startup"
-
-    def __init__(self, registration: Registration, listening: asyncio.Event, backoff: Backoff, masked_url: str) -> None:
-        self._registration = registration
-        self._listening = listening
-        self._backoff = backoff
-        self._masked_url = masked_url
-
-    async def run(self, stop: asyncio.Event) -> None:
-        await run_until(stop, self._report_once())
-
-    async def _report_once(self) -> None:
-        await self._listening.wait()
-        await self._set_running()
-        self._registration.emit_started(self._masked_url)
-        await asyncio.Event().wait()  # a service that returns before it is stopped ends the worker
-
-    async def _set_running(self) -> None:
-        while True:
-            try:
-                await self._registration.set_state(WorkerState.RUNNING)
-            except HorsiesError as error:
-                await self._backoff.wait(error)
-            else:
-                return
 
 
 class DispatchThenDrain:
