@@ -113,7 +113,7 @@ async def measure_rate(url: str, count: int) -> float:
         await sync_definitions(database, encoded.owner, encoded.definitions)
         await connection.execute("UPDATE horsies_schedule_state SET next_run_at = now()")
         await connection.execute("CHECKPOINT")
-        fired = await cost_of(fire_all_due(database, None, asyncio.Event(), has_waiting=False), count, pid)
+        fired = await cost_of(fire_all_due(database, None, asyncio.Event(), includes_waiting=False), count, pid)
         if await connection.fetchval("SELECT count(*) FROM horsies_tasks") != count:
             raise RuntimeError("a slot did not fire once")
         await clear(url)

@@ -29,7 +29,7 @@ from horsies.errors import ExitCode
 
 POLL_INTERVAL_S: Final = 0.25
 MAX_SCAN_SHARE: Final = 0.1
-"""The most of its time that the reloader spends looking for changes; a large folder is read less often."""
+"""Largest share of its time that the reloader spends scanning; a large folder is scanned less often."""
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 RELOADER_VARIABLE: Final = "HORSIES_RELOADER"
 """Set for a worker that a reloader has started: the descriptor of its channel, and how many were started before."""
@@ -49,7 +49,7 @@ class CodeWatcher:
         self._seen = self._scan()
 
     def add_files(self, files: Iterable[Path]) -> None:
-        """Watch these files too; those that are watched already keep the state in which they were seen last."""
+        """Watch these files too; a change since the last scan of a file that is already watched is not missed."""
         self._files |= frozenset(files)
         self._seen = self._scan() | self._seen
 
@@ -59,7 +59,10 @@ class CodeWatcher:
         return {path for path in before.keys() | self._seen.keys() if before.get(path) != self._seen.get(path)}
 
     def wait_for_changes(self, *, within_s: float) -> set[Path]:
-        """Return changes, once no more follow; an editor may write several files. Empty if there are none in time."""
+        """Sleep for `within_s`, then return the changes since the last call; empty if there are none.
+
+        An editor may write several files, so this waits until one poll interval passes without another change.
+        """
         time.sleep(within_s)
         started = time.monotonic()
         found = newest = self.changes()
@@ -125,8 +128,8 @@ class ReloaderLink:
         channel.set_inheritable(False)
         return cls(channel, is_first=started == "0")
 
-    def follow(self, worker: Worker) -> None:
-        """Tell the reloader which files the worker has loaded once it is ready; stop it if the reloader has gone."""
+    def attach(self, worker: Worker) -> None:
+        """Send the paths of loaded modules to the reloader once the worker is ready; stop it if the reloader exits."""
         loop = asyncio.get_running_loop()
 
         def on_event(event: Event) -> None:
@@ -148,15 +151,15 @@ class WorkerProcess:
     """A worker started by the reloader, with the same command line."""
 
     def __init__(self, *, started_before: int) -> None:
-        self._channel, its_end = socket.socketpair()
-        with its_end:
+        self._channel, worker_end = socket.socketpair()
+        with worker_end:
             self._process = subprocess.Popen(
                 # -P keeps user modules in the working directory from shadowing the standard library.
                 [sys.executable, "-P", "-m", "horsies_ops.cli", *sys.argv[1:]],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, RELOADER_VARIABLE: f"{its_end.fileno()} {started_before}"},
-                pass_fds=(its_end.fileno(),),
-                # Ctrl-C reaches only the reloader: for a worker that is stopping, it would be the second signal.
+                env={**os.environ, RELOADER_VARIABLE: f"{worker_end.fileno()} {started_before}"},
+                pass_fds=(worker_end.fileno(),),
+                # Keeps Ctrl-C from the worker: if the worker is already stopping, a second signal would kill its tasks.
                 process_group=0,
             )
 
@@ -192,11 +195,11 @@ class Reloader:
     _started: int = 0
 
     def run(self) -> int:
-        """Run until interrupted; returns the exit code of the last worker."""
+        """Run until interrupted; returns the highest exit code of the workers that stopped last."""
         try:
             self._start()
             while True:
-                self._look_after_workers()
+                self._check_workers()
                 if changes := self.watcher.wait_for_changes(within_s=POLL_INTERVAL_S):
                     self._on_changes(changes)
         except KeyboardInterrupt:
@@ -214,22 +217,22 @@ class Reloader:
             return
         shown = ", ".join(map(_relative, code[:3])) + (f" and {len(code) - 3} more" if len(code) > 3 else "")
         logger.info("code changed: %s", shown)
-        self._look_after_workers()  # one that has just become ready is the one that keeps running
+        self._check_workers()  # a worker that has just become ready replaces the current one first
         if self._starting is not None and self._current is not None:
             self._retire(self._starting)
         elif self._starting is not None:
-            self._current = self._starting  # the only worker, in case the newest code cannot be imported
+            self._current = self._starting  # keep it: there is no other worker if the newest code cannot be imported
         self._start()
 
-    def _look_after_workers(self) -> None:
+    def _check_workers(self) -> None:
         self._stopping = [worker for worker in self._stopping if worker.exit_code is None]
         if self._starting is not None:
-            self._look_after_new_worker(self._starting)
+            self._check_new_worker(self._starting)
         if self._current is not None and self._current.exit_code is not None:
-            logger.error("the worker exited with code %d; waiting for a change of the code", self._current.exit_code)
+            logger.error("the worker exited with code %d; waiting for a code change", self._current.exit_code)
             self._current = None
 
-    def _look_after_new_worker(self, new: WorkerProcess) -> None:
+    def _check_new_worker(self, new: WorkerProcess) -> None:
         if (files := new.loaded_files()) is not None:
             self.watcher.add_files(files)
             if self._current is not None:
@@ -238,7 +241,7 @@ class Reloader:
             self._current, self._starting = new, None
         elif new.exit_code is not None:
             old = "the old code keeps running" if self._current is not None else "no worker is running"
-            logger.warning("%s; waiting for a change of the code", old)
+            logger.warning("%s; waiting for a code change", old)
             self._starting = None
 
     def _retire(self, worker: WorkerProcess) -> None:

@@ -83,7 +83,7 @@ def test_new_code_runs_while_old_tasks_finish(on_database: Executable, project: 
 def test_broken_code_is_shown_once_and_the_old_code_runs(on_database: Executable, project: Project) -> None:
     with reloading(on_database) as worker:
         project.write("main.py", "def broken(:\n")
-        worker.wait_for_output("the old code keeps running; waiting for a change of the code")
+        worker.wait_for_output("the old code keeps running; waiting for a code change")
         assert worker.stderr.count("SyntaxError") == 1
         assert "main.py:1" in worker.stderr
         assert "Traceback" not in worker.stderr
@@ -114,7 +114,7 @@ def test_worker_stops_if_its_reloader_is_killed(on_database: Executable) -> None
 def test_first_start_waits_for_code_that_can_be_imported(on_database: Executable, project: Project) -> None:
     project.write("main.py", "import nowhere_to_be_found\n")
     with on_database.start("worker", "main:app", "--processes", "1", "--reload") as worker:
-        worker.wait_for_output("no worker is running; waiting for a change of the code")
+        worker.wait_for_output("no worker is running; waiting for a code change")
         project.write("main.py", CODE.format(version="fixed"))
         worker.wait_for_output("worker started")
         assert worker.stop() == 0

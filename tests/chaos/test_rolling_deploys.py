@@ -124,7 +124,7 @@ async def test_notification_taken_for_an_echo_is_not_ignored(
     async with worker_in_process(database_url, config=config) as worker:
         await ledger.until_terminal(await worker.send("plain"))
         await asyncio.sleep(0.5)  # the claim that follows each notification 0.1 s later would take the second task too
-        monkeypatch.setattr(UnknownTasks, "is_echo", Mock(return_value=True))
+        monkeypatch.setattr(UnknownTasks, "is_own_notification", Mock(return_value=True))
         await ledger.until_terminal(await worker.send("plain"), within_s=10)
 
 

@@ -100,12 +100,12 @@ class DatabaseOpener:
 
 def launch(settings: LoadedSettings, options: LaunchOptions) -> int:
     """Run the TUI until the user quits; returns the exit code."""
-    # Imports allocate many long-lived objects; collecting during start-up takes a tenth of the time to first paint.
+    # Imports allocate many long-lived objects; collecting them would be a tenth of the time to first paint.
     gc.set_threshold(GC_THRESHOLD)
     if is_web_child():
-        exit_with_server()
+        exit_when_server_exits()
     elif sys.stdin.isatty():
-        exit_with_terminal(sys.stdin.fileno())
+        exit_when_terminal_closes(sys.stdin.fileno())
     if options.is_slow:
         # Textual reads these when it is imported.
         os.environ.update(SLOW_TERMINAL_ENV)
@@ -156,7 +156,7 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
 
 
 def database_name(url: DatabaseUrl) -> str:
-    """The database name to show, without secrets: `db1/app`, `embedded:~/shop` for the project or folder."""
+    """The database name to show, without secrets: `db1/app`, or `embedded:` and the project, else the folder."""
     if url.is_embedded:
         folder = url.project or url.embedded_folder
         if folder is None:
@@ -168,11 +168,11 @@ def database_name(url: DatabaseUrl) -> str:
     return f"{host}/{database}" if database else host
 
 
-def exit_with_terminal(descriptor: int) -> None:
+def exit_when_terminal_closes(descriptor: int) -> None:
     """Exit this process when its terminal is gone.
 
     The kernel sends SIGHUP only to processes of the terminal's session. Without it, Textual would read the closed
-    terminal for ever.
+    terminal forever.
     """
     threading.Thread(target=_exit_on_hangup, args=(descriptor,), name="horsies-terminal-watchdog", daemon=True).start()
 
@@ -181,7 +181,7 @@ def _exit_on_hangup(descriptor: int) -> None:
     terminal = select.poll()
     terminal.register(descriptor, 0)  # no events but POLLHUP and POLLERR, which are always reported
     terminal.poll()
-    os._exit(129)  # like a process that SIGHUP ends; the event loop may be blocked by the terminal
+    os._exit(129)  # the status of a process that SIGHUP killed; not by the event loop, which the terminal may block
 
 
 # Processes started by the web server (`web.py`), one for each browser session
@@ -192,7 +192,7 @@ def is_web_child() -> bool:
     return os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
 
 
-def exit_with_server() -> None:
+def exit_when_server_exits() -> None:
     """Exit this process when the web server exits, even if that was killed and could not stop us."""
     server_pid = os.getppid()
     threading.Thread(target=_exit_when_orphaned, args=(server_pid,), name="horsies-web-watchdog", daemon=True).start()

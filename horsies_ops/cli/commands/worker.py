@@ -210,7 +210,7 @@ async def _work(
         task_lines=task_lines,
     )
     if link is not None:
-        link.follow(worker)
+        link.attach(worker)
     if not burst:
         await worker.run()
         return

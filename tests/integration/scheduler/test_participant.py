@@ -52,7 +52,7 @@ async def test_many_due_schedules_fire_once_each(database: Database, database_ur
     hourly = IntervalSchedule(hours=1, anchor=datetime(2026, 1, 1, tzinfo=UTC))
     await sync(database, database_url, *(minutely(f"s{n}", pattern=hourly) for n in range(count)))
     await connection.execute("UPDATE horsies_schedule_state SET next_run_at = next_run_at - interval '1 hour'")
-    result = await fire_all_due(database, None, asyncio.Event(), has_waiting=False)
+    result = await fire_all_due(database, None, asyncio.Event(), includes_waiting=False)
     assert (result.schedules, result.fired) == (count, count)
     rows = await connection.fetch("SELECT context #>> '{schedule,name}' AS name FROM horsies_tasks")
     assert Counter(row["name"] for row in rows) == dict.fromkeys((f"s{n}" for n in range(count)), 1)

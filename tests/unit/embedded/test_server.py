@@ -47,13 +47,13 @@ def _server_replying(reply: bytes, path: Path) -> Generator[None]:
 
 
 def test_missing_socket_is_no_response(path: Path) -> None:
-    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NO_RESPONSE
+    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NOT_LISTENING
 
 
 def test_socket_without_listener_is_no_response(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NO_RESPONSE
+    assert probe_server(path, server_uid=os.geteuid()) is ServerState.NOT_LISTENING
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,16 @@ def wait_status(
 
 
 def test_sigkill_after_a_kill_has_the_reason_of_the_kill() -> None:
-    assert wait_status(number=signal.SIGKILL).cause_of_exit(TIMED_OUT, quit_sent=False) == TIMED_OUT
+    assert wait_status(number=signal.SIGKILL).classify(TIMED_OUT, quit_sent=False) == TIMED_OUT
 
 
 def test_exit_before_the_signal_keeps_its_own_cause() -> None:
-    reason = wait_status(exit_status=3).cause_of_exit(TIMED_OUT, quit_sent=False)
+    reason = wait_status(exit_status=3).classify(TIMED_OUT, quit_sent=False)
     assert (reason.cause, reason.why) == (ExitCause.CHILD_EXIT, "exited with status 3")
 
 
 def test_signal_of_unknown_origin_is_named() -> None:
-    reason = wait_status(number=signal.SIGSEGV).cause_of_exit(None, quit_sent=False)
+    reason = wait_status(number=signal.SIGSEGV).classify(None, quit_sent=False)
     assert (reason.cause, reason.why) == (ExitCause.CHILD_SIGNAL, "killed by SIGSEGV")
 
 
@@ -81,10 +81,7 @@ def test_signal_of_unknown_origin_is_named() -> None:
 def test_exit_status_determines_the_cause(
     exit_status: int, announced: int | None, quit_sent: bool, cause: ExitCause
 ) -> None:
-    assert (
-        wait_status(exit_status=exit_status, announced=announced).cause_of_exit(None, quit_sent=quit_sent).cause
-        is cause
-    )
+    assert wait_status(exit_status=exit_status, announced=announced).classify(None, quit_sent=quit_sent).cause is cause
 
 
 def test_only_killed_and_retired_are_not_crashes() -> None:

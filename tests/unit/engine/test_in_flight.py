@@ -39,7 +39,7 @@ class Where(Enum):
 
 STATES = {
     TaskState.WAITING: Where.WAITING,
-    TaskState.RUNNING: Where.RUNNING,
+    TaskState.BEGUN: Where.RUNNING,
     TaskState.OUT: Where.OUT,
     TaskState.STORING: Where.STORING,
 }
@@ -144,8 +144,7 @@ class InFlightMachine(RuleBasedStateMachine):
             assert chunk.in_child == len(chunk.remaining())
             assert chunk.unsettled == sum(state != TaskState.SETTLED for state in chunk.states) > 0
         running = {Where.UNASSIGNED, Where.WAITING, Where.RUNNING, Where.OUT}
-        assert self.in_flight.count_running() == sum(where in running for where in self.model.values())
-        assert self.in_flight.is_running == (self.in_flight.count_running() > 0)
+        assert self.in_flight.is_running == any(where in running for where in self.model.values())
         assert self.in_flight.count_started() == sum(where is not Where.PREFETCHED for where in self.model.values())
 
 

@@ -72,11 +72,15 @@ def test_each_name_is_reported_once_a_minute() -> None:
 def test_notification_of_an_own_release_is_an_echo_once() -> None:
     claims = Claims()
     unknown = tasks_of(claims)
-    unknown.expect_echoes({"default"})
-    assert [unknown.is_echo("other"), unknown.is_echo("default"), unknown.is_echo("default")] == [False, True, False]
-    unknown.expect_echoes({"default"})
+    unknown.expect_own_notifications({"default"})
+    assert [
+        unknown.is_own_notification("other"),
+        unknown.is_own_notification("default"),
+        unknown.is_own_notification("default"),
+    ] == [False, True, False]
+    unknown.expect_own_notifications({"default"})
     claims.now = 2.0
-    assert not unknown.is_echo("default"), "it was lost"
+    assert not unknown.is_own_notification("default"), "it was lost"
 
 
 async def test_search_that_a_new_child_overtook_has_no_effect() -> None:

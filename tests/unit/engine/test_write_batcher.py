@@ -43,7 +43,7 @@ class Table:
     batches: list[tuple[list[int], list[str]]] = field(default_factory=list[tuple[list[int], list[str]]])
     refused: list[tuple[int, StatementFailed]] = field(default_factory=list[tuple[int, StatementFailed]])
     sent: asyncio.Event = field(default_factory=asyncio.Event)
-    on_refused_row: Callable[[int], None] = lambda _: None
+    on_rejected_row: Callable[[int], None] = lambda _: None
 
     async def send(self, rows: list[int]) -> list[str]:
         self.statements.append(rows)
@@ -56,9 +56,9 @@ class Table:
         self.stored += rows
         return [f"row {row}" for row in rows]
 
-    def on_refused(self, row: int, error: StatementFailed) -> None:
+    def on_rejected(self, row: int, error: StatementFailed) -> None:
         self.refused.append((row, error))
-        self.on_refused_row(row)
+        self.on_rejected_row(row)
 
     def batcher(
         self, *, max_rows: int = 500, max_bytes: int = 4_000_000, attempts: int = 0
@@ -67,7 +67,7 @@ class Table:
             "numbers",
             self.send,
             on_stored=lambda rows, answers: self.batches.append((rows, answers)),
-            on_refused=self.on_refused,
+            on_rejected=self.on_rejected,
             backoff=Backoff(WorkerResilienceConfig(db_retry_max_attempts=attempts), sleep=no_delay),
             size_of=lambda row: row,
             max_rows=max_rows,
@@ -204,7 +204,7 @@ async def test_cancelled_batcher_knows_its_unstored_rows() -> None:
 
 async def test_replacement_of_a_refused_row_is_sent_last() -> None:
     table = open_table(refuses=frozenset({1}))
-    table.on_refused_row = lambda row: batcher.put([row + 100])
+    table.on_rejected_row = lambda row: batcher.put([row + 100])
     batcher = table.batcher()
     async with running(batcher):
         batcher.put([1, 2])

@@ -243,7 +243,7 @@ def server_account(data: Path) -> ServerAccount:
     """Return the current user; for root, the owner of the data, else `horsies`, `postgres` or `nobody`."""
     if os.geteuid() != 0:
         return _account(os.geteuid())
-    # The folder around the data is ours, so nobody else can have put it there.
+    # Only root may write to the folder that contains the data, so no other account can have created it.
     if os.path.lexists(data) and (owner := data.lstat().st_uid) != 0:
         return _account(owner)
     for name in _ACCOUNTS_FOR_ROOT:

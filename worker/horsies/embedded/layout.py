@@ -2,7 +2,7 @@
 
 <folder>/                 0700; for root 0711, so that the server's account can enter
     data/                 the cluster (0700, owned by the server's account)
-    data.new/             a cluster being created; removed if a creation was interrupted
+    data.new/             a cluster being created; if that was interrupted, the next creation removes it
     socket/               the server's socket, unless its path is too long
     log/                  the server's logs, one file per weekday
     horsies.conf          settings, included by the cluster's postgresql.conf
@@ -10,8 +10,8 @@
     pg/                   a copy of the binaries, if the account cannot reach the originals
     start.lock            held while starting, stopping, joining or leaving the server
     users.lock            shared by all processes that use the server
-    linger.lock           held by the process that stops the server after its last user
-    kept                  marker: keep the server running without users
+    linger.lock           held by the watchdog, which stops the server when no process uses it any more
+    kept                  marker: keep the server running while no process uses it
     project               for root: the project whose database this is
     .gitignore            `*`, because the folder is in a project
 """
@@ -50,7 +50,7 @@ _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 
 
 class ClusterPaths:
-    """The paths of the cluster in `folder`; does not access the file system."""
+    """The paths of the cluster in `folder`; creates nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -160,7 +160,7 @@ def make_private_folder(folder: Path, account: ServerAccount) -> None:
 
 
 def check_private_folder(folder: Path, account: ServerAccount) -> None:
-    """Raise unless only the account can access the folder; a parent is the cluster's folder or a sticky one."""
+    """Raise unless only the account can access the folder, whose parent must be the cluster's folder or sticky."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.uid or status.st_mode & 0o077:
         raise unavailable(
@@ -198,9 +198,9 @@ def resolve_folder(named: Path) -> Path:
 
 
 def other_clusters(project: Path) -> list[Path]:
-    """Return clusters that may hold tasks of the project, although its processes do not use them by default.
+    """Return clusters that may hold tasks of the project but are not its default.
 
-    All projects of a user shared one in earlier versions; and root does not use that of the project's owner.
+    Before each project had its own, all projects of an account shared one. Root does not use the project owner's.
     """
     if os.geteuid() == 0:
         folders = [Path("/var/lib/horsies/embedded"), project / ".horsies"]
@@ -294,7 +294,7 @@ def _create_file(name: str, folder: int, *, mode: int) -> int:
     return descriptor
 
 
-# File locks, which the kernel releases when their process dies, so the number of users is never wrong
+# File locks: the kernel releases them when a process dies, so a killed process never counts as using the server
 
 
 @contextmanager
@@ -310,13 +310,13 @@ def exclusive_lock(path: Path) -> Generator[int]:
         os.close(lock)
 
 
-class SharedLock:
-    """A shared lock, held until it is closed here and in every process forked meanwhile.
+class _FileLock:
+    """A lock that is held until it is closed here and in every process forked meanwhile.
 
-    The time of its file changes when a process takes or releases it.
+    Taking and releasing it sets the modification time of its file.
     """
 
-    _OPERATION = fcntl.LOCK_SH
+    _OPERATION: int
 
     def __init__(self, path: Path) -> None:
         self._lock: int | None = _open_lock_file(path)
@@ -336,15 +336,21 @@ class SharedLock:
             os.close(lock)
 
 
-class ExclusiveLock(SharedLock):
-    """An exclusive lock, held until it is closed here and in every process forked meanwhile; raises if it is held."""
+class SharedLock(_FileLock):
+    """Waits for processes that hold the lock exclusively."""
+
+    _OPERATION = fcntl.LOCK_SH
+
+
+class ExclusiveLock(_FileLock):
+    """Raises BlockingIOError if another process holds the lock."""
 
     _OPERATION = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def is_locked(path: Path) -> bool:
     """Whether any process holds the lock, exclusive or shared; does not create the file."""
-    # Again after a moment: a watchdog takes the lock of the users for an instant when the last one has left.
+    # Tried twice, because a watchdog holds `users.lock` for an instant after the last process has left.
     for pause_s in (_RECHECK_S, 0):
         with _try_lock_file(path) as is_free:
             if is_free:
@@ -357,7 +363,7 @@ _RECHECK_S = 0.01
 
 
 def is_either_locked(start_lock: Path, users_lock: Path) -> bool:
-    """Whether one of the locks is held; holds `start_lock` meanwhile so that this check is not taken for a user."""
+    """Whether one of the locks is held; holds `start_lock` meanwhile so that this check does not count as a use."""
     with _try_lock_file(start_lock) as is_free:
         return not is_free or is_locked(users_lock)
 

@@ -1,4 +1,4 @@
-"""Tells the user on stderr why the first command takes longer than the others."""
+"""Shows on stderr why the first command takes longer than later ones."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class EmbeddedServer:
     """A cluster in a folder; creating this object has no side effects.
 
     Two file locks: `start.lock` is held while starting, stopping, joining or leaving the server; `users.lock` is shared
-    by all users, so a process that finds it free when leaving was the last one. The server then lingers for up to
-    `linger_s`, until its watchdog stops it; with 0, the last user stops it.
+    by all processes that use it, so one that finds it free when leaving was the last. The server then lingers for up to
+    `linger_s`, until its watchdog stops it; with 0, the last process stops it.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EmbeddedServer:
             started = False
             try:
                 started = self._cluster.ensure_running(lock)
-                self._is_watched()  # from now on, in case this process is killed
+                self._ensure_watchdog()  # now, because this process may be killed before it releases the server
             except BaseException:
                 users_lock.close()
                 if started:
@@ -161,7 +161,7 @@ class EmbeddedServer:
         with self._hold_start_lock():
             report = StopReport(
                 folder=self.folder,
-                was_running=self._cluster.server_state is not ServerState.NO_RESPONSE,
+                was_running=self._cluster.server_state is not ServerState.NOT_LISTENING,
                 was_kept=self._paths.keep_marker.exists(),
                 had_users=is_locked(self._paths.users_lock),
             )
@@ -177,7 +177,7 @@ class EmbeddedServer:
         """Return the state of the cluster; changes nothing."""
         self._exists()
         with translate_os_errors(self.folder):
-            running = self._cluster.server_state is not ServerState.NO_RESPONSE
+            running = self._cluster.server_state is not ServerState.NOT_LISTENING
             try:
                 binaries = self._cluster.binaries()
             except ConfigurationError:
@@ -215,7 +215,7 @@ class EmbeddedServer:
 
     @contextmanager
     def _setup_progress(self) -> Generator[None]:
-        """Show why the first start takes longer, also in processes that wait for the one that does it."""
+        """Show progress while this or another process creates the cluster; then name clusters that are not used."""
         if self._paths.data.exists():
             yield
             return
@@ -225,8 +225,11 @@ class EmbeddedServer:
             message = "the database in %s is not used here; to use it, set broker.database_url to embedded://%s"
             logger.warning(message, other, quote(str(other)))
 
-    def _is_watched(self) -> bool:
-        """Start the watchdog if necessary; False if this process has to stop the server. Requires the start lock."""
+    def _ensure_watchdog(self) -> bool:
+        """Start the watchdog unless it runs; False if there is none and the last process must stop the server.
+
+        Requires the start lock.
+        """
         if self._linger_s == 0 or self._paths.keep_marker.exists():
             return False
         return start_watchdog(self._paths, self._linger_s)
@@ -239,7 +242,7 @@ class EmbeddedServer:
                 users_lock.close()
                 if self._paths.keep_marker.exists() or is_locked(self._paths.users_lock):
                     return
-                if self._cluster.server_state is not ServerState.NO_RESPONSE and not self._is_watched():
+                if self._cluster.server_state is not ServerState.NOT_LISTENING and not self._ensure_watchdog():
                     self._cluster.stop()
         finally:
             users_lock.close()
@@ -269,7 +272,7 @@ class ServerHandle:
         return self in _OPEN_HANDLES
 
     def release(self) -> None:
-        """Stop using the server; it stops soon after its last user unless it is kept. Safe to call twice.
+        """Stop using the server; it stops soon after the last process unless it is kept. Safe to call twice.
 
         A signal handler may call this. If one interrupts it with an exception, the release is completed at exit.
         """
@@ -318,7 +321,7 @@ class Cluster:
     def server_state(self) -> ServerState:
         """How the server responds; raises HRS-220 if its socket or folder belongs to another user."""
         if not os.path.lexists(self.paths.socket_folder):
-            return ServerState.NO_RESPONSE
+            return ServerState.NOT_LISTENING
         account = server_account(self.paths.data)
         check_private_folder(self.paths.socket_folder, account)
         return probe_server(self.paths.socket, server_uid=account.uid)
@@ -337,7 +340,7 @@ class Cluster:
     def stop(self) -> None:
         """Terminate all sessions and the server, and wait until its processes have exited."""
         deadline = time.monotonic() + (_STOP_TIMEOUT_S if self._signal_stop() else _ORPHANS_TIMEOUT_S)
-        while server_processes(self.paths.data) or self.server_state is not ServerState.NO_RESPONSE:
+        while server_processes(self.paths.data) or self.server_state is not ServerState.NOT_LISTENING:
             if time.monotonic() > deadline:
                 raise unavailable(f"the server in {self.paths.folder} (pid {self.pid}) does not stop")
             time.sleep(_POLL_INTERVAL_S)
@@ -377,8 +380,8 @@ class Cluster:
         """Wait until a running, starting or recovering server accepts clients; False if there is no server."""
         started = time.monotonic()
         while (state := self.server_state) is not ServerState.READY:
-            orphans = server_processes(self.paths.data) if state is ServerState.NO_RESPONSE else []
-            if state is ServerState.NO_RESPONSE and not orphans:
+            orphans = server_processes(self.paths.data) if state is ServerState.NOT_LISTENING else []
+            if state is ServerState.NOT_LISTENING and not orphans:
                 return False
             waited_s = time.monotonic() - started
             if orphans and waited_s > _ORPHANS_TIMEOUT_S:
@@ -400,7 +403,7 @@ class Cluster:
     def _start(self, lock: int) -> None:
         paths = self.paths
         account = server_account(paths.data)
-        if paths.data.exists():  # otherwise it was said before the set-up began
+        if paths.data.exists():  # for a new cluster, `_make_folder` has warned already
             account.warn_if_shared(paths.data)
         binaries = ensure_accessible(self.binaries(), account, paths.copied_binaries)
         programs = PostgresPrograms(binaries=binaries, account=account, paths=paths)
@@ -488,9 +491,10 @@ class ServerState(Enum):
     """How a server responds to a connection attempt."""
 
     READY = "ready"
-    NOT_READY = "not yet"
+    NOT_READY = "not ready"
     """It is starting, recovering or shutting down, or the process that owns the socket does not respond."""
-    NO_RESPONSE = "none"
+    NOT_LISTENING = "not listening"
+    """No process listens on the socket."""
 
 
 def probe_server(path: Path, *, server_uid: int) -> ServerState:
@@ -508,7 +512,7 @@ def probe_server(path: Path, *, server_uid: int) -> ServerState:
             connection.sendall(startup_message)
             reply = _read_reply(connection)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        return ServerState.NO_RESPONSE
+        return ServerState.NOT_LISTENING
     except (TimeoutError, BlockingIOError, ConnectionError):
         return ServerState.NOT_READY
     except PermissionError:

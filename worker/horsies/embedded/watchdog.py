@@ -1,7 +1,7 @@
-"""A process that stops an embedded server some seconds after its last user, however that user ended.
+"""The watchdog: stops an embedded server some seconds after the last process using it has exited or was killed.
 
-It runs beside the server, so that commands in a row share one server, and a killed user leaves none behind. While the
-server is used, the process waits for the users' lock and costs nothing.
+It is a process of its own, so consecutive commands share one server, and a killed process leaves no server behind.
+While the server is in use, the watchdog blocks on `users.lock` and uses no CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ main()
 
 
 def configured_linger_s() -> float:
-    """Return how long a server stays without users: HORSIES_PG_LINGER_S, at most and by default 10 seconds."""
+    """Return how long an unused server keeps running: HORSIES_PG_LINGER_S, by default and at most 10 seconds."""
     text = os.environ.get(LINGER_VARIABLE, str(MAX_LINGER_S))
     try:
         linger_s = float(text)
@@ -54,7 +54,7 @@ def start_watchdog(paths: ClusterPaths, linger_s: float) -> bool:
     modules = str(Path(__file__).parents[2])
     command = [sys.executable, "-P", "-c", _PROGRAM, modules, str(paths.folder), str(linger_s)]
     try:
-        # It returns when the watchdog holds its lock and has detached itself from this process.
+        # run() returns when the watchdog holds its lock and has forked into the background.
         subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ def start_watchdog(paths: ClusterPaths, linger_s: float) -> bool:
 
 
 def main() -> None:
-    """Run the program: `folder linger_s` as arguments."""
+    """Run the watchdog; its command-line arguments are the modules folder, the cluster's folder and `linger_s`."""
     from horsies.embedded.server import Cluster
 
     _, _, folder, linger_s = sys.argv
@@ -88,7 +88,7 @@ def _watch(cluster: Cluster, lock: ExclusiveLock, linger_s: float) -> None:
     server = _server_process(cluster)
     try:
         while True:
-            with exclusive_lock(paths.users_lock):  # waits until there is no user
+            with exclusive_lock(paths.users_lock):  # waits until no process uses the server
                 used_at = _last_use(paths, folder_id)
             server = _server_process(cluster)
             deadline = time.monotonic() + linger_s
@@ -109,14 +109,14 @@ def _watch(cluster: Cluster, lock: ExclusiveLock, linger_s: float) -> None:
 
 
 def _last_use(paths: ClusterPaths, folder_id: int) -> int:
-    """Return when a user last came or left; raises FileNotFoundError if the folder was deleted."""
+    """Return when a process last took or released `users.lock`; raises FileNotFoundError if the folder was deleted."""
     if paths.folder.stat().st_ino != folder_id:
         raise FileNotFoundError
     return paths.users_lock.stat().st_mtime_ns
 
 
 def _server_process(cluster: Cluster) -> psutil.Process | None:
-    """Return the server's process; a later signal does not reach another process with its pid."""
+    """Return the server's process; psutil does not signal another process that reuses its pid."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""The completer: stores the outcomes of attempts in batches and reports those that the database refuses."""
+"""The completer: stores the outcomes of attempts in batches and reports those whose claim was lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TRANSITION_NAMES = {
 
 
 class UnstoredFailure(NamedTuple):
-    """Any other outcome than completed, which is not stored yet."""
+    """An outcome other than completed that is not stored yet: a failure or a retry."""
 
     chunk: Chunk
     position: int
@@ -127,7 +127,7 @@ class Completer:
             self.name,
             self._store_batch,
             on_stored=self._on_batch_stored,
-            on_refused=self._on_row_refused,
+            on_rejected=self._on_row_rejected,
             backoff=backoff,
             size_of=size_bytes,
         )
@@ -153,7 +153,7 @@ class Completer:
         event_when_stored: events.Event | None = None,
         run_ms: float | None = None,
     ) -> None:
-        """Store another outcome with the next batch; `event_when_stored` is emitted unless the database refuses it."""
+        """Store any other outcome with the next batch; `event_when_stored` is emitted unless the claim was lost."""
         assert task.chunk is not None  # noqa: S101  # only tasks of a chunk have outcomes
         self._put(UnstoredFailure(task.chunk, task.position, finish, event_when_stored, run_ms))
 
@@ -226,20 +226,20 @@ class Completer:
         state_by_id = {row.id: row for row in states}
         for unstored in late:
             row, (outcome, error_code) = _row(unstored), _outcome(unstored)
-            now = state_by_id.get(row.id)
+            current = state_by_id.get(row.id)
             self._reporter.emit(
                 events.LateResultRefused(
                     worker_id=str(unstored.chunk.worker_id),
                     task_id=str(row.id),
                     claim_token=row.claim_token,
                     queue_name=row.queue_name,
-                    status=now.status if now else None,
-                    token_now=now.claim_token if now else None,
-                    owner_now=str(now.worker_id) if now and now.worker_id else None,
+                    status=current.status if current else None,
+                    token_now=current.claim_token if current else None,
+                    owner_now=str(current.worker_id) if current and current.worker_id else None,
                     outcome=outcome,
                     error_code=error_code,
-                    started_at=now.started_at if now else None,
-                    moved_at=(now.terminal_at or now.claimed_at) if now else None,
+                    started_at=current.started_at if current else None,
+                    moved_at=(current.terminal_at or current.claimed_at) if current else None,
                 )
             )
 
@@ -311,8 +311,8 @@ class Completer:
             )
         )
 
-    def _on_row_refused(self, unstored: UnstoredOutcome, error: StatementFailed) -> None:
-        finish = refused_attempt(_claim(unstored), error, pid=unstored.chunk.child.pid)
+    def _on_row_rejected(self, unstored: UnstoredOutcome, error: StatementFailed) -> None:
+        finish = rejected_attempt(_claim(unstored), error, pid=unstored.chunk.child.pid)
         self._put(UnstoredFailure(unstored.chunk, unstored.position, finish))
 
 
@@ -331,8 +331,8 @@ def finished_attempt(task: InFlightTask, outcome: EncodedOutcome) -> FinishedAtt
     )
 
 
-def refused_attempt(claim: ClaimRef, error: StatementFailed, *, pid: int | None) -> FinishedAttempt:
-    """Build the failure that is stored in place of an outcome that the database will never accept."""
+def rejected_attempt(claim: ClaimRef, error: StatementFailed, *, pid: int | None) -> FinishedAttempt:
+    """Build the failure to store in place of an outcome that the database rejects."""
     code = OperationalErrorCode.WORKER_SERIALIZATION_ERROR
     failure = TaskError(error_code=code, message=f"the database rejected the result: {error.message}")
     return FinishedAttempt(
@@ -350,8 +350,8 @@ class WriteBatcher(Generic[T, R]):
 
     Rows that arrive while a statement is running are sent together in the next one, so an idle batcher adds no latency
     and a busy one sends hundreds of rows per statement. `on_stored` gets each stored batch with the statement's result;
-    `on_refused` gets each row that the database will never accept. After a transient error the same batch is sent
-    again; `send` must handle a batch that was stored the first time. Any other error ends `run`, with the rows still in
+    `on_rejected` gets each row that the database will never accept. After a transient error the same batch is sent
+    again; `send` must accept a batch that is already stored. Any other error ends `run`, with the rows still in
     `unstored`.
     """
 
@@ -361,7 +361,7 @@ class WriteBatcher(Generic[T, R]):
         send: Callable[[list[T]], Awaitable[R]],
         *,
         on_stored: Callable[[list[T], R], None],
-        on_refused: Callable[[T, StatementFailed], None],
+        on_rejected: Callable[[T, StatementFailed], None],
         backoff: Backoff,
         size_of: Callable[[T], int] | None = None,
         max_rows: int = MAX_BATCH_ROWS,
@@ -370,7 +370,7 @@ class WriteBatcher(Generic[T, R]):
         self.name = name
         self._send = send
         self._on_stored = on_stored
-        self._on_refused = on_refused
+        self._on_rejected = on_rejected
         self._backoff = backoff
         self._size_of = size_of
         self._max_rows = max_rows
@@ -416,7 +416,7 @@ class WriteBatcher(Generic[T, R]):
         return batch
 
     async def _send_batch(self, batch: list[T]) -> None:
-        """Send the first rows of the queue; on a row error, bisect the batch to find the refused row."""
+        """Send the first rows of the queue; on a row error, bisect the batch to find the rejected row."""
         try:
             result = await self._send_with_retry(batch)
         except StatementFailed as error:
@@ -424,7 +424,7 @@ class WriteBatcher(Generic[T, R]):
                 raise
             if len(batch) == 1:
                 self._dequeue(batch)
-                self._on_refused(batch[0], error)
+                self._on_rejected(batch[0], error)
                 return
             middle = len(batch) // 2
             await self._send_batch(batch[:middle])
@@ -449,7 +449,7 @@ class WriteBatcher(Generic[T, R]):
 
 
 def is_row_error(error: Exception) -> bool:
-    """Whether the database permanently refused a row, so that the others can be stored without it."""
+    """Whether the database rejects a row for its content, so that the others can be stored without it."""
     if not isinstance(error, StatementFailed) or error.retryable:
         return False
     return (error.sqlstate or "").startswith(_ROW_ERROR_CLASSES)

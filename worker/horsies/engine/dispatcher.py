@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from horsies.model.settings import AppConfig, WorkerConfig
 
 RECHECK_DELAY_S = 0.1
-"""Delay of the second claim after a notification that woke several workers at once."""
+"""Delay of the second claim after a notification, which woke other workers too, and after a lock timeout."""
 MAX_SEARCH_PAUSE_S = 0.5
 """Longest pause between two claims of one kind of task that found none."""
 SEARCH_PAUSE_FACTOR = 10
@@ -69,7 +69,7 @@ class Wakeup:
         self.was_notified = False
         """Whether a notification woke us, which woke other workers at the same time."""
         self.was_polled = False
-        """Whether the poll interval has passed since the last claim."""
+        """Whether the poll interval has passed or a task became due since the last claim."""
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
@@ -86,12 +86,12 @@ class Wakeup:
         self.wake_to_claim()
 
     def on_poll(self) -> None:
-        """Like `wake_to_claim`, in case that a notification was lost; other workers' leases may have expired, too."""
+        """Like `wake_to_claim`, in case a notification was lost; the next claim also takes expired leases."""
         self.was_polled = True
         self.wake_to_claim()
 
     def wake_to_claim_in(self, delay_s: float) -> None:
-        """Claim again after a delay; an earlier timer counts for a later one, too."""
+        """Claim again after a delay, or earlier if an earlier claim is already scheduled."""
         loop = asyncio.get_running_loop()
         if self._timer is not None and self._timer.when() > loop.time():
             if self._timer.when() <= loop.time() + delay_s:
@@ -197,8 +197,8 @@ class Dispatcher:
 
     def _schedule_recheck(self) -> None:
         # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
-        # A full worker remembers the notification until it has room.
-        if self._wakeup.was_notified and self._capacity.has_room():
+        # A full worker remembers the notification until it has capacity.
+        if self._wakeup.was_notified and self._capacity.has_capacity():
             self._wakeup.was_notified = False
             self._wakeup.wake_to_claim_in(RECHECK_DELAY_S)
             self._due_poller.look_in(RECHECK_DELAY_S)  # delayed sends notify, too
@@ -217,7 +217,7 @@ class Dispatcher:
     async def _run_pass(self) -> bool:
         """Release unbegun tasks, start prefetched ones, claim new ones; returns whether to run another pass."""
         await self._releases.release_unbegun()
-        await self._start_claimed()
+        await self._start_prefetched()
         if not self._wakeup.open_kinds:
             return False
         plan = self._capacity.plan(self._kinds_to_claim())
@@ -277,7 +277,7 @@ class Dispatcher:
         self._releases.add_rows([*left, *coroutines], worker_id)
 
     def _split(self, rows: Sequence[ClaimedRow], plan: ClaimPlan) -> Iterator[tuple[Child, Sequence[ClaimedRow]]]:
-        """The rows of each child: those claimed for it, or an equal share of a few short tasks with idle children."""
+        """Yield each child with its rows; a partial claim for one child is shared equally with the idle children."""
         children = {child.pid: child for child in self._capacity.available_children()}
         pids = set(plan.pids)
         if 1 < len(rows) < plan.limit and len(pids) == 1:
@@ -297,16 +297,18 @@ class Dispatcher:
         ids: dict[tuple[bool, str], list[UUID]] = {}
         for row in rows:
             ids.setdefault((row.worker_pid is None, row.queue_name), []).append(row.id)
-        for (is_waiting, queue), task_ids in ids.items():
-            kind, status = ("claim", TaskStatus.CLAIMED) if is_waiting else ("claim and start", TaskStatus.RUNNING)
-            self._reporter.record_change(kind, queue, TaskStatus.PENDING, status, task_ids)
+        for (is_prefetched, queue), task_ids in ids.items():
+            transition, status = (
+                ("claim", TaskStatus.CLAIMED) if is_prefetched else ("claim and start", TaskStatus.RUNNING)
+            )
+            self._reporter.record_change(transition, queue, TaskStatus.PENDING, status, task_ids)
 
     def _take_poll(self) -> bool:
-        """Whether this claim has to look for expired leases: always with leases, else once per poll."""
+        """Whether this claim looks for expired leases: always if leases are configured, else once after `on_poll`."""
         was_polled, self._wakeup.was_polled = self._wakeup.was_polled, False
         return was_polled or self._app_config.claim_lease_ms is not None
 
-    async def _start_claimed(self) -> None:
+    async def _start_prefetched(self) -> None:
         """Start prefetched tasks for which a slot is free now."""
         waiting = list(self._in_flight.prefetched.values())
         if not waiting or self._capacity.is_closed:
@@ -322,17 +324,17 @@ class Dispatcher:
         started = {(row.id, row.claim_token) for row in rows}
         moved = [task for task, _ in slots if (task.row.id, task.row.claim_token) in started]
         self._reporter.record_unbegun_changes(moved, TaskStatus.CLAIMED, TaskStatus.RUNNING)
-        rows_by_slot: dict[tuple[int, UUID], list[ClaimedRow]] = {}
+        rows_by_child: dict[tuple[int, UUID], list[ClaimedRow]] = {}
         for task, pid in slots:
             self._in_flight.settle(task)  # no longer as a prefetched task
             if (task.row.id, task.row.claim_token) not in started:
                 await self._on_start_refused(task)
             elif may_assign(self._app_config.recovery, took_s=took_s) and children[pid].accepts_work:
-                rows_by_slot.setdefault((pid, task.worker_id), []).append(task.row)
+                rows_by_child.setdefault((pid, task.worker_id), []).append(task.row)
             else:
                 self._releases.add_rows([task.row], task.worker_id)
         # All tasks of a child together: one by one, each would be a chunk, and a child takes only two chunks.
-        for (pid, worker_id), child_rows in rows_by_slot.items():
+        for (pid, worker_id), child_rows in rows_by_child.items():
             self._assign(children[pid], child_rows, worker_id)
 
     async def _on_start_refused(self, task: InFlightTask) -> None:
@@ -388,7 +390,7 @@ class Capacity:
     def children(self) -> tuple[Child, ...]:
         return self._pool.children
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.plan(ALL_KINDS) is not None
 
     def plan(self, kinds: Collection[TaskKind]) -> ClaimPlan | None:
@@ -467,11 +469,11 @@ class ReleaseReason(Enum):
     LOST_START = "lost start"
     """Its child died before it began."""
     UNKNOWN = "unknown"
-    """The child does not know it."""
+    """The app in the child does not define it."""
 
 
 class Releases:
-    """Returns tasks that never began here to their queues; this costs no attempt, retry or crash."""
+    """Returns tasks that never began here to their queues; this counts as no attempt, retry or crash."""
 
     def __init__(
         self,
@@ -510,7 +512,7 @@ class Releases:
         for reason, queue in self._waiting.items():
             if tasks := list(queue):
                 if reason is ReleaseReason.UNKNOWN:
-                    self._unknown_tasks.expect_echoes({task.row.queue_name for task in tasks})
+                    self._unknown_tasks.expect_own_notifications({task.row.queue_name for task in tasks})
                 claims, is_lost = [task.claim for task in tasks], reason is ReleaseReason.LOST_START
                 rows = await self._claims.release_running(claims, lost_start=is_lost)
                 del queue[: len(tasks)]  # others may have been added during the statement
@@ -518,7 +520,7 @@ class Releases:
                 for task in tasks:
                     self._in_flight.settle(task)
 
-    async def release_claimed(self) -> None:
+    async def release_prefetched(self) -> None:
         """Release all prefetched tasks."""
         tasks = list(self._in_flight.prefetched.values())
         if tasks:
@@ -550,7 +552,7 @@ class Releases:
         self._reconciled_at = time.monotonic()
 
     def _is_answer_lost(self, row: ClaimStatusRow, started: Container[tuple[UUID, int]]) -> bool:
-        """Whether we do not know of this claim (not in flight) or of this start (still prefetched here)."""
+        """Whether the answer to its claim (not in flight) or to its start (still prefetched here) was lost."""
         key = (row.id, row.claim_token)
         is_known = key in started or (row.status == TaskStatus.CLAIMED and key in self._in_flight.prefetched)
         return not is_known
@@ -607,7 +609,7 @@ class DuePoller:
         self._due_at = inf
         """When the next known task becomes due."""
         self._look_at = inf
-        """When to ask the database again, if that is earlier."""
+        """When to ask the database again at the latest."""
         self._changed = asyncio.Event()
 
     def expect_due_in(self, delay_s: float) -> None:

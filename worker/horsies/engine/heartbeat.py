@@ -365,7 +365,7 @@ class Registration:
     async def renew(self) -> None:
         """Another worker declared this one lost: release its claims and continue under a new id."""
         async with self._claim_lock:
-            await self._releases.release_claimed()
+            await self._releases.release_prefetched()
             former = self._identity.renew()
         await self._worker_store.register(self.row)
         await self.set_state(WorkerState.DRAINING if self._stop.is_set() else WorkerState.RUNNING)

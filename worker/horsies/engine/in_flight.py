@@ -1,4 +1,4 @@
-"""Tasks in flight: those this worker has claimed and not settled, their chunks, and their assignment to children."""
+"""Tasks in flight: claimed by this worker and not settled; their chunks, and their assignment to children."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to end before its child gets no more tasks."""
 OTHER_TASKS_GRACE_S: Final = 10.0
-"""How long a child with a coroutine that ignored its cancellation may continue its other tasks until it is killed."""
+"""How long the other tasks of a child may continue before it is killed for a coroutine that ignored cancellation."""
 
 
 class TaskState(IntEnum):
@@ -40,18 +40,18 @@ class TaskState(IntEnum):
 
     WAITING = 0
     """In the child, not begun."""
-    RUNNING = 1
+    BEGUN = 1
     """The child has reported its start."""
     OUT = 2
     """Has left the child: ended, recalled, or lost with it. Its outcome, release or requeue follows."""
     STORING = 3
     """Ended; its outcome is not stored yet."""
     SETTLED = 4
-    """Stored, released or lost: not in flight any more."""
+    """Stored, released, or no longer owned by this worker: not in flight any more."""
 
 
 # As plain numbers, which compare faster: every task passes through all of them.
-_WAITING, _RUNNING, _OUT, _STORING, _SETTLED = map(int, TaskState)
+_WAITING, _BEGUN, _OUT, _STORING, _SETTLED = map(int, TaskState)
 
 
 class Chunk:
@@ -94,10 +94,11 @@ class Chunk:
         self.states = bytearray(len(rows))
         """The `TaskState` of each task; a bytearray, because every task changes it several times."""
         self.in_child = self.unsettled = len(rows)
+        """How many of its tasks are in the child, and how many are in flight."""
         self.began_at: float | None = None
         """When its latest task began."""
         self.recall_timer: asyncio.TimerHandle | None = None
-        """Recalls the waiting tasks if the chunk takes much longer than expected."""
+        """Recalls all waiting tasks of the child if this chunk takes much longer than expected."""
         self.timers: dict[int, asyncio.TimerHandle] = {}
         """By position: the timeout of a task, or the time it has left to react to its cancellation."""
         self.stop_reasons: dict[int, KillReason] = {}
@@ -107,10 +108,10 @@ class Chunk:
         # Negative positions would count from the end.
         if not 0 <= position < len(self.states) or self.states[position] != _WAITING:
             raise self._unexpected("start", position)
-        self.states[position] = _RUNNING
+        self.states[position] = _BEGUN
 
     def end(self, position: int) -> None:
-        if not 0 <= position < len(self.states) or self.states[position] != _RUNNING:
+        if not 0 <= position < len(self.states) or self.states[position] != _BEGUN:
             raise self._unexpected("end", position)
         self.states[position] = _OUT
         self._count_out(position)
@@ -139,8 +140,8 @@ class Chunk:
         return self.coroutines == len(self.rows)
 
     def has_begun(self, position: int) -> bool:
-        """Whether the child has reported the start, which it does before it decodes the arguments."""
-        return self.states[position] == _RUNNING
+        """Whether the task is in the child and has begun, which the child reports before it decodes the arguments."""
+        return self.states[position] == _BEGUN
 
     def is_in_child(self, position: int) -> bool:
         return self.states[position] < _OUT
@@ -303,13 +304,9 @@ class InFlight:
 
     @property
     def is_running(self) -> bool:
-        """Whether any task is in a child, or left it without an outcome and is not yet released or resolved."""
+        """Whether any started task has no outcome yet and is not yet released."""
         in_chunks = any(min(chunk.states) < TaskState.STORING for chunk in self.chunks.values())
         return in_chunks or bool(self.unassigned)
-
-    def count_running(self) -> int:
-        in_chunks = sum(state < TaskState.STORING for chunk in self.chunks.values() for state in chunk.states)
-        return in_chunks + len(self.unassigned)
 
     def count_started(self) -> int:
         return sum(chunk.unsettled for chunk in self.chunks.values()) + len(self.unassigned)

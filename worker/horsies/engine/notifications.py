@@ -105,7 +105,7 @@ class Notifications:
     def _on_task_new(self, queue_name: str) -> None:
         if queue_name not in self._queues:
             return
-        if self._unknown_tasks.is_echo(queue_name):
+        if self._unknown_tasks.is_own_notification(queue_name):
             # Not ignored: the echo may be lost, and this may be the notification of a new task.
             self._wakeup.wake_to_claim_in(ECHO_DELAY_S)
         else:

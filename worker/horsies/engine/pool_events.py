@@ -79,7 +79,7 @@ class PoolEvents:
         self._publish_health_now = publish_health_now
         self._resolving: set[asyncio.Task[None]] = set()
 
-    def on_ready(self, child: Child) -> None:  # noqa: ARG002  # one slot more, whichever child
+    def on_ready(self, child: Child) -> None:  # noqa: ARG002  # any ready child adds a slot
         if self._unknown_tasks.names:
             self._unknown_tasks.clear()
             self._wakeup.wake_to_claim()
@@ -118,13 +118,13 @@ class PoolEvents:
         self._wakeup.wake()
 
     def _resolve_stopped(self, chunk: Chunk, position: int) -> None:
-        """The worker has stopped the task: how it ended does not count."""
+        """Resolve a task that this worker stopped; the outcome that its child reported is ignored."""
         task = _task(chunk, position)
         kill = Kill(reason=chunk.stop_reasons[position], pid=chunk.child.pid, task_id=task.key.task_id)
         self._resolve_soon(task, kill, None)
 
     def _on_unknown_task(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
-        """Leave the task to workers that know it, unless the app wants it to fail at once."""
+        """Leave the task to workers whose app defines it, unless unknown tasks are configured to fail at once."""
         self._unknown_tasks.report(task.row.task_name)
         if self._fails_unknown_tasks:
             self._completer.store(task, finished_attempt(task, outcome))
@@ -134,9 +134,9 @@ class PoolEvents:
             self._publish_health_now.set()
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
-        """Release recalled tasks, also those that must not begin because an operator stopped them.
+        """Release recalled tasks, including those that an operator stopped before they began.
 
-        Another child or worker claims them. The release skips rows that are no longer ours.
+        Another child or worker claims them; rows that this worker no longer owns are skipped.
         """
         for chunk, position in tasks:
             self._assignments.on_out(chunk, position)
@@ -152,11 +152,11 @@ class PoolEvents:
         Only prints are filtered by the worker's level: the loggers of the child have decided already.
         """
         if line.logger != OUTPUT_LOGGER or output_logger.isEnabledFor(line.level):
-            with suppress(Exception):  # a filter of the user's code, which this process has imported too
+            with suppress(Exception):  # a logging filter of the app may raise
                 output_logger.handle(_to_record(line, pid=child.pid))
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
-        """Release the tasks that had not begun, unless that happened too often; resolve those that had."""
+        """Resolve the tasks that had begun; release the others, unless that happened too often."""
         death = classify_death(child_exit, self._assignments.remove_child(child))
         is_crash, begun = isinstance(death, Crash), [_task(*task) for task in child_exit.begun]
         for task in (_task(*task) for task in child_exit.unbegun):

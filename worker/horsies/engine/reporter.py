@@ -93,7 +93,7 @@ logger = logging.getLogger("horsies.worker")
 class Reporter:
     """Emits the worker's events. As a service it stores those that operators can read in `horsies_events`."""
 
-    name = "event store"
+    name = "reporter"
 
     def __init__(self, store: EventStore, backoff: Backoff, *, task_lines: TaskLines | None = None) -> None:
         self._store = store
@@ -109,12 +109,12 @@ class Reporter:
     def add_listener(self, listener: Callable[[events.Event], None]) -> None:
         self._listeners.append(listener)
 
-    def is_enabled_for(self, kind: type[events.Event]) -> bool:
+    def is_enabled_for(self, event_type: type[events.Event]) -> bool:
         """Whether `emit` would do anything; check it before creating events at thousands per second."""
-        if kind is events.TaskFinished and self.task_lines is not None and self.task_lines.are_on:
+        if event_type is events.TaskFinished and self.task_lines is not None and self.task_lines.are_on:
             return True
-        level = _LEVELS.get(kind, logging.DEBUG)
-        return kind.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
+        level = _LEVELS.get(event_type, logging.DEBUG)
+        return event_type.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
 
     def emit(self, event: events.Event) -> None:
         """Log the event, call the listeners, and queue it for storage if its kind is stored."""
@@ -147,10 +147,10 @@ class Reporter:
             )
 
     def record_change(
-        self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[object]
+        self, transition: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[object]
     ) -> None:
         """Add a status change to the next message to viewers."""
-        self.changes.add(TaskChange(kind=kind, queue=queue, source=source, target=target), ids)
+        self.changes.add(TaskChange(kind=transition, queue=queue, source=source, target=target), ids)
         self.changes_available.set()
 
     def record_unbegun_changes(self, tasks: Iterable[InFlightTask], source: TaskStatus, target: TaskStatus) -> None:
@@ -327,7 +327,7 @@ class PeriodicSummary:
 class SnapshotWriter:
     """Stores a snapshot of the worker's load at every interval; a failed write is skipped."""
 
-    name = "snapshots"
+    name = "snapshot writer"
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ REPORT_INTERVAL_S: Final = 60.0
 MIN_SEARCH_INTERVAL_S: Final = 1.0
 SEARCH_FACTOR: Final = 20
 """A search for known tasks is repeated after this many times its duration, so that it takes 5 % of the time."""
-ECHO_S: Final = 1.0
+OWN_NOTIFICATION_S: Final = 1.0
 
 
 class UnknownTasks:
@@ -39,8 +39,8 @@ class UnknownTasks:
         self.skip_before: Mapping[str, datetime] = {}
         self._search_at = 0.0
         self._reported_at: dict[str, float] = {}
-        self._echoes: Counter[str] = Counter()
-        self._echoes_until = 0.0
+        self._own_notifications: Counter[str] = Counter()
+        self._expected_until = 0.0
 
     def exclude(self, name: str) -> None:
         """Claim no tasks of this name any more."""
@@ -71,16 +71,16 @@ class UnknownTasks:
             took_s = self._clock() - began
             self._search_at = began + max(MIN_SEARCH_INTERVAL_S, SEARCH_FACTOR * took_s)
 
-    def expect_echoes(self, queues: set[str]) -> None:
+    def expect_own_notifications(self, queues: set[str]) -> None:
         """Unknown tasks of these queues are being released, which notifies this worker too."""
-        self._echoes.update(queues)
-        self._echoes_until = self._clock() + ECHO_S
+        self._own_notifications.update(queues)
+        self._expected_until = self._clock() + OWN_NOTIFICATION_S
 
-    def is_echo(self, queue: str) -> bool:
+    def is_own_notification(self, queue: str) -> bool:
         """Whether a notification of new tasks is that of an own release; call it once per notification."""
-        if self._clock() > self._echoes_until:
-            self._echoes.clear()
-        if not self._echoes[queue]:
+        if self._clock() > self._expected_until:
+            self._own_notifications.clear()
+        if not self._own_notifications[queue]:
             return False
-        self._echoes[queue] -= 1
+        self._own_notifications[queue] -= 1
         return True

@@ -616,7 +616,7 @@ class DispatchThenDrain:
         self._begin()  # again, in case the dispatcher had ended by then
         self._emit_draining()
         # Beside the running tasks: their time must not depend on the database.
-        releasing = asyncio.create_task(self._retry(self._release_claimed))
+        releasing = asyncio.create_task(self._retry(self._release_prefetched))
         await asyncio.wait([releasing], timeout=CLAIM_STOP_S)
         try:
             self._dispatcher.recall_chunks()
@@ -658,9 +658,9 @@ class DispatchThenDrain:
             else:
                 return self._backoff.reset()
 
-    async def _release_claimed(self) -> None:
+    async def _release_prefetched(self) -> None:
         await self._registration.set_state(WorkerState.DRAINING)
-        await self._releases.release_claimed()
+        await self._releases.release_prefetched()
         await self._releases.reconcile()  # a claim cancelled by the stop may have been executed
 
     async def _wait_for_running(self) -> None:

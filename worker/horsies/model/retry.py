@@ -415,7 +415,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """A child that the worker killed; `task_id` is the task that caused it, if any."""
+    """A child that the worker killed, or a task that it stopped; `task_id` is the task that was to stop, if any."""
 
     reason: KillReason
     pid: int
@@ -423,10 +423,11 @@ class Kill:
 
 
 Death: TypeAlias = Crash | Kill
+"""What ended a running attempt from outside."""
 
 
 def interruption(death: Death, *, task_id: str, timeout_ms: int | None) -> tuple[Cause, TaskError]:
-    """Return why the attempt of a task failed that was running in a child that ended."""
+    """Return the cause and the error of an attempt that a crash or a kill ended."""
     match death:
         case Crash():
             message = f"{death.cause}: process {death.pid} {death.why}"

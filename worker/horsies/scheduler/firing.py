@@ -33,17 +33,18 @@ from horsies.workflows.start import store_run
 FIRST_BATCH = 500
 """Schedules fired in the first transaction of a check."""
 BATCH = 1000
-"""Schedules fired in each further one; `LANES` run at a time: one is decided here while the server writes the other."""
-LANES = 2
+"""Schedules fired in each further transaction."""
+CONCURRENT_BATCHES = 2
+"""Further transactions at a time: while the server writes one, this process decides about the slots of the other."""
 MAX_LOGGED = 20
-"""Slots of one transaction that are logged one by one; of more, their number is logged."""
+"""Slots of one transaction that are logged one by one; above that, only their number is logged."""
 
 logger = logging.getLogger("horsies.scheduler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TickResult:
-    """What one call of `fire_due` did."""
+class FiringResult:
+    """What `fire_due` or `fire_all_due` did."""
 
     schedules: int = 0
     fired: int = 0
@@ -52,38 +53,39 @@ class TickResult:
 
 
 async def fire_all_due(
-    database: Database, by: UUID | None, stop: asyncio.Event, *, has_waiting: bool = True
-) -> TickResult:
+    database: Database, by: UUID | None, stop: asyncio.Event, *, includes_waiting: bool = True
+) -> FiringResult:
     """Fire until no slot is due, or `stop` is set; several batches at a time while there are many."""
 
-    async def fire_batches() -> Sequence[TickResult]:
-        results: list[TickResult] = []
+    async def fire_batches() -> Sequence[FiringResult]:
+        results: list[FiringResult] = []
         while not stop.is_set():
-            results.append(await fire_due(database, by, has_waiting=False))
+            results.append(await fire_due(database, by, includes_waiting=False))
             if not results[-1].has_more:
                 break
         return results
 
-    results = [await fire_due(database, by, limit=FIRST_BATCH, has_waiting=has_waiting)]
+    results = [await fire_due(database, by, limit=FIRST_BATCH, includes_waiting=includes_waiting)]
     if results[0].has_more:
-        # If one lane fails, the others finish before its error is raised.
-        for found in await asyncio.gather(*(fire_batches() for _ in range(LANES)), return_exceptions=True):
+        # If one of them fails, the others finish before its error is raised.
+        for found in await asyncio.gather(*(fire_batches() for _ in range(CONCURRENT_BATCHES)), return_exceptions=True):
             if isinstance(found, BaseException):
                 raise found
             results += found
-    return TickResult(schedules=sum(each.schedules for each in results), fired=sum(each.fired for each in results))
+    return FiringResult(schedules=sum(each.schedules for each in results), fired=sum(each.fired for each in results))
 
 
 async def fire_due(
-    executor: Executor, by: UUID | None = None, *, limit: int = BATCH, has_waiting: bool = True
-) -> TickResult:
-    """Decide about all due slots of up to `limit` schedules, in one transaction; `has_waiting` looks for waiting ones.
+    executor: Executor, by: UUID | None = None, *, limit: int = BATCH, includes_waiting: bool = True
+) -> FiringResult:
+    """Decide about all due slots of up to `limit` schedules in one transaction, and record them as fired `by` a worker.
 
-    If that fails with a permanent error, each schedule gets a transaction of its own, so that it delays no other.
+    `includes_waiting` adds slots that waited for an earlier run of their schedule to end. After a permanent error each
+    schedule gets its own transaction, so that one faulty schedule does not delay the others.
     """
     try:
         return await executor.run(
-            lambda transaction: _Firing(transaction, by).run(limit=limit, has_waiting=has_waiting)
+            lambda transaction: _Firing(transaction, by).run(limit=limit, includes_waiting=includes_waiting)
         )
     except Exception as error:
         if is_transient(error) or not isinstance(executor, Database):
@@ -91,7 +93,7 @@ async def fire_due(
         return await _fire_one_by_one(executor, by, limit)
 
 
-async def _fire_one_by_one(database: Database, by: UUID | None, limit: int) -> TickResult:
+async def _fire_one_by_one(database: Database, by: UUID | None, limit: int) -> FiringResult:
     names = await database.run(lambda transaction: _due_names(transaction, limit))
     fired = 0
     for name in names:
@@ -105,7 +107,7 @@ async def _fire_one_by_one(database: Database, by: UUID | None, limit: int) -> T
             await database.run(lambda transaction, name=name, reason=reason: _refuse(transaction, name, by, reason))
         else:
             fired += result.fired
-    return TickResult(schedules=len(names), fired=fired, has_more=len(names) == limit)
+    return FiringResult(schedules=len(names), fired=fired, has_more=len(names) == limit)
 
 
 async def _due_names(transaction: Transaction, limit: int) -> list[str]:
@@ -126,10 +128,10 @@ class _Firing:
         self._store = ScheduleStore(transaction)
         self._by = by
 
-    async def run(self, *, limit: int, name: str | None = None, has_waiting: bool = False) -> TickResult:
+    async def run(self, *, limit: int, name: str | None = None, includes_waiting: bool = False) -> FiringResult:
         rows = await self._store.lock_due(limit=limit, name=name)
         is_full = len(rows) == limit
-        rows += await self._store.lock_waiting(limit=limit) if has_waiting else []
+        rows += await self._store.lock_waiting(limit=limit) if includes_waiting else []
         plans: list[tuple[DueRow, SlotPlan]] = []
         known: dict[tuple[object, ...], SlotPlan] = {}
         for row in rows:
@@ -144,7 +146,7 @@ class _Firing:
         else:
             for run in fired:
                 logger.info("schedule fired schedule=%s slot=%s id=%s", run.schedule_name, run.slot_at, run.fired_id)
-        return TickResult(
+        return FiringResult(
             schedules=len(rows),
             fired=len(fired),
             has_more=is_full or any(plan.has_more for _, plan in plans),
@@ -205,13 +207,13 @@ def _refused(decision: Decision, reason: str) -> Decision:
     return Refuse(slot=decision.slot, reason=reason) if isinstance(decision, Fire) else decision
 
 
-async def start_runs(transaction: Transaction, plan: str, runs: Iterable[SlotRun]) -> None:
+async def start_runs(transaction: Transaction, workflow_plan: str, slot_runs: Iterable[SlotRun]) -> None:
     """Start the workflow runs of recorded slots."""
-    for run in runs:
-        if run.fired_id is not None:
-            workflow = parse_plan(plan)
-            nodes = tuple(replace(node, good_until=node.good_until or run.good_until) for node in workflow.nodes)
-            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), run.fired_id)
+    for recorded in slot_runs:
+        if recorded.fired_id is not None:
+            workflow = parse_plan(workflow_plan)
+            nodes = tuple(replace(node, good_until=node.good_until or recorded.good_until) for node in workflow.nodes)
+            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), recorded.fired_id)
 
 
 async def cancel_unfinished(transaction: Transaction, name: str) -> None:

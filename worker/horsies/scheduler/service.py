@@ -86,7 +86,7 @@ class Scheduler:
         check = await self._store.next_check()
         is_due = check.is_due or check.has_waiting
         while is_due and not stop.is_set():
-            await fire_all_due(self._database, self._id, stop, has_waiting=check.has_waiting)
+            await fire_all_due(self._database, self._id, stop, includes_waiting=check.has_waiting)
             # Slots that became due meanwhile are fired at once.
             check = await self._store.next_check(after=check.now)
             is_due = check.is_due

@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 
 from horsies.app import Horsies
 from horsies.engine.child.execution import Attempt, TaskExecutor
-from horsies.engine.completer import finished_attempt, is_row_error, refused_attempt
+from horsies.engine.completer import finished_attempt, is_row_error, rejected_attempt
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.pool.protocol import Assignment, EncodedOutcome
 from horsies.model.capacity import QueueCapacity
@@ -85,7 +85,7 @@ class Drainer:
         except StatementFailed as error:
             if not is_row_error(error):
                 raise
-            stored = await self._store(refused_attempt(task.claim, error, pid=None))
+            stored = await self._store(rejected_attempt(task.claim, error, pid=None))
         if not stored:
             logger.warning(
                 "claim lost while the task was running, outcome discarded", extra={"task_id": task.key.task_id}

@@ -61,7 +61,7 @@ class ChildState(Enum):
     STARTING = "starting"
     READY = "ready"
     RETIRING = "retiring"
-    """Gets no more tasks; runs those it has."""
+    """Accepts no more tasks; finishes those it has."""
     QUIT_SENT = "quit sent"
 
 
@@ -77,7 +77,7 @@ class PoolListener(Protocol):
         ...
 
     def on_degraded_changed(self) -> None:
-        """A child failed to start and will be tried again, or has started after all."""
+        """A child is missing because it failed to start, or a missing one has started; the pool retries."""
         ...
 
     def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
@@ -127,7 +127,7 @@ class Child:
         """By number: the chunks that have tasks in the child."""
         self.tasks_in_child = 0
         self._unhandled: list[tuple[ChunkTask, bool]] = []
-        """Tasks whose end or recall the listener failed to handle, with whether they had begun."""
+        """Tasks whose end or recall made the listener raise, and whether each had begun."""
         self._state = ChildState.STARTING
         self._exit_reason: ExitReason | None = None
         self.liveness = Liveness()
@@ -135,7 +135,7 @@ class Child:
         self.is_over_memory = False
         self.start_error: str | None = None
         """Why the start failed."""
-        self.is_start_error_own = False
+        self.is_start_error_permanent = False
         """Whether the start failed in the child's own code, such as an import; another try would fail too."""
         self.start_finished = asyncio.Event()
         """Set when the child is ready or has exited during its start."""
@@ -387,13 +387,13 @@ class Child:
         if self._state is not ChildState.STARTING:
             self._listener.on_exit(self, child_exit)
         else:
-            self.is_start_error_own = self.start_error is not None or child_exit.cause is ExitCause.CHILD_EXIT
+            self.is_start_error_permanent = self.start_error is not None or child_exit.cause is ExitCause.CHILD_EXIT
             self.start_error = self.start_error or child_exit.why
             self.start_finished.set()
 
     def _describe_exit(self, status: WaitStatus) -> ChildExit:
         """Classify the exit and take the remaining tasks out of their chunks."""
-        reason = status.cause_of_exit(self._exit_reason, quit_sent=self._state is ChildState.QUIT_SENT)
+        reason = status.classify(self._exit_reason, quit_sent=self._state is ChildState.QUIT_SENT)
         # What the listener did not handle comes back here, unless it had taken over the task before it failed.
         unhandled = [item for item in self._unhandled if item[0].chunk.is_out(item[0].position)]
         begun = (*(task for task, has_begun in unhandled if has_begun), *self.begun)
@@ -489,7 +489,7 @@ class WaitStatus:
             announced_status=announced_status,
         )
 
-    def cause_of_exit(self, exit_reason: ExitReason | None, *, quit_sent: bool) -> ExitReason:
+    def classify(self, exit_reason: ExitReason | None, *, quit_sent: bool) -> ExitReason:
         """Classify the exit.
 
         `exit_reason`, set by `kill`, counts only if the process died of SIGKILL: it may have exited by itself just
@@ -524,9 +524,9 @@ def _signal_name(number: int) -> str:
 class ChildChannel:
     """The worker's end of the socket to a child: sends commands, delivers reports, never blocks.
 
-    A malformed frame, or any error raised by `on_reports`, goes to `on_protocol_error`. Reports are read as they
-    arrive, or in batches every millisecond while `expects_more()` is true, because one wake-up per report costs more
-    than a very short task.
+    A malformed frame, or any error raised by `on_reports`, goes to `on_protocol_error` and ends the reading. Reports
+    are read as they arrive, or in batches every millisecond while `expects_more()` is true, because one wake-up per
+    report costs more than a very short task.
     """
 
     def __init__(
@@ -581,7 +581,7 @@ class ChildChannel:
         keeps_polling = False
         try:
             keeps_polling = self._read() and self._expects_more()
-        finally:  # an exception from one report must not stop the reading
+        finally:  # this read replaced the reader: if a callback raises, the channel must not stay unread
             if keeps_polling:
                 self._schedule_read()
             elif not self._is_closed:
@@ -612,7 +612,7 @@ class ChildChannel:
         try:
             # An iterator: the reports before a malformed frame are handled.
             self._on_reports(report for frame in self._reader.feed(data) for report in decode_reports(frame))
-        except Exception as error:  # noqa: BLE001  # whatever a forged report causes must not end the worker
+        except Exception as error:  # noqa: BLE001  # a report, even a forged one, must not end the worker
             # Frame boundaries are unreliable after the first error.
             self._stop_reading()
             self._on_protocol_error(str(error) or type(error).__name__)

@@ -38,7 +38,7 @@ class ChildPool:
         self._children: set[Child] = set()
         self._failed_starts = 0
         """In a row, by any cause."""
-        self._own_start_errors = 0
+        self._permanent_start_errors = 0
         """In a row, by an error in the child's own code, such as a failed import."""
         self._start_errors: dict[asyncio.Event, str] = {}
         """Last error of each child that is missing, by the event that marks its first start."""
@@ -118,12 +118,12 @@ class ChildPool:
                 self._on_start_failed(self._start_errors[slot], hint=_RESOURCES_HINT)
             else:
                 if child.start_error is None:
-                    self._failed_starts = self._own_start_errors = 0
+                    self._failed_starts = self._permanent_start_errors = 0
                     if self._start_errors.pop(slot, None) is not None:
                         self._listener.on_degraded_changed()
                     return child
                 self._start_errors[slot] = child.start_error
-                self._own_start_errors += child.is_start_error_own
+                self._permanent_start_errors += child.is_start_error_permanent
                 self._on_start_failed(child.start_error, is_over_memory=child.is_over_memory)
             self._listener.on_degraded_changed()
             await asyncio.sleep(delay_s)
@@ -152,7 +152,7 @@ class ChildPool:
                 hint="raise worker.max_memory_per_child_mb, or import less",
             )
         is_child_left = any(child.has_started for child in self._children)
-        if max(self._own_start_errors, 0 if is_child_left else self._failed_starts) >= MAX_FAILED_STARTS:
+        if max(self._permanent_start_errors, 0 if is_child_left else self._failed_starts) >= MAX_FAILED_STARTS:
             raise HorsiesError(f"{MAX_FAILED_STARTS} children in a row failed to start: {error}", hint=hint)
 
     def _on_service_ended(self, service: asyncio.Task[None]) -> None:
