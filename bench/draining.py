@@ -71,7 +71,9 @@ async def worker(
         environment = {**os.environ, "HORSIES_BROKER__DATABASE_URL": url, **given}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220
         try:
-            while b"worker started" not in Path(log.name).read_bytes():
+            while b"worker started" not in (output := Path(log.name).read_bytes()):
+                if process.poll() is not None:
+                    raise RuntimeError(f"the worker has ended: {output.decode()}")
                 await asyncio.sleep(0.05)
             yield psutil.Process(process.pid)
         finally:

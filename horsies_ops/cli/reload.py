@@ -138,7 +138,8 @@ class ReloaderLink:
 
         def on_reloader_gone() -> None:
             loop.remove_reader(self.channel)
-            worker.stop()
+            if not worker.is_stopping:  # a second call would interrupt the tasks of a draining worker
+                worker.stop()
 
         worker.add_listener(on_event)
         loop.add_reader(self.channel, on_reloader_gone)

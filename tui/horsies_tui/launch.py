@@ -180,7 +180,8 @@ def exit_when_terminal_closes(descriptor: int) -> None:
 def _exit_on_hangup(descriptor: int) -> None:
     terminal = select.poll()
     terminal.register(descriptor, 0)  # no events but POLLHUP and POLLERR, which are always reported
-    terminal.poll()
+    while not any(event & (select.POLLHUP | select.POLLERR) for _, event in terminal.poll()):
+        time.sleep(PARENT_POLL_S)
     os._exit(129)  # the status of a process that SIGHUP killed; not by the event loop, which the terminal may block
 
 

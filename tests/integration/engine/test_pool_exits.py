@@ -119,16 +119,19 @@ async def test_task_begins_only_with_the_report_of_its_child(pool: PoolHarness) 
     assert keys_of((await pool.wait_for_exit(child.pid)).unbegun) == (key,)
 
 
-@pytest.mark.parametrize("handler", ["on_completed", "on_began", "on_recalled"])
+@pytest.mark.parametrize(
+    ("handler", "second"),
+    [("on_completed", "noop"), ("on_completed", "return_wrong_type"), ("on_began", "noop"), ("on_recalled", "noop")],
+)
 async def test_task_whose_report_cannot_be_handled_is_not_forgotten(
-    pool: PoolHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: str
+    pool: PoolHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: str, second: str
 ) -> None:
     """An error in the worker's own code is an error of the protocol: the task comes back with the exit of the child."""
     child, gate = pool.child, tmp_path / "gate"
     running = pool.give("wait_for", str(gate), to=child)
     await pool.begun(running)
     monkeypatch.setattr(pool.events, handler, Mock(side_effect=ValueError("a bug")))
-    waiting = pool.give("noop", to=child)
+    waiting = pool.give(second, to=child)
     child.recall() if handler == "on_recalled" else gate.touch()
     death = await pool.wait_for_exit(child.pid)
     assert (death.cause, death.why) == (ExitCause.CHILD_PROTOCOL, "protocol error: a bug")

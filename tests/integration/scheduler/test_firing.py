@@ -13,7 +13,9 @@ from horsies import TaskError, TaskResult, TaskSchedule, current_task
 from horsies.model.schedule.decide import MAX_SLOTS, slot_id
 from horsies.model.task import ScheduledSlot
 from horsies.scheduler.firing import fire_due
-from horsies.store.database import Database
+from horsies.store.database import Database, Transaction
+from horsies.store.queries import Query
+from horsies.store.schedules import SCHEDULES, ScheduleStore
 from horsies.testing import drain_async
 from tests.support.schedules import (
     finish,
@@ -211,3 +213,40 @@ async def test_workflow_run_is_started(database: Database, database_url: str, co
     assert run is not None
     assert (run["id"], run["status"]) == (slot_id("report", slot), "COMPLETED")
     await app.close_async()
+
+
+async def test_every_refused_slot_has_the_whole_reason(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await sync(database, database_url, minutely(missed="all"))
+    await connection.execute("""UPDATE horsies_schedule_state SET call = call || '{"plan": "{}"}'""")
+    await make_due(connection, 3)
+    await fire_due(database)
+    reasons = [row["reason"] for row in await connection.fetch("SELECT reason FROM horsies_schedule_runs")]
+    assert len(reasons) == 3
+    assert len(set(reasons)) == 1
+    assert "WorkflowPlan" in reasons[0]
+    assert "Field required" in reasons[0]
+
+
+async def test_overlap_is_decided_by_what_was_committed_before_the_lock(
+    database: Database, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement that locks a row may have begun before the transaction that fired the previous slot ended."""
+    await sync(database, database_url, minutely(overlap="skip"))
+    await make_due(connection, 1)
+    await fire_due(database)
+    await finish(connection, await fired_ids(connection))
+    await make_due(connection, 1)
+    fetch = Transaction.fetch_raw
+
+    async def fetch_while_another_commits(transaction: Transaction, query: Query[Any], *arguments: Any) -> Any:
+        rows = await fetch(transaction, query, *arguments)
+        if query is SCHEDULES.lock_due:
+            await connection.execute("UPDATE horsies_tasks SET status = 'RUNNING', terminal_at = NULL")
+        return rows
+
+    monkeypatch.setattr(Transaction, "fetch_raw", fetch_while_another_commits)
+    async with asyncio.timeout(10):
+        rows = await database.run(lambda transaction: ScheduleStore(transaction).lock_due(limit=1))
+    assert [row.is_running for row in rows] == [True]

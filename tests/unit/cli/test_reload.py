@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from pathlib import Path
+from typing import Any
 
-from horsies_ops.cli.reload import CodeWatcher, module_files
+import pytest
+
+from horsies_ops.cli.reload import CodeWatcher, ReloaderLink, module_files
 
 
 def write(path: Path, text: str = "") -> Path:
@@ -56,3 +61,28 @@ def test_files_of_modules_leave_out_libraries_and_horsies() -> None:
     assert __file__ in files
     assert not [file for file in files if "/site-packages/" in file or file == CodeWatcher.__module__]
     assert not [file for file in files if file.endswith(("/horsies/app.py", "/horsies_ops/cli/reload.py"))]
+
+
+class StoppableWorker:
+    """Counts how often it is stopped."""
+
+    def __init__(self, *, is_stopping: bool) -> None:
+        self.is_stopping = is_stopping
+        self.stops = 0
+
+    def add_listener(self, _listener: object) -> None: ...
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_draining_worker_keeps_its_tasks_when_the_reloader_dies(is_stopping: bool) -> None:
+    """A second stop would kill them."""
+    worker: Any = StoppableWorker(is_stopping=is_stopping)
+    reloader_end, worker_end = socket.socketpair()
+    with worker_end:
+        ReloaderLink(worker_end, is_first=True).attach(worker)
+        reloader_end.close()
+        await asyncio.sleep(0.05)
+    assert worker.stops == (0 if is_stopping else 1)

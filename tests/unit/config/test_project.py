@@ -45,6 +45,15 @@ def test_database_is_beside_the_settings_file(project: Path) -> None:
     assert _url(project / "src").embedded_folder == project / ".horsies"
 
 
+def test_settings_of_another_project_do_not_count(project: Path) -> None:
+    app, other = project / "src" / "shop" / "app.py", project.parent / "elsewhere"
+    (project / "horsies.toml").touch()
+    (other / "horsies.toml").touch()
+    assert _url(other, app).embedded_folder == project / ".horsies"
+    (project / "src" / "horsies.toml").touch()  # nearer to the working folder, and in the same project
+    assert _url(project / "src", app).embedded_folder == project / "src" / ".horsies"
+
+
 def test_database_is_beside_the_app_without_settings_file(project: Path) -> None:
     app = project / "src" / "shop" / "app.py"
     for cwd in (project, project / "src", project.parent / "elsewhere"):

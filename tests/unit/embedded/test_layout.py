@@ -100,6 +100,13 @@ def test_missing_parents_are_created_and_existing_ones_unchanged(tmp_path: Path)
     assert [_mode(path) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")] == [0o750, 0o700, 0o700]
 
 
+def test_git_ignores_only_the_folder_of_a_project(tmp_path: Path) -> None:
+    """A folder that a URL names may hold code."""
+    for name in ("code", ".horsies"):
+        make_folder(tmp_path / name, _CURRENT_USER)
+    assert [path.parent.name for path in tmp_path.glob("*/.gitignore")] == [".horsies"]
+
+
 def test_private_folder_may_already_exist(tmp_path: Path) -> None:
     make_private_folder(tmp_path / "private", _CURRENT_USER)
     make_private_folder(tmp_path / "private", _CURRENT_USER)

@@ -20,11 +20,17 @@ _LIBRARIES = {"site-packages", "dist-packages"}
 
 
 def discover_file(folder: Path, code: Path | None) -> Path | None:
-    """Return the nearest horsies.toml above the working folder, else above the file that constructs the app."""
+    """Return the nearest horsies.toml above the working folder, else above the file that constructs the app.
+
+    One of another project does not count: the working folder may lie in a project that the app is not part of.
+    """
     found = find_config_file(folder)
-    if found is None and code is not None:
-        # The owner of the code could have written the settings into it.
-        found = find_config_file(code.parent, trusted_uid=code.stat().st_uid)
+    if code is None:
+        return found
+    # The owner of the code could have written the settings into it.
+    beside_code = find_config_file(code.parent, trusted_uid=code.stat().st_uid)
+    if found is None or (beside_code is not None and not found.is_relative_to(beside_code.parent)):
+        return beside_code
     return found
 
 

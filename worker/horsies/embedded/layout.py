@@ -133,7 +133,8 @@ _KNOWN_ENTRIES = {
 def make_folder(folder: Path, account: ServerAccount, project: Path | None = None) -> None:
     """Create the cluster's folder and its missing parents so that the account can enter them."""
     with open_folder(folder, create_mode=0o700 if account.is_current_user else 0o711) as descriptor:
-        _write_new_file(".gitignore", "*\n", descriptor)
+        if folder.name == ".horsies":  # another folder may hold more than the cluster
+            _write_new_file(".gitignore", "*\n", descriptor)
         if project is not None and folder.parent != project:
             _write_new_file("project", f"{project}\n", descriptor)
     if account.is_current_user:

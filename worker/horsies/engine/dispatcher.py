@@ -635,6 +635,8 @@ class DuePoller:
             due = await self._due_work()
             if is_poll:
                 self._wake(due)
+            elif due is None or due.has_due_tasks:  # it became due between the last claim and this read
+                self._wakeup.wake_to_claim()
             if due is not None and due.next_due_s is not None:
                 self.expect_due_in(due.next_due_s)
             while (left_s := min(self._due_at, self._look_at) - time.monotonic()) > 0:

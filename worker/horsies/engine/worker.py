@@ -142,6 +142,10 @@ class Worker:
         """Call `listener` with every event of this worker; to be called before `run`."""
         self._listeners.append(listener)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Stop gracefully; a second call stops immediately."""
         if self._stop.is_set():

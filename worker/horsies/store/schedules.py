@@ -67,6 +67,7 @@ class DueRow(NamedTuple):
     is_running: bool
     failures: int
     now: datetime
+    uses_history: bool
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -83,6 +84,14 @@ class DueRow(NamedTuple):
             is_running=self.is_running,
             failures=self.failures,
         )
+
+
+class ScheduleHistoryRow(NamedTuple):
+    """What happened to the earlier slots of a schedule."""
+
+    schedule_name: str
+    is_running: bool
+    failures: int
 
 
 class SlotRun(NamedTuple):
@@ -167,6 +176,7 @@ class ScheduleQueries:
     next_check: Query[NextCheck]
     lock_due: Query[DueRow]
     lock_waiting: Query[DueRow]
+    schedule_history: Query[ScheduleHistoryRow]
     insert_runs: Query[SlotKey]
     advance: Query[None]
     unfinished_of: Query[UnfinishedRow]
@@ -230,11 +240,25 @@ class ScheduleStore:
 
     async def lock_due(self, *, limit: int, name: str | None = None) -> list[DueRow]:
         """Lock due schedules for the rest of the transaction, except those that another one has locked."""
-        return await self.executor.fetch(SCHEDULES.lock_due, limit, name)
+        return await self._with_history(await self.executor.fetch(SCHEDULES.lock_due, limit, name))
 
     async def lock_waiting(self, *, limit: int) -> list[DueRow]:
         """Lock schedules whose waiting slot can fire, like `lock_due`."""
-        return await self.executor.fetch(SCHEDULES.lock_waiting, limit)
+        return await self._with_history(await self.executor.fetch(SCHEDULES.lock_waiting, limit))
+
+    async def _with_history(self, rows: list[DueRow]) -> list[DueRow]:
+        """Look up the history of locked schedules whose policy uses it."""
+        names = [row.schedule_name for row in rows if row.uses_history]
+        if not names:
+            return rows
+        found = await self.executor.fetch(SCHEDULES.schedule_history, names)
+        history = {name: (is_running, failures) for name, is_running, failures in found}
+        unused = (False, 0)
+        completed: list[DueRow] = []
+        for row in rows:
+            is_running, failures = history.get(row.schedule_name, unused)
+            completed.append(row._replace(is_running=is_running, failures=failures))
+        return completed
 
     async def record(self, runs: Sequence[SlotRun], *, kind: RunKind, by: UUID | None) -> Sequence[SlotRun]:
         """Record slots of locked schedules, and send the tasks of those that fire.
@@ -342,9 +366,10 @@ def slot_run(name: str, decision: Decision, kind: RunKind = RunKind.CLOCK) -> Sl
 
 
 def _texts(column: Sequence[object]) -> str:
+    """One value per line; None is an empty line."""
     if column.count(None) == len(column):
         return ""
-    return "\n".join(["" if value is None else str(value) for value in column])
+    return "\n".join(["" if value is None else " ".join(str(value).split("\n")) for value in column])
 
 
 def _times(column: Sequence[datetime | None]) -> str:

@@ -258,8 +258,9 @@ class Child:
                     chunk.begin(position)
                     began.append((chunk, position))
                 else:
-                    self._pass_on(began, completed)
-                    began, completed = [], []
+                    # Emptied first: if the listener raises, it must not get them again.
+                    passed, (began, completed) = (began, completed), ([], [])
+                    self._pass_on(*passed)
                     self._on_rare_report(report)
         finally:  # a report that raises must not lose those before it
             self._pass_on(began, completed)

@@ -195,11 +195,10 @@ EXISTS (SELECT
   WHERE series.failed_so_far)
 
 -- fragment: due_columns(schedule)
--- A schedule to decide about. What is running and has failed is looked up only for policies that use it.
+-- A schedule to decide about; `schedule_history` completes those whose policy uses their history.
 {{ schedule }}.schedule_name, {{ schedule }}.call ->> 'plan'::text AS plan,
 {{ schedule }}.definition::text AS definition, {{ schedule }}.next_run_at, {{ schedule }}.last_slot_at,
 {{ schedule }}.waiting_slot_at, {{ schedule }}.anchor_at,
-{{ schedule }}.definition ->> 'overlap'::text <> 'allow' AND {{ schedule_is_running({{ schedule }}) }} AS is_running,
-CASE WHEN {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL
-     THEN {{ schedule_failures({{ schedule }}) }} ELSE 0
- END AS failures, now() AS now
+false AS is_running, 0 AS failures, now() AS now,
+({{ schedule }}.definition ->> 'overlap'::text <> 'allow'
+ OR {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL) AS uses_history

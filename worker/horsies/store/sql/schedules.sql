@@ -35,6 +35,15 @@ SELECT {{ due_columns(s) }}
  LIMIT $1
    FOR UPDATE OF s SKIP LOCKED;
 
+-- name: schedule_history
+-- Whether an earlier slot of each locked schedule is running, and how many failed in a row. A statement of its own, because
+-- the one that locked the rows may not see what the previous holder of a lock had committed meanwhile.
+SELECT s.schedule_name,
+       {{ schedule_is_running(s) }} AS is_running,
+       {{ schedule_failures(s) }} AS failures
+  FROM horsies_schedule_state AS s
+ WHERE s.schedule_name = ANY($1::text[]);
+
 -- name: insert_runs
 -- Record slots and send the tasks of those that fire; returns the slots that are left alone, because they fired before.
 -- The call is in the schedule's row, so that no application code is needed. All columns but the names are texts with
