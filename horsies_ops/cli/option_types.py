@@ -182,7 +182,7 @@ async def _resolve(
     if not found:
         raise NotFound(
             f"no {noun} with short id {id_text} (searched unfinished and the newest {NEWEST_SEARCHED:,})",
-            hint=f"use the full id: {list_command} shows it",
+            hint=f"a short id is the last 8 digits; {list_command} shows full ids",
         )
     return _require_single(f"{noun}s", id_text, found)
 

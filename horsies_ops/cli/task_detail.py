@@ -91,7 +91,7 @@ def _state_lines(detail: TaskDetail) -> Iterator[str]:
         f"workflow {task.workflow_id}" if task.workflow_id else None,
         f"retry of {task.retry_of}" if task.retry_of else None,
         f"flags {' '.join(flags)}" if flags else None,
-        "may have overlapped with a later attempt" if task.overlap_possible else None,
+        "attempts may have overlapped" if task.overlap_possible else None,
     )
     yield f"recovery: {decision.description}" if decision else ""
     facts = {name: getattr(task, name) for name in _OTHER_FACTS} | dict(task.options)

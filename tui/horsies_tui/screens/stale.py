@@ -142,7 +142,7 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
                 self.notify(f"{plural(len(vanished), 'marked row')} no longer stale")
         limits = candidates.thresholds
         self.list.empty_text = f"""{Glyph.DONE} No stale tasks, and none near its limit.
-Healthy: every claimed and running task sends heartbeats.
+Healthy: this list stays empty. The dashboard names workers that are silent and what they hold.
 A running task is stale after {format_age(limits.running)} without one, a claimed task after \
 {format_age(limits.claimed)}; a sweep then recovers it."""
         heading = Heading(f"{plural(len(near), 'task')} within {format_age(NEAR_MARGIN)} of the limit")
