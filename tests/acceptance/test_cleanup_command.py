@@ -124,7 +124,7 @@ def test_progress_goes_to_the_terminal_not_stdout(with_old_rows: str, tmp_path: 
         timeout=60,
     )
     os.close(theirs)
-    seen = os.read(ours, 100_000).decode()
+    seen = os.read(ours, 100_000).decode(errors="replace")  # the terminal holds 4 KB, which may end in a character
     os.close(ours)
     assert "deleting" in seen
     assert done.stdout.splitlines()[-1].startswith("deleted 4 rows")

@@ -164,8 +164,20 @@ async def test_visitor_above_the_limit_is_refused(horsies: Executable, port: int
             assert b"LIVE" in await _drawn(first, b"LIVE")
             apps = _apps(at_work)
         assert await asyncio.to_thread(_are_gone, apps)
-        async with _visit(port) as second:
-            assert b"LIVE" in await _drawn(second, b"LIVE")
+        await _visit_when_let_in(port)
+
+
+async def _visit_when_let_in(port: int) -> None:
+    """The server frees the place of a visitor after the app of that visitor has ended."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                async with _visit(port) as visitor:
+                    assert b"LIVE" in await _drawn(visitor, b"LIVE")
+            except WSServerHandshakeError:
+                await asyncio.sleep(0.1)
+            else:
+                return
 
 
 async def test_page_forbids_frames_and_other_hosts(serving: RunningCommand, port: int) -> None:
