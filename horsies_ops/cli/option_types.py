@@ -47,7 +47,7 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmat
 
 
 def require_terminal(subject: str, *, hint: str = "use --yes to confirm") -> None:
-    """Raise UsageError if nobody can be asked to confirm."""
+    """Raise UsageError if there is no terminal on which to ask for confirmation."""
     if not sys.stdin.isatty():
         message = f"{subject} needs confirmation, but stdin is not a terminal"
         raise UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
