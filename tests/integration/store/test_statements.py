@@ -53,9 +53,10 @@ async def test_statement_prepares_and_returns_columns_of_its_record(untouched_ur
     try:
         prepared = await connection.prepare(query.sql)
         columns = [attribute.name for attribute in prepared.get_attributes()]
-        if query.columns:
+        if query.is_tuple:  # filled by position
+            assert columns == list(query.columns)
+        elif query.columns:
             assert set(columns) == set(query.columns)
-            assert query.to_rows([]) == []
         else:
             assert len(columns) == (0 if query.row_type is NoneType else 1)
     finally:

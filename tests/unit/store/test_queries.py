@@ -67,12 +67,12 @@ def test_statements_are_loaded_by_name_without_comments(package: str) -> None:
 
 def test_rows_become_records(package: str) -> None:
     both = load_queries(Both, package, "numbers")
-    assert both.one.to_rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
+    assert list(map(both.one.to_row, [{"n": 1}, {"n": 2}])) == [Number(1), Number(2)]
 
 
 def test_rows_of_one_column_become_single_values() -> None:
     query = Query(name="n", sql="", row_type=int)
-    assert query.to_rows([{0: 1}, {0: 2}]) == [1, 2]
+    assert list(map(query.to_row, [{0: 1}, {0: 2}])) == [1, 2]
 
 
 def test_field_types_decide_how_columns_are_read() -> None:
@@ -81,7 +81,7 @@ def test_field_types_decide_how_columns_are_read() -> None:
         {"color": "red", "lid": None, "labels": '{"a": 1}', "sizes": None},
         {"color": "red", "lid": "red", "labels": "[]", "sizes": '{"b": 2}'},
     ]
-    assert query.to_rows(rows) == [
+    assert list(map(query.to_row, rows)) == [
         Box(color=Color.RED, lid=None, labels={"a": 1}, sizes=None),
         Box(color=Color.RED, lid=Color.RED, labels={}, sizes={"b": 2}),
     ]

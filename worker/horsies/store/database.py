@@ -61,7 +61,7 @@ class Executor(ABC):
 
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
         """Run a statement and return its rows."""
-        return query.to_rows(await self.fetch_raw(query, *arguments))
+        return list(map(query.to_row, await self.fetch_raw(query, *arguments)))
 
     async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
         """The first row; None if there is none."""

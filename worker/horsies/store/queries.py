@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, cached_property
 from importlib import resources
 from math import isfinite
+from operator import itemgetter
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -34,7 +35,6 @@ _CALL = re.compile(r"\{\{ (\w+)\((.*)\) \}\}")
 
 class _Row(Protocol):
     def __getitem__(self, column: Any, /) -> Any: ...
-    def keys(self) -> Iterable[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -53,37 +53,34 @@ class Query(Generic[R]):
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Columns that a record needs, in the order of its fields; empty if rows are not records."""
-        if self._is_tuple:
+        if self.is_tuple:
             return cast("Any", self.row_type)._fields
         return tuple(field.name for field in fields(self.row_type)) if is_dataclass(self.row_type) else ()
 
-    def to_rows(self, rows: Sequence[_Row]) -> list[R]:
-        """Convert driver rows to records or single values."""
-        if not rows:
-            return []
-        record, columns = cast("Any", self.row_type), self.columns
-        if self._is_tuple:
-            # Tuples are filled by position: a column out of order would silently end up in another field.
-            if tuple(rows[0].keys()) != columns:
-                raise TypeError(f"{self.name} does not return its columns in the order of {record.__name__}")
-            return [record._make(row) for row in rows]
-        if not columns:
-            return [row[0] for row in rows]
-        found = [{column: row[column] for column in columns} for row in rows]
-        for column, convert in self._converters.items():
-            for values in found:
-                if values[column] is not None:
-                    values[column] = convert(values[column])
-        return [record(**values) for values in found]
-
     @cached_property
-    def _is_tuple(self) -> bool:
+    def is_tuple(self) -> bool:
+        """Whether rows are named tuples, which are filled by position."""
         return isinstance(self.row_type, type) and issubclass(self.row_type, tuple)
 
     @cached_property
-    def _converters(self) -> dict[str, Callable[[Any], object]]:
-        hints = get_type_hints(self.row_type)
-        return {column: convert for column in self.columns if (convert := _converter(hints[column])) is not None}
+    def to_row(self) -> Callable[[_Row], R]:
+        """Converts a driver row to a record or single value."""
+        record, columns = cast("Any", self.row_type), self.columns
+        if self.is_tuple:
+            return record._make
+        if not columns:
+            return itemgetter(0)
+        hints = get_type_hints(record)
+        converters = {column: convert for column in columns if (convert := _converter(hints[column])) is not None}
+
+        def to_record(row: _Row) -> R:
+            values = {column: row[column] for column in columns}
+            for column, convert in converters.items():
+                if values[column] is not None:
+                    values[column] = convert(values[column])
+            return record(**values)
+
+        return to_record
 
 
 def _converter(field_type: Any) -> Callable[[Any], object] | None:
