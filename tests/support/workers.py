@@ -58,7 +58,7 @@ class InProcessWorker:
     def silent_s(self) -> float:
         """Seconds since the last successful statement was sent."""
         parts = self.worker._assembly
-        return parts.fence.silent_s if parts else 0.0
+        return time.monotonic() - parts.fence.last_success_at if parts else 0.0
 
     @property
     def health(self) -> Health:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -10,12 +11,12 @@ from uuid import uuid4
 
 from horsies.engine import events
 from horsies.engine.completer import Completer, finished_attempt
-from horsies.engine.heartbeat import SelfFence
 from horsies.engine.in_flight import CompletedTask, InFlight, InFlightTask
 from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.reporter import Reporter
 from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
+from horsies.model.fence import Fence
 from horsies.model.settings import RecoveryConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.task import TaskAttemptOutcome
@@ -70,7 +71,7 @@ async def test_stored_failure_is_not_late_if_the_look_up_of_another_failed() -> 
         cast("ClaimStore", Claims()),
         in_flight,
         reporter,
-        fence=SelfFence(RecoveryConfig()),
+        fence=Fence(RecoveryConfig(), now=time.monotonic()),
         backoff=Backoff(config),
         on_stored=is_stored.set,
         on_retry=lambda _: None,

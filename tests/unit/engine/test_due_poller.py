@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 from horsies.engine.dispatcher import DuePoller, Wakeup
-from horsies.engine.heartbeat import SelfFence
+from horsies.model.fence import Fence
 from horsies.model.settings import RecoveryConfig
 from horsies.store.workers import DueWork, WorkerStore
 
@@ -34,7 +35,7 @@ async def test_task_that_became_due_before_a_look_is_claimed_without_a_poll() ->
         queues=["default"],
         poll_s=3600.0,
         claim_lock=asyncio.Lock(),
-        fence=SelfFence(RecoveryConfig()),
+        fence=Fence(RecoveryConfig(), now=time.monotonic()),
         workflows_due=asyncio.Event(),
     )
     stop = asyncio.Event()

@@ -12,7 +12,6 @@ from horsies.model.fence import (
     Fence,
     child_heartbeat_interval_s,
     heartbeat_timeout_s,
-    may_assign,
     silent_child_limit_s,
 )
 from horsies.model.recovery.fleet import HeartbeatSeries
@@ -21,7 +20,11 @@ from horsies.model.settings.recovery import RecoveryConfig
 DEFAULT = RecoveryConfig()
 LIMIT_S = 90.0  # the claimed threshold of 120 s minus one claimer heartbeat interval of 30 s
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-DOWN = Fence.from_config(DEFAULT, now=0.0)
+
+
+@pytest.fixture
+def fence() -> Fence:
+    return Fence(DEFAULT, now=0.0)
 
 
 def at(seconds: float) -> datetime:
@@ -29,43 +32,54 @@ def at(seconds: float) -> datetime:
 
 
 @pytest.mark.parametrize(("now", "is_fenced"), [(0, False), (LIMIT_S, False), (LIMIT_S + 0.1, True)])
-def test_worker_is_fenced_one_heartbeat_before_its_claims_are_stale(now: float, is_fenced: bool) -> None:
-    assert DOWN.is_fenced(now) == is_fenced
+def test_worker_is_fenced_one_heartbeat_before_its_claims_are_stale(fence: Fence, now: float, is_fenced: bool) -> None:
+    assert fence.is_fenced(now) == is_fenced
 
 
-def test_successful_statement_keeps_the_fence_down() -> None:
-    assert not DOWN.after_statement(80.0).is_fenced(80.0 + LIMIT_S)
+def test_successful_statement_keeps_the_fence_down(fence: Fence) -> None:
+    fence.record_statement(80.0)
+
+    assert not fence.is_fenced(80.0 + LIMIT_S)
 
 
-def test_raised_fence_stays_up_until_a_worker_heartbeat() -> None:
-    back = DOWN.after_statement(100.0)
+def test_raised_fence_stays_up_until_a_worker_heartbeat(fence: Fence) -> None:
+    fence.record_statement(100.0)
+    assert fence.is_fenced(100.0)
 
-    assert back.is_fenced(100.0)
-    assert back.after_statement(101.0).is_fenced(101.0)
-    assert not back.after_worker_heartbeat(101.0).is_fenced(101.0)
+    fence.record_statement(101.0)
+    assert fence.is_fenced(101.0)
+
+    fence.record_heartbeat(101.0)
+    assert not fence.is_fenced(101.0)
 
 
-def test_heartbeat_sent_before_a_suspension_does_not_count() -> None:
-    assert DOWN.after_worker_heartbeat(1.0).is_fenced(500.0)
+def test_heartbeat_sent_before_a_suspension_does_not_count(fence: Fence) -> None:
+    fence.record_heartbeat(1.0)
+
+    assert fence.is_fenced(500.0)
 
 
-def test_late_response_does_not_move_time_back() -> None:
-    assert not DOWN.after_statement(80.0).after_worker_heartbeat(10.0).is_fenced(80.0 + LIMIT_S)
+def test_late_response_does_not_move_time_back(fence: Fence) -> None:
+    fence.record_statement(80.0)
+    fence.record_heartbeat(10.0)
+
+    assert not fence.is_fenced(80.0 + LIMIT_S)
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.booleans()), max_size=20), st.floats(0, 1_000))
 def test_worker_silent_beyond_the_limit_is_always_fenced(successes: list[tuple[float, bool]], silence_s: float) -> None:
-    fence, now = DOWN, 0.0
+    fence, now = Fence(DEFAULT, now=0.0), 0.0
     for pause_s, is_heartbeat in successes:
         now += pause_s
-        fence = fence.after_worker_heartbeat(now) if is_heartbeat else fence.after_statement(now)
+        record = fence.record_heartbeat if is_heartbeat else fence.record_statement
+        record(now)
 
     assert fence.is_fenced(now + LIMIT_S + 0.1 + silence_s)
 
 
 @pytest.mark.parametrize(("took_s", "is_safe"), [(0, True), (149.9, True), (150, False), (400, False)])
-def test_tasks_of_a_slow_claim_are_not_assigned(took_s: float, is_safe: bool) -> None:
-    assert may_assign(DEFAULT, took_s=took_s) == is_safe
+def test_tasks_of_a_slow_claim_are_not_assigned(fence: Fence, took_s: float, is_safe: bool) -> None:
+    assert fence.may_assign(took_s=took_s) == is_safe
 
 
 def test_parent_kills_a_silent_child_before_the_threshold() -> None:

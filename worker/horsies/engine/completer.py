@@ -12,11 +12,12 @@ from uuid import UUID
 from horsies.codec.canonical_json import utf8_length
 from horsies.codec.results import error_document
 from horsies.engine import events
-from horsies.engine.heartbeat import SelfFence
 from horsies.engine.in_flight import Chunk, CompletedTask, InFlight, InFlightTask, TaskState
 from horsies.engine.pool.protocol import EncodedOutcome, parse_details
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
+from horsies.model.events import TaskChange
+from horsies.model.fence import Fence
 from horsies.model.retry import Cause, stored_policy
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
@@ -110,7 +111,7 @@ class Completer:
         in_flight: InFlight,
         reporter: Reporter,
         *,
-        fence: SelfFence,
+        fence: Fence,
         backoff: Backoff,
         on_stored: Callable[[], None],
         on_retry: Callable[[float], None],
@@ -265,7 +266,8 @@ class Completer:
     def _on_moved(self, status: TaskStatus, queue: str, outcomes: Sequence[UnstoredOutcome]) -> None:
         """Report outcomes that moved tasks of one queue to the same status."""
         ids = [_row(unstored).id for unstored in outcomes]
-        self._reporter.record_change(_TRANSITION_NAMES[status], queue, TaskStatus.RUNNING, status, ids)
+        kind = _TRANSITION_NAMES[status]
+        self._reporter.changes.add(TaskChange(kind=kind, queue=queue, source=TaskStatus.RUNNING, target=status), ids)
         self._reporter.totals.add_finished(status, len(outcomes))
         if self._reporter.is_enabled_for(events.TaskFinished):
             for unstored in outcomes:
@@ -440,7 +442,8 @@ class WriteBatcher(Generic[T, R]):
             except BrokerError as error:
                 await self._backoff.wait(error)
             else:
-                self._backoff.reset()
+                if self._backoff.failures:
+                    self._backoff.reset()
                 return result
 
     def _dequeue(self, batch: list[T]) -> None:

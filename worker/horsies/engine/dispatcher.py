@@ -29,7 +29,7 @@ from horsies.model.capacity import (
     count_free_slots,
     plan_claim,
 )
-from horsies.model.fence import may_assign
+from horsies.model.events import TaskChange
 from horsies.model.retry import KillReason
 from horsies.model.task import TaskStatus, expired_error
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, ClaimStore
@@ -37,13 +37,14 @@ from horsies.store.connection import LockTimeout
 from horsies.store.workers import DueWork, WorkerState, WorkerStore
 
 if TYPE_CHECKING:
-    from horsies.engine.heartbeat import Health, SelfFence, WorkerIdentity
+    from horsies.engine.heartbeat import Health, WorkerIdentity
     from horsies.engine.in_flight import Assignments, InFlight
     from horsies.engine.pool.child import Child
     from horsies.engine.pool.pool import ChildPool
     from horsies.engine.reporter import Reporter
     from horsies.engine.service import Backoff
     from horsies.engine.unknown_tasks import UnknownTasks
+    from horsies.model.fence import Fence
     from horsies.model.settings import AppConfig, WorkerConfig
 
 RECHECK_DELAY_S = 0.1
@@ -116,7 +117,7 @@ class Dispatcher:
         releases: Releases,
         due_poller: DuePoller,
         identity: WorkerIdentity,
-        fence: SelfFence,
+        fence: Fence,
         health: Health,
         reporter: Reporter,
         backoff: Backoff,
@@ -175,7 +176,7 @@ class Dispatcher:
 
     async def _run_passes(self, stop: asyncio.Event) -> None:
         """Run passes while they claim something; retry after a database error."""
-        while not stop.is_set() and not self._fence.is_fenced:
+        while not stop.is_set() and not self._fence.is_fenced(time.monotonic()):
             try:
                 async with self._claim_lock:
                     await self._releases.reconcile_if_due()
@@ -190,7 +191,8 @@ class Dispatcher:
                 await self._backoff.wait(error)
                 await self._reconcile_with_retry()
             else:
-                self._backoff.reset()
+                if self._backoff.failures:
+                    self._backoff.reset()
                 if not runs_again:
                     self._schedule_recheck()
                     return
@@ -255,7 +257,7 @@ class Dispatcher:
         for row in rows if len(running) < len(rows) else ():
             if row.worker_pid is None:
                 self._in_flight.add_prefetched(row, worker_id)
-        if may_assign(self._app_config.recovery, took_s=took_s) and not self._capacity.is_closed:
+        if self._fence.may_assign(took_s=took_s) and not self._capacity.is_closed:
             for child, child_rows in self._split(running, plan):
                 self._assign(child, child_rows, worker_id)
         else:
@@ -298,10 +300,9 @@ class Dispatcher:
         for row in rows:
             ids.setdefault((row.worker_pid is None, row.queue_name), []).append(row.id)
         for (is_prefetched, queue), task_ids in ids.items():
-            transition, status = (
-                ("claim", TaskStatus.CLAIMED) if is_prefetched else ("claim and start", TaskStatus.RUNNING)
-            )
-            self._reporter.record_change(transition, queue, TaskStatus.PENDING, status, task_ids)
+            kind, status = ("claim", TaskStatus.CLAIMED) if is_prefetched else ("claim and start", TaskStatus.RUNNING)
+            change = TaskChange(kind=kind, queue=queue, source=TaskStatus.PENDING, target=status)
+            self._reporter.changes.add(change, task_ids)
 
     def _take_poll(self) -> bool:
         """Whether this claim looks for expired leases: always if leases are configured, else once after `on_poll`."""
@@ -329,7 +330,7 @@ class Dispatcher:
             self._in_flight.settle(task)  # no longer as a prefetched task
             if (task.row.id, task.row.claim_token) not in started:
                 await self._on_start_refused(task)
-            elif may_assign(self._app_config.recovery, took_s=took_s) and children[pid].accepts_work:
+            elif self._fence.may_assign(took_s=took_s) and children[pid].accepts_work:
                 rows_by_child.setdefault((pid, task.worker_id), []).append(task.row)
             else:
                 self._releases.add_rows([task.row], task.worker_id)
@@ -388,7 +389,7 @@ class Capacity:
 
     @property
     def children(self) -> tuple[Child, ...]:
-        return self._pool.children
+        return tuple(self._pool.children)
 
     def has_capacity(self) -> bool:
         return self.plan(ALL_KINDS) is not None
@@ -482,7 +483,7 @@ class Releases:
         in_flight: InFlight,
         identity: WorkerIdentity,
         worker_store: WorkerStore,
-        fence: SelfFence,
+        fence: Fence,
         reporter: Reporter,
         unknown_tasks: UnknownTasks,
         check_interval_ms: float,
@@ -596,7 +597,7 @@ class DuePoller:
         queues: Sequence[str],
         poll_s: float,
         claim_lock: asyncio.Lock,
-        fence: SelfFence,
+        fence: Fence,
         workflows_due: asyncio.Event,
     ) -> None:
         self._wakeup = wakeup

@@ -1,4 +1,4 @@
-"""Heartbeats of the worker and its tasks, and the state they maintain: worker identity, self-fence and health."""
+"""Heartbeats of the worker and its tasks, and the state they maintain: worker identity and health."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Heartbeat:
         *,
         identity: WorkerIdentity,
         worker_store: WorkerStore,
-        fence: SelfFence,
+        fence: Fence,
         health: Health,
         in_flight: InFlight,
         assignments: Assignments,
@@ -141,7 +141,7 @@ class Heartbeat:
         self._emit_fenced()
         sent_at = time.monotonic()
         reply = await self._worker_store.heartbeat(self._identity.worker_id, self._health_document())
-        was_fenced = self._fence.is_fenced
+        was_fenced = self._fence.is_fenced(time.monotonic())
         self._fence.record_heartbeat(sent_at)
         if reply is None or reply.is_lost:
             await self._on_declared_lost()
@@ -156,10 +156,11 @@ class Heartbeat:
         return self._health.document(self._pool.degraded_reason)
 
     def _emit_fenced(self) -> None:
-        if self._fence.is_fenced and not self._is_fence_reported:
+        now = time.monotonic()
+        if self._fence.is_fenced(now) and not self._is_fence_reported:
             self._is_fence_reported = True
-            worker_id = str(self._identity.worker_id)
-            self._reporter.emit(events.WorkerFenced(worker_id=worker_id, silent_s=self._fence.silent_s))
+            silent_s = now - self._fence.last_success_at
+            self._reporter.emit(events.WorkerFenced(worker_id=str(self._identity.worker_id), silent_s=silent_s))
 
     async def _update_series(self, at: datetime, sent_at: float) -> None:
         health = self._health
@@ -318,7 +319,7 @@ class Registration:
         *,
         identity: WorkerIdentity,
         worker_store: WorkerStore,
-        fence: SelfFence,
+        fence: Fence,
         releases: Releases,
         reporter: Reporter,
         app_config: AppConfig,
@@ -411,29 +412,6 @@ class StartupReporter:
                 await self._backoff.wait(error)
             else:
                 return
-
-
-class SelfFence:
-    """The worker's `Fence` on the monotonic clock, updated after each successful statement."""
-
-    def __init__(self, recovery: RecoveryConfig) -> None:
-        self._fence = Fence.from_config(recovery, now=time.monotonic())
-
-    @property
-    def is_fenced(self) -> bool:
-        return self._fence.is_fenced(time.monotonic())
-
-    @property
-    def silent_s(self) -> float:
-        return time.monotonic() - self._fence.last_success_at
-
-    def record_statement(self, sent_at: float) -> None:
-        """A statement sent at `sent_at` has succeeded."""
-        self._fence = self._fence.after_statement(sent_at)
-
-    def record_heartbeat(self, sent_at: float) -> None:
-        """A worker heartbeat sent at `sent_at` has succeeded; only this lifts the fence."""
-        self._fence = self._fence.after_worker_heartbeat(sent_at)
 
 
 @dataclass(slots=True, kw_only=True)

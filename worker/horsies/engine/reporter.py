@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, cast
@@ -101,10 +101,10 @@ class Reporter:
         self.task_lines = task_lines
         self._queue: asyncio.Queue[EventRecord | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
-        self.changes = ChangeSummary()
         self.totals = AttemptTotals()
         self.changes_available = asyncio.Event()
-        """Set when `changes` has entries to publish."""
+        self.changes = ChangeSummary(on_added=self.changes_available.set)
+        """Status changes for the next message to viewers."""
 
     def add_listener(self, listener: Callable[[events.Event], None]) -> None:
         self._listeners.append(listener)
@@ -146,20 +146,14 @@ class Reporter:
                 )
             )
 
-    def record_change(
-        self, transition: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[object]
-    ) -> None:
-        """Add a status change to the next message to viewers."""
-        self.changes.add(TaskChange(kind=transition, queue=queue, source=source, target=target), ids)
-        self.changes_available.set()
-
     def record_unbegun_changes(self, tasks: Iterable[InFlightTask], source: TaskStatus, target: TaskStatus) -> None:
-        """Like `record_change`, for tasks that have not begun."""
+        """Add the new status of tasks that have not begun to `changes`."""
         ids: dict[str, list[str]] = {}
         for task in tasks:
             ids.setdefault(task.row.queue_name, []).append(task.key.task_id)
+        kind = _UNBEGUN_TRANSITIONS[source, target]
         for queue, task_ids in ids.items():
-            self.record_change(_UNBEGUN_TRANSITIONS[source, target], queue, source, target, task_ids)
+            self.changes.add(TaskChange(kind=kind, queue=queue, source=source, target=target), task_ids)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Store events until `stop` is set and the queue is empty."""

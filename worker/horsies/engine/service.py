@@ -233,23 +233,24 @@ class Backoff:
         self._hurry = hurry or asyncio.Event()
         self._jitter = jitter
         self._sleep = sleep
-        self._failures = 0
+        self.failures = 0
+        """In a row, since the last success."""
 
     def reset(self) -> None:
-        if self._failures:
-            self._failures = 0
+        if self.failures:
+            self.failures = 0
             self._on_change(None)
 
     async def wait(self, error: Exception) -> None:
         """Sleep after a failure; raise `error` if it is not transient or no attempts are left."""
         if not is_transient(error):
             raise error
-        self._failures += 1
-        if self._failures == 1:
+        self.failures += 1
+        if self.failures == 1:
             self._on_change(error)
-        if self._failures == self._config.db_retry_max_attempts:
-            raise AttemptsExhausted(self._failures, error) from error
-        delay_s = backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000
+        if self.failures == self._config.db_retry_max_attempts:
+            raise AttemptsExhausted(self.failures, error) from error
+        delay_s = backoff_delay_ms(self._config, self.failures - 1, jitter=self._jitter()) / 1_000
         if self._hurry.is_set():
             await self._sleep(min(delay_s, HURRIED_DELAY_S))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from horsies.engine import events
 from horsies.engine.completer import Completer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases, Wakeup
-from horsies.engine.heartbeat import Health, Heartbeat, Registration, SelfFence, StartupReporter, WorkerIdentity
+from horsies.engine.heartbeat import Health, Heartbeat, Registration, StartupReporter, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
 from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
@@ -42,7 +43,7 @@ from horsies.engine.unknown_tasks import UnknownTasks
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.capacity import ClaimLimits, DurationEstimates
-from horsies.model.fence import child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
+from horsies.model.fence import Fence, child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
@@ -83,7 +84,7 @@ class Assembly:
     in_flight: InFlight
     assignments: Assignments
     completer: Completer
-    fence: SelfFence
+    fence: Fence
     health: Health
     reporter: Reporter
     hooks: HookCaller
@@ -196,13 +197,11 @@ class Worker:
         for listener in self._listeners:
             reporter.add_listener(listener)
         unknown_tasks = UnknownTasks(claims, queues, on_unknown=self._unknown_task_emitter(reporter))
-        fence, health = (
-            SelfFence(app.recovery),
-            Health(
-                recovery=app.recovery,
-                audit_retention_hours=app.retention.audit_retention_hours,
-                unknown_tasks=unknown_tasks.names,
-            ),
+        fence = Fence(app.recovery, now=time.monotonic())
+        health = Health(
+            recovery=app.recovery,
+            audit_retention_hours=app.retention.audit_retention_hours,
+            unknown_tasks=unknown_tasks.names,
         )
         backoff = partial(_backoff, app.resilience, reporter, identity)
         hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -86,7 +86,8 @@ class _ChangeCount:
 class ChangeSummary:
     """Aggregates task changes into NOTIFY payloads, at most four times a second. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_added: Callable[[], None] = lambda: None) -> None:
+        self._on_added = on_added
         self._counts: dict[TaskChange, _ChangeCount] = {}
         self._published_at: float | None = None
 
@@ -97,6 +98,7 @@ class ChangeSummary:
         missing = MAX_IDS - len(total.ids)
         if missing > 0:
             total.ids += map(str, islice(task_ids, missing))
+        self._on_added()
 
     def due_at(self) -> float | None:
         """When `drain` will return payloads; None if there are no changes, minus infinity for immediately."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from horsies.model.settings.recovery import RecoveryConfig
@@ -17,7 +16,6 @@ MIN_HEARTBEATS_PER_THRESHOLD: Final = 5
 """A child sends at least this many heartbeats per running threshold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """Stops a disconnected worker from claiming and starting tasks, because others may recover its claims soon.
 
@@ -25,28 +23,30 @@ class Fence:
     about the time in between.
     """
 
-    limit_s: float
-    last_success_at: float
-    is_up: bool = False
-    """The worker was fenced when a statement succeeded, and no worker heartbeat has succeeded since."""
-
-    @classmethod
-    def from_config(cls, recovery: RecoveryConfig, *, now: float) -> Self:
-        return cls(limit_s=_fence_limit_ms(recovery) / 1_000, last_success_at=now)
+    def __init__(self, recovery: RecoveryConfig, *, now: float) -> None:
+        self._limit_s = _fence_limit_ms(recovery) / 1_000
+        # The other half is for the first heartbeat: its interval is at most half the threshold (RecoveryConfig).
+        self._max_claim_s = recovery.running_stale_threshold_ms / 2_000
+        self.last_success_at = now
+        self._is_up = False
+        """The worker was fenced when a statement succeeded, and no worker heartbeat has succeeded since."""
 
     def is_fenced(self, now: float) -> bool:
-        return self.is_up or now - self.last_success_at > self.limit_s
+        return self._is_up or now - self.last_success_at > self._limit_s
 
-    def after_statement(self, sent_at: float) -> Self:
-        """Record a successful statement; only a worker heartbeat lowers a raised fence."""
-        return self._after_success(sent_at, is_up=self.is_fenced(sent_at))
+    def record_statement(self, sent_at: float) -> None:
+        """A statement sent at `sent_at` has succeeded; only a worker heartbeat lowers a raised fence."""
+        self._is_up = self.is_fenced(sent_at)
+        self.last_success_at = max(self.last_success_at, sent_at)
 
-    def after_worker_heartbeat(self, sent_at: float) -> Self:
-        return self._after_success(sent_at, is_up=False)
+    def record_heartbeat(self, sent_at: float) -> None:
+        """A worker heartbeat sent at `sent_at` has succeeded."""
+        self._is_up = False
+        self.last_success_at = max(self.last_success_at, sent_at)
 
-    def _after_success(self, sent_at: float, *, is_up: bool) -> Self:
-        # Not `replace`, which takes several times as long: this runs after each statement.
-        return type(self)(limit_s=self.limit_s, last_success_at=max(self.last_success_at, sent_at), is_up=is_up)
+    def may_assign(self, *, took_s: float) -> bool:
+        """Whether tasks from a claim that took `took_s` may start; after a longer time others may recover them."""
+        return took_s < self._max_claim_s
 
 
 def effective_worker_heartbeat_ms(recovery: RecoveryConfig) -> float:
@@ -67,12 +67,6 @@ def heartbeat_timeout_s(recovery: RecoveryConfig, *, claim_lease_ms: int | None 
     if claim_lease_ms is not None:
         thresholds_ms.append(claim_lease_ms)
     return min(thresholds_ms) / 3_000
-
-
-def may_assign(recovery: RecoveryConfig, *, took_s: float) -> bool:
-    """Whether tasks from a claim that took `took_s` may start; after a longer time others may recover them."""
-    # The other half is for the first heartbeat: its interval is at most half the threshold (RecoveryConfig).
-    return took_s * 1_000 < recovery.running_stale_threshold_ms / 2
 
 
 def silent_child_limit_s(recovery: RecoveryConfig) -> float:

@@ -40,7 +40,7 @@ class CoroutineRunner:
             try:
                 self._loop.run_until_complete(serving)
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-                if lifetime.is_forked():
+                if lifetime.is_forked:
                     lifetime.exit_fork(error)
         serving.result()
 

@@ -226,7 +226,7 @@ class TaskExecutor:
 
         A process that is out of memory exits, and one forked by the task prints the traceback itself.
         """
-        if isinstance(raised, MemoryError) or lifetime.is_forked():
+        if isinstance(raised, MemoryError) or lifetime.is_forked:
             return
         if any(type(raised) in rules.mapper for rules in (task.exception_rules, self._rules)):
             return
@@ -251,7 +251,7 @@ class TaskExecutor:
 
     def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
         # The task forked, and its code also returned in the new process: only the child itself may report an outcome.
-        if lifetime.is_forked():
+        if lifetime.is_forked:
             lifetime.exit_fork(None if result.err is None else result.err.exception)
         if result.is_err():
             self._raise_if_out_of_memory(task, result.err_value)
@@ -283,7 +283,7 @@ def cancelled_outcome() -> EncodedOutcome:
 
 
 def _worker_failure_outcome(failure: WorkerFailure) -> EncodedOutcome:
-    if lifetime.is_forked():
+    if lifetime.is_forked:
         lifetime.exit_fork(failure.__cause__)
     error = TaskError(error_code=failure.code, message=failure.message)
     return _error_outcome(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)

@@ -125,12 +125,8 @@ def _close_watchdog_after_fork() -> None:
 # Processes forked by a task are copies of the child, with its inbox and event loop. When the task's code returns in
 # such a copy, the copy must exit instead of continuing as a child.
 
-_is_forked = False
-
-
-def is_forked() -> bool:
-    """Whether this process was forked by a task; always false outside of children."""
-    return _is_forked
+is_forked = False
+"""Whether this process was forked by a task; always false outside of children."""
 
 
 def mark_forks() -> None:
@@ -139,8 +135,8 @@ def mark_forks() -> None:
 
 
 def _after_fork() -> None:
-    global _is_forked  # noqa: PLW0603  # one per process
-    _is_forked = True
+    global is_forked  # noqa: PLW0603  # one per process
+    is_forked = True
 
 
 def exit_forks_on(loop: asyncio.AbstractEventLoop) -> None:

@@ -247,7 +247,7 @@ class TaskLogHandler(logging.Handler):
             message, exception = record.getMessage(), None
             if record.exc_info or record.stack_info:
                 exception = self._tracebacks.format(record).removeprefix(f"{message}\n")
-            if lifetime.is_forked():  # has no channel
+            if lifetime.is_forked:  # has no channel
                 lines = [f"{record.levelname} {record.name}  {message}", *filter(None, [exception])]
                 sys.stderr.write("".join(f"{line}\n" for line in lines))
             else:

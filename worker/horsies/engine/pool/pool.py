@@ -35,7 +35,8 @@ class ChildPool:
         self._spec = spec
         self._size = size
         self._listener = listener
-        self._children: set[Child] = set()
+        self.children: set[Child] = set()
+        """All living children, including those that are starting or retiring."""
         self._failed_starts = 0
         """In a row, by any cause."""
         self._permanent_start_errors = 0
@@ -47,11 +48,6 @@ class ChildPool:
         self._start_semaphore = asyncio.Semaphore(usable_cpus())
         self._services: list[asyncio.Task[None]] = []
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def children(self) -> tuple[Child, ...]:
-        """All living children, including those that are starting or retiring."""
-        return tuple(self._children)
 
     @property
     def degraded_reason(self) -> str | None:
@@ -81,23 +77,23 @@ class ChildPool:
             service.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
         self._services.clear()
-        for child in self.children:
+        for child in tuple(self.children):
             child.kill(why)
-        if self._children:
-            await asyncio.wait([asyncio.create_task(child.exited.wait()) for child in self._children])
+        if self.children:
+            await asyncio.wait([asyncio.create_task(child.exited.wait()) for child in self.children])
         self._orphan_killer.close()
 
     def on_recycle_due(self, child: Child) -> None:
         self._recycle_if_due(child)
 
     def on_child_exit(self, child: Child) -> None:
-        self._children.discard(child)
+        self.children.discard(child)
         with suppress(OSError):  # no process can be started; the next change tries again, with all remaining groups
             self._orphan_killer.remove_group(child.pid)
 
     def _recycle_if_due(self, child: Child) -> None:
         """Retire a child that reached its limits, but only one at a time: all others must accept work."""
-        if child.should_recycle and sum(other.accepts_work for other in self._children) == self._size:
+        if child.should_recycle and sum(other.accepts_work for other in self.children) == self._size:
             child.retire()
 
     async def _keep_child_running(self, is_ready: asyncio.Event) -> None:
@@ -132,7 +128,7 @@ class ChildPool:
     async def _spawn(self) -> Child:
         """Start a child and wait until it is ready or has exited."""
         child = Child(self._spec, self._listener, self)
-        self._children.add(child)
+        self.children.add(child)
         try:
             self._orphan_killer.add_group(child.pid)
         except OSError:
@@ -151,7 +147,7 @@ class ChildPool:
                 code=ErrorCode.CONFIG_INVALID_WORKER,
                 hint="raise worker.max_memory_per_child_mb, or import less",
             )
-        is_child_left = any(child.has_started for child in self._children)
+        is_child_left = any(child.has_started for child in self.children)
         if max(self._permanent_start_errors, 0 if is_child_left else self._failed_starts) >= MAX_FAILED_STARTS:
             raise HorsiesError(f"{MAX_FAILED_STARTS} children in a row failed to start: {error}", hint=hint)
 
@@ -169,7 +165,7 @@ class ChildPool:
         while True:
             await asyncio.sleep(self._spec.heartbeat_interval_s)
             now = clock()
-            for child in self.children:
+            for child in tuple(self.children):
                 child.check_health(elapsed_s=now - checked_at)
                 self._recycle_if_due(child)
             checked_at = now
