@@ -15,7 +15,10 @@ from horsies.scheduler.sync import SyncReport, sync_definitions
 from horsies.store.database import Database
 from tests.support.store import Connection
 
-EVERY_MINUTE = IntervalSchedule(minutes=1, anchor=datetime(2026, 1, 1, tzinfo=UTC))
+ANCHOR = datetime.now(UTC).replace(microsecond=0)
+HOUR = timedelta(hours=1)
+EVERY_HOUR = IntervalSchedule(hours=1, anchor=ANCHOR)
+"""Its next slot is due an hour after this process started, so that none becomes due while a test runs."""
 
 
 def schedule_app(url: str, *schedules: TaskSchedule, name: str = "shop", **config: Any) -> Horsies:
@@ -34,8 +37,8 @@ def schedule_app(url: str, *schedules: TaskSchedule, name: str = "shop", **confi
     return app
 
 
-def minutely(name: str = "minutely", **options: Any) -> TaskSchedule:
-    given: dict[str, Any] = {"name": name, "task_name": "add", "pattern": EVERY_MINUTE, **options}
+def hourly(name: str = "hourly", **options: Any) -> TaskSchedule:
+    given: dict[str, Any] = {"name": name, "task_name": "add", "pattern": EVERY_HOUR, **options}
     return TaskSchedule(**given)
 
 
@@ -51,27 +54,27 @@ async def sync_app(database: Database, app: Horsies, **options: Any) -> SyncRepo
     return await sync_definitions(database, encoded.owner, encoded.definitions, **options)
 
 
-async def make_due(connection: Connection, slots: int, name: str = "minutely") -> datetime:
-    """Move a schedule with `EVERY_MINUTE` back, so that this many slots are due; returns the first one."""
+async def make_due(connection: Connection, slots: int, name: str = "hourly") -> datetime:
+    """Move a schedule with `EVERY_HOUR` back, so that this many slots are due; returns the first one."""
     now: datetime = await connection.fetchval("SELECT clock_timestamp()")
-    first = now.replace(second=0, microsecond=0) - timedelta(minutes=slots - 1)
+    first = ANCHOR + ((now - ANCHOR) // HOUR - (slots - 1)) * HOUR
     await connection.execute("UPDATE horsies_schedule_state SET next_run_at = $2 WHERE schedule_name = $1", name, first)
     return first
 
 
-async def outcomes(connection: Connection, name: str = "minutely") -> list[str]:
+async def outcomes(connection: Connection, name: str = "hourly") -> list[str]:
     """The outcomes of the runs of a schedule, oldest slot first."""
     sql = "SELECT outcome FROM horsies_schedule_runs WHERE schedule_name = $1 ORDER BY slot_at"
     return [row["outcome"] for row in await connection.fetch(sql, name)]
 
 
-async def state_of(connection: Connection, name: str = "minutely") -> asyncpg.Record:
+async def state_of(connection: Connection, name: str = "hourly") -> asyncpg.Record:
     row = await connection.fetchrow("SELECT * FROM horsies_schedule_state WHERE schedule_name = $1", name)
     assert row is not None
     return row
 
 
-async def fired_ids(connection: Connection, name: str = "minutely") -> Sequence[UUID]:
+async def fired_ids(connection: Connection, name: str = "hourly") -> Sequence[UUID]:
     sql = "SELECT task_id FROM horsies_schedule_runs WHERE schedule_name = $1 AND outcome = 'fired' ORDER BY slot_at"
     return [row["task_id"] for row in await connection.fetch(sql, name)]
 

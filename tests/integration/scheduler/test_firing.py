@@ -20,8 +20,8 @@ from horsies.testing import drain_async
 from tests.support.schedules import (
     finish,
     fired_ids,
+    hourly,
     make_due,
-    minutely,
     outcomes,
     schedule_app,
     state_of,
@@ -32,16 +32,16 @@ from tests.support.store import Connection
 
 
 async def test_due_slot_sends_the_stored_call(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(kwargs={"a": 5}, priority=7, good_for="next"))
+    await sync(database, database_url, hourly(kwargs={"a": 5}, priority=7, good_for="next"))
     slot = await make_due(connection, 1)
     assert (await fire_due(database)).fired == 1
     task = await connection.fetchrow("SELECT *, kwargs::text AS call FROM horsies_tasks")
     assert task is not None
-    assert (task["id"], task["sent_at"], task["priority"]) == (slot_id("minutely", slot), slot, 7)
+    assert (task["id"], task["sent_at"], task["priority"]) == (slot_id("hourly", slot), slot, 7)
     assert json.loads(task["call"]) == {"a": 5}
-    assert task["good_until"] == slot + timedelta(minutes=1)
+    assert task["good_until"] == slot + timedelta(hours=1)
     state = await state_of(connection)
-    assert (state["next_run_at"], state["last_slot_at"]) == (slot + timedelta(minutes=1), slot)
+    assert (state["next_run_at"], state["last_slot_at"]) == (slot + timedelta(hours=1), slot)
     assert (state["run_count"], state["last_task_id"]) == (1, task["id"])
 
 
@@ -55,17 +55,17 @@ async def test_running_task_knows_its_slot(database: Database, database_url: str
         seen.append(context and context.schedule)
         return TaskResult(ok=None)
 
-    app.add_schedules([minutely(task_name="probe", missed="all")])
+    app.add_schedules([hourly(task_name="probe", missed="all")])
     await sync_app(database, app)
     first = await make_due(connection, 2)
     await fire_due(database)
     await drain_async(app)
     await app.close_async()
-    second = first + timedelta(minutes=1)
+    second = first + timedelta(hours=1)
     found = sorted((slot for slot in seen if slot), key=lambda slot: slot.slot_at)
     assert [(slot.slot_at, slot.previous_slot_at) for slot in found] == [(first, None), (second, first)]
-    assert found[0].name == "minutely"
-    assert found[0].lateness > timedelta(minutes=1)
+    assert found[0].name == "hourly"
+    assert found[0].lateness > timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ async def test_running_task_knows_its_slot(database: Database, database_url: str
         ({}, ["skipped", "skipped", "skipped", "fired"]),
         ({"missed": "all"}, ["fired"] * 4),
         ({"catch_up_missed": True}, ["fired"] * 4),
-        ({"missed": "all", "missed_within": 90}, ["skipped", "skipped", "fired", "fired"]),
-        ({"missed": "none", "grace": 90}, ["skipped", "skipped", "fired", "fired"]),
+        ({"missed": "all", "missed_within": 5_400}, ["skipped", "skipped", "fired", "fired"]),
+        ({"missed": "none", "grace": 5_400}, ["skipped", "skipped", "fired", "fired"]),
         ({"missed": "all", "overlap": "skip"}, ["fired", "skipped", "skipped", "skipped"]),
         ({"missed": "all", "overlap": "queue_one"}, ["fired", "waiting", "skipped", "skipped"]),
         ({"missed": "all", "overlap": "replace"}, ["skipped", "skipped", "skipped", "fired"]),
@@ -84,19 +84,19 @@ async def test_running_task_knows_its_slot(database: Database, database_url: str
 async def test_missed_slots_follow_the_policy(
     database: Database, database_url: str, connection: Connection, options: dict[str, Any], expected: list[str]
 ) -> None:
-    await sync(database, database_url, minutely(**options))
+    await sync(database, database_url, hourly(**options))
     first = await make_due(connection, 4)
-    # Keep clear of the limits of 90 seconds, whatever the second of the minute is.
+    # Keep clear of the limits of 90 minutes, whatever the minute of the slot is.
     if {"missed_within", "grace"} & options.keys():
         limit = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp() - $1)::float8", first)
         key = "missed_within" if "missed_within" in options else "grace"
-        await sync(database, database_url, minutely(**options | {key: limit - 90}))
+        await sync(database, database_url, hourly(**options | {key: limit - 5_400}))
     await fire_due(database)
     assert await outcomes(connection) == expected
 
 
 async def test_catch_up_is_limited_per_check(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(missed="all", max_catch_up_runs=2))
+    await sync(database, database_url, hourly(missed="all", max_catch_up_runs=2))
     await make_due(connection, 5)
     results = [await fire_due(database) for _ in range(3)]
     assert [result.fired for result in results] == [2, 2, 1]
@@ -104,7 +104,7 @@ async def test_catch_up_is_limited_per_check(database: Database, database_url: s
 
 
 async def test_long_outage_is_recorded_in_chunks(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely())
+    await sync(database, database_url, hourly())
     await make_due(connection, MAX_SLOTS + 5)
     first, second = await fire_due(database), await fire_due(database)
     assert (first.fired, first.has_more, second.fired, second.has_more) == (0, True, 1, False)
@@ -115,7 +115,7 @@ async def test_long_outage_is_recorded_in_chunks(database: Database, database_ur
 async def test_waiting_slot_fires_when_the_earlier_one_ends(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely(missed="all", overlap="queue_one"))
+    await sync(database, database_url, hourly(missed="all", overlap="queue_one"))
     await make_due(connection, 2)
     await fire_due(database)
     assert (await fire_due(database)).fired == 0
@@ -126,7 +126,7 @@ async def test_waiting_slot_fires_when_the_earlier_one_ends(
 
 
 async def test_replace_cancels_the_earlier_task(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(overlap="replace"))
+    await sync(database, database_url, hourly(overlap="replace"))
     await make_due(connection, 2)
     await fire_due(database)
     await connection.execute("UPDATE horsies_schedule_runs SET slot_at = slot_at - interval '1 hour'")
@@ -139,7 +139,7 @@ async def test_replace_cancels_the_earlier_task(database: Database, database_url
 
 
 async def test_jitter_delays_the_start_only(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(jitter_s=3600))
+    await sync(database, database_url, hourly(jitter_s=3600))
     slot = await make_due(connection, 1)
     await fire_due(database)
     task = await connection.fetchrow("SELECT sent_at, enqueued_at FROM horsies_tasks")
@@ -149,7 +149,7 @@ async def test_jitter_delays_the_start_only(database: Database, database_url: st
 
 
 async def test_failed_slots_in_a_row_pause_it(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(missed="all", pause_after_failures=2))
+    await sync(database, database_url, hourly(missed="all", pause_after_failures=2))
     await make_due(connection, 3)
     await fire_due(database)
     ids = await fired_ids(connection)
@@ -165,7 +165,7 @@ async def test_failed_slots_in_a_row_pause_it(database: Database, database_url: 
 async def test_permanent_error_refuses_one_schedule_only(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely("good"), minutely("bad"))
+    await sync(database, database_url, hourly("good"), hourly("bad"))
     await connection.execute("UPDATE horsies_schedule_state SET call = call - 'task_name' WHERE schedule_name = 'bad'")
     for name in ("good", "bad"):
         await make_due(connection, 1, name)
@@ -178,7 +178,7 @@ async def test_permanent_error_refuses_one_schedule_only(
 async def test_unknown_zone_pauses_that_schedule_alone(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely("good"), minutely("bad"))
+    await sync(database, database_url, hourly("good"), hourly("bad"))
     for name in ("good", "bad"):
         await make_due(connection, 1, name)
     await connection.execute(
@@ -192,7 +192,7 @@ async def test_unknown_zone_pauses_that_schedule_alone(
 async def test_concurrent_participants_fire_each_slot_once(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, *(minutely(f"s{n}", missed="all") for n in range(20)))
+    await sync(database, database_url, *(hourly(f"s{n}", missed="all") for n in range(20)))
     for n in range(20):
         await make_due(connection, 5, f"s{n}")
     for _ in range(3):
@@ -204,7 +204,7 @@ async def test_concurrent_participants_fire_each_slot_once(
 async def test_workflow_run_is_started(database: Database, database_url: str, connection: Connection) -> None:
     app = schedule_app(database_url)
     spec = app.workflow("report", [app.tasks["add"].node()(a=1, b=2)], definition_key="report.v1")
-    app.add_schedules([TaskSchedule(name="report", workflow=spec, pattern=minutely().pattern)])
+    app.add_schedules([TaskSchedule(name="report", workflow=spec, pattern=hourly().pattern)])
     await sync_app(database, app)
     slot = await make_due(connection, 1, "report")
     assert (await fire_due(database)).fired == 1
@@ -218,7 +218,7 @@ async def test_workflow_run_is_started(database: Database, database_url: str, co
 async def test_every_refused_slot_has_the_whole_reason(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely(missed="all"))
+    await sync(database, database_url, hourly(missed="all"))
     await connection.execute("""UPDATE horsies_schedule_state SET call = call || '{"plan": "{}"}'""")
     await make_due(connection, 3)
     await fire_due(database)
@@ -233,7 +233,7 @@ async def test_overlap_is_decided_by_what_was_committed_before_the_lock(
     database: Database, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The statement that locks a row may have begun before the transaction that fired the previous slot ended."""
-    await sync(database, database_url, minutely(overlap="skip"))
+    await sync(database, database_url, hourly(overlap="skip"))
     await make_due(connection, 1)
     await fire_due(database)
     await finish(connection, await fired_ids(connection))

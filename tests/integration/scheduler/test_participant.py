@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from horsies import IntervalSchedule
@@ -14,7 +14,7 @@ from horsies.client.schedules import encode_schedules
 from horsies.scheduler.firing import BATCH, FIRST_BATCH, fire_all_due
 from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.database import Database
-from tests.support.schedules import minutely, outcomes, schedule_app, sync
+from tests.support.schedules import hourly, make_due, outcomes, schedule_app, sync
 from tests.support.store import Connection
 
 SLOW_RUNS = """
@@ -31,8 +31,8 @@ async def test_slot_that_becomes_due_meanwhile_fires_at_once(
     slow, quick = now + timedelta(seconds=1), now + timedelta(seconds=1.5)
     app = schedule_app(
         database_url,
-        minutely("slow", pattern=IntervalSchedule(days=1, anchor=slow)),
-        minutely("quick", pattern=IntervalSchedule(days=1, anchor=quick)),
+        hourly("slow", pattern=IntervalSchedule(days=1, anchor=slow)),
+        hourly("quick", pattern=IntervalSchedule(days=1, anchor=quick)),
     )
     definitions = encode_schedules(app, app.get_schedules()).definitions
     schedules = ScheduleSet(owner="shop", definitions=definitions, check_interval_s=3600)
@@ -49,8 +49,7 @@ async def test_slot_that_becomes_due_meanwhile_fires_at_once(
 
 async def test_many_due_schedules_fire_once_each(database: Database, database_url: str, connection: Connection) -> None:
     count = BATCH + FIRST_BATCH + 7
-    hourly = IntervalSchedule(hours=1, anchor=datetime(2026, 1, 1, tzinfo=UTC))
-    await sync(database, database_url, *(minutely(f"s{n}", pattern=hourly) for n in range(count)))
+    await sync(database, database_url, *(hourly(f"s{n}") for n in range(count)))
     await connection.execute("UPDATE horsies_schedule_state SET next_run_at = next_run_at - interval '1 hour'")
     result = await fire_all_due(database, None, asyncio.Event(), includes_waiting=False)
     assert (result.schedules, result.fired) == (count, count)
@@ -60,9 +59,10 @@ async def test_many_due_schedules_fire_once_each(database: Database, database_ur
 
 
 async def test_slot_that_fired_is_left_alone(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely("again"), minutely("other"))
+    await sync(database, database_url, hourly("again"), hourly("other"))
     for expected in (2, 1):
-        await connection.execute("UPDATE horsies_schedule_state SET next_run_at = date_trunc('minute', now())")
+        for name in ("again", "other"):
+            await make_due(connection, 1, name)
         await connection.execute("DELETE FROM horsies_schedule_runs WHERE schedule_name = 'other'")
         await connection.execute("DELETE FROM horsies_tasks WHERE context #>> '{schedule,name}' = 'other'")
         assert (await fire_all_due(database, None, asyncio.Event())).fired == expected

@@ -12,34 +12,34 @@ from horsies.scheduler.firing import fire_due
 from horsies.scheduler.sync import retire_undefined
 from horsies.store.database import Database
 from horsies.store.schedules import ScheduleStore
-from tests.support.schedules import make_due, minutely, outcomes, schedule_app, state_of, sync
+from tests.support.schedules import hourly, make_due, outcomes, schedule_app, state_of, sync
 from tests.support.store import Connection
 
 DAILY = CronSchedule.parse("@daily")
 
 
 async def test_new_schedule_starts_after_now(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely(), minutely("off", enabled=False))
+    await sync(database, database_url, hourly(), hourly("off", enabled=False))
     state = await state_of(connection)
     now = await connection.fetchval("SELECT clock_timestamp()")
-    assert now < state["next_run_at"] <= now + timedelta(minutes=1)
+    assert now < state["next_run_at"] <= now + timedelta(hours=1)
     assert (state["owner"], state["source"], state["revision"]) == ("shop", "code", 1)
     assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 1
     assert (await fire_due(database)).fired == 0
 
 
 async def test_changed_call_keeps_the_next_slot(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely())
+    await sync(database, database_url, hourly())
     slot = await make_due(connection, 1)
-    await sync(database, database_url, minutely(kwargs={"a": 9}))
+    await sync(database, database_url, hourly(kwargs={"a": 9}))
     state = await state_of(connection)
     assert (state["next_run_at"], state["revision"]) == (slot, 2)
 
 
 async def test_changed_pattern_starts_after_now(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely())
+    await sync(database, database_url, hourly())
     await make_due(connection, 3)
-    await sync(database, database_url, minutely(pattern=DailySchedule(time=time(3, 0))))
+    await sync(database, database_url, hourly(pattern=DailySchedule(time=time(3, 0))))
     now = await connection.fetchval("SELECT clock_timestamp()")
     assert (await state_of(connection))["next_run_at"] > now
 
@@ -47,21 +47,21 @@ async def test_changed_pattern_starts_after_now(database: Database, database_url
 async def test_superseded_definition_returns_only_by_force(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    old, new = minutely(kwargs={"a": 1}), minutely(kwargs={"a": 2})
+    old, new = hourly(kwargs={"a": 1}), hourly(kwargs={"a": 2})
     await sync(database, database_url, old)
     await sync(database, database_url, new)
     for _ in range(3):
-        assert (await sync(database, database_url, old)).superseded == ("minutely",)
+        assert (await sync(database, database_url, old)).superseded == ("hourly",)
         assert (await sync(database, database_url, new)).changes == ()
     assert (await state_of(connection))["revision"] == 2
     await sync(database, database_url, old, force=True)
-    assert (await sync(database, database_url, new)).superseded == ("minutely",)
+    assert (await sync(database, database_url, new)).superseded == ("hourly",)
 
 
 async def test_name_of_another_app_is_refused(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely())
+    await sync(database, database_url, hourly())
     with pytest.raises(HorsiesError, match="'billing' already belongs to app 'shop'") as caught:
-        await sync(database, database_url, minutely("other"), minutely(), name="billing")
+        await sync(database, database_url, hourly("other"), hourly(), name="billing")
     assert caught.value.code is ErrorCode.CONFIG_INVALID_SCHEDULE
     assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 1
 
@@ -69,38 +69,38 @@ async def test_name_of_another_app_is_refused(database: Database, database_url: 
 async def test_schedule_retires_when_no_live_process_defines_it(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely(), minutely("gone"))
-    await sync(database, database_url, minutely("other"), name="billing")
+    await sync(database, database_url, hourly(), hourly("gone"))
+    await sync(database, database_url, hourly("other"), name="billing")
     store, old, new = ScheduleStore(database), uuid4(), uuid4()
-    await store.join(old, "shop", ["minutely", "gone"], hostname="a", pid=1)
-    await store.join(new, "shop", ["minutely"], hostname="b", pid=2)
+    await store.join(old, "shop", ["hourly", "gone"], hostname="a", pid=1)
+    await store.join(new, "shop", ["hourly"], hostname="b", pid=2)
     assert await retire_undefined(database, "shop") == []
     await store.leave(old)
     assert await retire_undefined(database, "shop") == ["gone"]
     await make_due(connection, 2, "gone")
     assert (await fire_due(database)).fired == 0
-    await sync(database, database_url, minutely("gone"))
+    await sync(database, database_url, hourly("gone"))
     assert (await state_of(connection, "gone"))["state"] == "active"
     assert await outcomes(connection, "gone") == []
 
 
 async def test_pause_survives_a_deploy(database: Database, database_url: str, connection: Connection) -> None:
-    await sync(database, database_url, minutely())
-    await ScheduleStore(database).pause("minutely", by="ann", reason=None)
-    await sync(database, database_url, minutely(kwargs={"a": 3}, pattern=CronSchedule.parse("*/5 * * * *")))
+    await sync(database, database_url, hourly())
+    await ScheduleStore(database).pause("hourly", by="ann", reason=None)
+    await sync(database, database_url, hourly(kwargs={"a": 3}, pattern=CronSchedule.parse("*/5 * * * *")))
     assert (await state_of(connection))["paused_by"] == "ann"
 
 
 async def test_newer_zone_data_recomputes_future_slots(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await sync(database, database_url, minutely())
+    await sync(database, database_url, hourly())
     before = (await state_of(connection))["next_run_at"]
     await connection.execute(
         "UPDATE horsies_schedule_state SET tz_version = '2000a', next_run_at = next_run_at + interval '9 days'"
     )
-    await sync(database, database_url, minutely())
-    assert (await state_of(connection))["next_run_at"] - before <= timedelta(minutes=1)
+    await sync(database, database_url, hourly())
+    assert (await state_of(connection))["next_run_at"] - before <= timedelta(hours=1)
 
 
 # At run time
@@ -112,12 +112,12 @@ async def test_run_time_schedule_belongs_to_the_transaction(
     app = schedule_app(database_url)
     transaction = connection.transaction()
     await transaction.start()
-    await app.schedules.create_async(minutely(), connection=connection)
-    assert await app.schedules.get_async("minutely") is None
+    await app.schedules.create_async(hourly(), connection=connection)
+    assert await app.schedules.get_async("hourly") is None
     await transaction.rollback()
-    assert await app.schedules.get_async("minutely") is None
+    assert await app.schedules.get_async("hourly") is None
     async with connection.transaction():
-        await app.schedules.create_async(minutely(), connection=connection)
+        await app.schedules.create_async(hourly(), connection=connection)
     await make_due(connection, 1)
     assert (await fire_due(database)).fired == 1
     await app.close_async()
@@ -125,28 +125,28 @@ async def test_run_time_schedule_belongs_to_the_transaction(
 
 async def test_run_time_schedules_change_and_end(database_url: str) -> None:
     app = schedule_app(database_url)
-    created = await app.schedules.create_async(minutely())
+    created = await app.schedules.create_async(hourly())
     assert (created.source, created.target, created.revision) == ("dynamic", "add", 1)
     with pytest.raises(HorsiesError, match="exists"):
-        await app.schedules.create_async(minutely())
-    updated = await app.schedules.update_async(minutely(kwargs={"a": 4}))
+        await app.schedules.create_async(hourly())
+    updated = await app.schedules.update_async(hourly(kwargs={"a": 4}))
     assert (updated.revision, updated.next_run_at) == (2, created.next_run_at)
-    assert await app.schedules.delete_async("minutely")
-    assert not await app.schedules.delete_async("minutely")
-    with pytest.raises(HorsiesError, match="no schedule 'minutely'"):
-        await app.schedules.update_async(minutely())
+    assert await app.schedules.delete_async("hourly")
+    assert not await app.schedules.delete_async("hourly")
+    with pytest.raises(HorsiesError, match="no schedule 'hourly'"):
+        await app.schedules.update_async(hourly())
     await app.close_async()
 
 
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (lambda: minutely(timezone="Mars/Olympus"), "IANA time zone"),
-        (lambda: minutely(task_name="nope"), "no task named 'nope'"),
-        (lambda: minutely(queue_name="nope"), "nope"),
-        (lambda: minutely(pattern="0 0 31 2 *"), "match some date"),
-        (lambda: minutely(kwargs={"c": 1}), "invalid arguments"),
-        (lambda: minutely(kwargs={"a": "x"}), "invalid arguments"),
+        (lambda: hourly(timezone="Mars/Olympus"), "IANA time zone"),
+        (lambda: hourly(task_name="nope"), "no task named 'nope'"),
+        (lambda: hourly(queue_name="nope"), "nope"),
+        (lambda: hourly(pattern="0 0 31 2 *"), "match some date"),
+        (lambda: hourly(kwargs={"c": 1}), "invalid arguments"),
+        (lambda: hourly(kwargs={"a": "x"}), "invalid arguments"),
         (lambda: TaskSchedule(name="x", pattern=DAILY), "either task_name or workflow"),
         (lambda: TaskSchedule(name="x", workflow="nope", pattern=DAILY), "no workflow definition"),
     ],
@@ -163,9 +163,9 @@ async def test_invalid_schedule_stores_nothing(
 
 async def test_code_and_run_time_may_not_share_a_name(database_url: str, database: Database) -> None:
     app = schedule_app(database_url)
-    await app.schedules.create_async(minutely())
+    await app.schedules.create_async(hourly())
     with pytest.raises(HorsiesError, match="taken by a schedule made at run time"):
-        await sync(database, database_url, minutely())
+        await sync(database, database_url, hourly())
     with pytest.raises(HorsiesError, match="used twice"):
-        await sync(database, database_url, minutely("a"), minutely("a", kwargs={"a": 2}))
+        await sync(database, database_url, hourly("a"), hourly("a", kwargs={"a": 2}))
     await app.close_async()
