@@ -13,7 +13,7 @@ import asyncpg
 from uuid_utils.compat import uuid7
 
 from horsies.model.recovery.decision import DecisionKind
-from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, Thresholds, ThresholdSource
+from horsies.model.recovery.fleet import HeartbeatSeries, OperatorObserver, SweepOptions, Thresholds, ThresholdSource
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
@@ -219,6 +219,11 @@ CRASH_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [5], "auto_retry_
 
 def seconds_ago(seconds: float) -> datetime:
     return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+def heartbeats(*, for_s: float) -> HeartbeatSeries:
+    """The series of a worker that has sent heartbeats for this long, the last one just now."""
+    return HeartbeatSeries(since=seconds_ago(for_s), last_heartbeat_at=seconds_ago(0))
 
 
 async def insert_listening_worker(

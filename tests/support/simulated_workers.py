@@ -15,7 +15,7 @@ import asyncpg
 from hypothesis import strategies as st
 
 from horsies.model.capacity import QueueCapacity
-from horsies.model.recovery.fleet import WorkerObserver
+from horsies.model.recovery.fleet import HeartbeatSeries, WorkerObserver
 from horsies.model.retry import CRASH, SHUTDOWN, AttemptState, Cancel, Cause, Fail, Retry, decide_retry
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
@@ -171,8 +171,10 @@ class SimulatedWorker:
         return f"worker {self._number}"
 
     def observer(self, now: float) -> WorkerObserver:
-        since = datetime.now(UTC) - timedelta(seconds=(now - self.listening_since) * TICK_S)
-        return WorkerObserver(worker_id=self.ids[-1], config=RECOVERY, listening_since=since)
+        heartbeat_at = datetime.now(UTC)
+        since = heartbeat_at - timedelta(seconds=(now - self.listening_since) * TICK_S)
+        series = HeartbeatSeries(since=since, last_heartbeat_at=heartbeat_at)
+        return WorkerObserver(worker_id=self.ids[-1], config=RECOVERY, series=series)
 
     async def join(self, now: float) -> None:
         """Register under a new id and start listening."""

@@ -6,14 +6,20 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from horsies.engine import events
+from horsies.engine.heartbeat import Health
 from horsies.engine.reaper import OncePerInterval, Reaper
+from horsies.model.recovery.fleet import HeartbeatSeries
+from horsies.model.settings import RecoveryConfig
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database, Transaction
 from tests.support.ledger import Ledger, OrphanedTask
+from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import InProcessWorker, worker_in_process
 
 OLD_HEARTBEATS = """
@@ -41,17 +47,24 @@ async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def second_reaper(worker: InProcessWorker, **jobs: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+async def second_reaper(
+    worker: InProcessWorker,
+    *,
+    database: Database | None = None,
+    recovery: RecoveryConfig | None = None,
+    health: Health | None = None,
+    **jobs: Callable[[], Awaitable[object]],
+) -> AsyncGenerator[None]:
     """Run a second reaper with the test's own jobs on this worker."""
     assembly = worker.worker._assembly
     assert assembly is not None
     stop = asyncio.Event()
     second = Reaper(
-        assembly.database,
+        database or assembly.database,
         jobs,
-        recovery=worker.app.config.recovery,
+        recovery=recovery or worker.app.config.recovery,
         identity=worker.worker.identity,
-        health=assembly.health,
+        health=health or assembly.health,
         reporter=assembly.reporter,
         hooks=assembly.hooks,
         publish_health_now=asyncio.Event(),
@@ -133,6 +146,42 @@ async def test_task_that_cannot_be_recovered_is_reported_once(ledger: Ledger, da
         await ledger.fetch("UPDATE horsies_tasks SET attempts = 0")
         await ledger.until_terminal(refused)
         await worker.until(lambda: not worker.health.refused_tasks)
+
+
+class SuspendedAtTheLock(Database):
+    """Sends the statement for the leader lock only after `wait`, like a process that is suspended just before it."""
+
+    def __init__(self, url: str, wait: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(ConnectionSpec(url=url, masked_url=url))
+        self._wait = wait
+
+    @asynccontextmanager
+    async def lock_transaction(self) -> AsyncGenerator[Transaction]:
+        await self._wait()
+        async with super().lock_transaction() as transaction:
+            yield transaction
+
+
+async def test_pass_that_was_suspended_recovers_nothing(ledger: Ledger, database_url: str) -> None:
+    silent = "SELECT FROM horsies_tasks WHERE started_at < clock_timestamp() - interval '1 second'"
+    recovery = RecoveryConfig.unchecked(
+        **QUICK_RECOVERY | {"check_interval_ms": 100, "worker_heartbeat_interval_ms": 500}
+    )
+    health = Health(recovery=recovery)
+
+    async def until_silent() -> None:
+        await ledger.until(lambda: ledger.fetch(silent))
+
+    async with (
+        worker_in_process(database_url, processes=1, config={"recovery": {"check_interval_ms": 600_000}}) as worker,
+        SuspendedAtTheLock(database_url, until_silent) as database,
+    ):
+        task_id = await OrphanedTask(silent_s=0.0).insert(ledger)
+        now = await ledger.now()
+        health.series = HeartbeatSeries(since=now - timedelta(hours=1), last_heartbeat_at=now)
+        async with second_reaper(worker, database=database, recovery=recovery, health=health):
+            await worker.wait_for_event(events.PassFinished)
+        assert (await ledger.row(task_id))["status"] == "RUNNING"
 
 
 async def test_new_worker_leaves_passes_to_longer_running_ones(ledger: Ledger, database_url: str) -> None:

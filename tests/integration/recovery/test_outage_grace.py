@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
+
+from horsies.model.recovery.decision import RecoveryContext
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
+from horsies.recovery.hook_registry import RecoveryHooks
+from horsies.recovery.hooks import HookCaller
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import Sweep
 from horsies.store.database import Database
-from tests.support.rows import OPERATOR_OBSERVER, SweepDatabase, insert_listening_worker, insert_owned_task, seconds_ago
+from tests.support.rows import (
+    OPERATOR_OBSERVER,
+    SweepDatabase,
+    heartbeats,
+    insert_listening_worker,
+    insert_owned_task,
+    seconds_ago,
+)
 
 LONG_WORKER_THRESHOLD: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
 
@@ -68,7 +81,28 @@ async def test_outage_grace_beside_a_hold_is_a_warning(database: Database, datab
     assert report.warnings == ("stale tasks held back by outage grace: 1 (no worker connected for a full threshold)",)
 
 
+async def test_heartbeats_during_a_long_sweep_count(sweeps: SweepDatabase) -> None:
+    """A hook may take longer than the interval between two heartbeats of the worker that the sweep relies on."""
+    await sweeps.connection.execute("DELETE FROM horsies_workers")
+    listener = await insert_listening_worker(sweeps.url, worker_heartbeat_interval_ms=1_000)
+    await insert_owned_task(sweeps.url, "CLAIMED", owner=None, silent_s=9_000)
+    running = await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
+    overdue = "SELECT last_heartbeat_at < clock_timestamp() - interval '1.6 seconds' FROM horsies_workers"
+
+    async def outlast_a_heartbeat(context: RecoveryContext) -> None:
+        connection = await asyncpg.connect(sweeps.url)
+        while context.task.status == "CLAIMED" and not await connection.fetchval(overdue):  # noqa: ASYNC110  # time has to pass
+            await asyncio.sleep(0.05)
+        await connection.execute("UPDATE horsies_workers SET last_heartbeat_at = now() WHERE id = $1", listener)
+        await connection.close()
+
+    hooks = RecoveryHooks()
+    hooks.recovery.add(outlast_a_heartbeat)
+    await Sweep(sweeps.database, SweepOptions(), observer=OPERATOR_OBSERVER, hooks=HookCaller(hooks)).run()
+    assert await sweeps.row(running, "status") == ("FAILED",)
+
+
 async def test_reaper_in_outage_grace_reads_no_tasks(sweeps: SweepDatabase) -> None:
     await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
-    observer = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
+    observer = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), series=heartbeats(for_s=1))
     assert (await Sweep(sweeps.database, SweepOptions(), observer=observer).run()).tasks == ()

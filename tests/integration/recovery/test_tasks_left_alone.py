@@ -9,6 +9,7 @@ from horsies.model.settings import RecoveryConfig
 from horsies.recovery.sweep import Sweep
 from tests.support.rows import (
     SweepDatabase,
+    heartbeats,
     insert_heartbeat,
     insert_listening_worker,
     insert_owned_task,
@@ -56,7 +57,7 @@ async def test_task_on_hold_is_reported_and_left_alone(sweeps: SweepDatabase) ->
 async def test_auto_switches_do_not_apply_to_manual_sweeps(sweeps: SweepDatabase) -> None:
     task_id = await insert_owned_task(sweeps.url, "RUNNING", owner=None, silent_s=9_000)
     config = RecoveryConfig(auto_fail_stale_running=False)
-    observer = WorkerObserver(worker_id=uuid4(), config=config, listening_since=seconds_ago(9_000))
+    observer = WorkerObserver(worker_id=uuid4(), config=config, series=heartbeats(for_s=9_000))
     (swept,) = (await Sweep(sweeps.database, SweepOptions(), observer=observer).run()).tasks
     assert (swept.decision, swept.reason) == ("leave", "disabled")
     await sweeps.sweep()

@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from horsies.engine import events
 from horsies.errors import format_one_line, is_transient
-from horsies.model.recovery.fleet import HeartbeatSeries, SweepOptions, WorkerObserver, should_run_pass
+from horsies.model.recovery.fleet import SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows
 from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import Cleanup, clean_heartbeats
@@ -126,9 +126,8 @@ class Reaper:
 
     async def _make_pass(self, stop: asyncio.Event) -> None:
         began = time.monotonic()
-        series = self._health.series
+        observer = self._observer()
         fleet = await self._store.fleet()
-        observer = self._observer(series, fleet.now)
         if not should_run_pass(observer, fleet):
             return
         interval = timedelta(seconds=self._interval_s)
@@ -141,11 +140,9 @@ class Reaper:
         self._publish_health_now.set()
         self._reporter.emit(events.PassFinished(worker_id=str(self._identity.worker_id)))
 
-    def _observer(self, series: HeartbeatSeries | None, now: datetime) -> WorkerObserver:
-        """This worker as observer; `listening_since` is None if one of its own heartbeats is overdue at `now`."""
-        recovery = self._recovery
-        since = series.since if series is not None and series.is_unbroken(now, recovery) else None
-        return WorkerObserver(worker_id=self._identity.worker_id, config=recovery, listening_since=since)
+    def _observer(self) -> WorkerObserver:
+        """This worker as observer, with its heartbeats by now."""
+        return WorkerObserver(worker_id=self._identity.worker_id, config=self._recovery, series=self._health.series)
 
     async def _sweep(self, observer: WorkerObserver) -> bool:
         """Run the sweep steps that are due; True, because `with_leader_lock` returns None without the lock."""
@@ -154,6 +151,7 @@ class Reaper:
             self._database,
             SweepOptions(),
             observer=observer,
+            observe_again=self._observer,
             hooks=self._hooks,
             healing=self._healing,
             steps=due_steps,

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from typing import Final, Self, TypeAlias
 from uuid import UUID
@@ -83,6 +82,8 @@ class Sweep:
     options: SweepOptions
     _: KW_ONLY
     observer: Observer
+    observe_again: Callable[[], Observer] | None = None
+    """Returns the observer with the heartbeats that it has sent since."""
     hooks: HookCaller | None = None
     healing: WorkflowHealing | None = None
     steps: Collection[SweepStep] = EVERY_STEP
@@ -131,11 +132,11 @@ class _SweepPass:
         self._hooks = sweep.hooks
         self._healing = sweep.healing if options.worker_id is None else None  # workflows belong to no single worker
         self._stuck_at_start: Sequence[SweptWorkflow] = ()
+        self._sweep = sweep
         self._effective_policy = effective_policy(sweep.observer, options, fleet)
         self._sweeper = sweep.observer.worker_id if isinstance(sweep.observer, WorkerObserver) else None
         self._is_manual = self._sweeper is None
         self._audit = AuditTrail(sweep.database, None if options.dry_run else sweep.record)
-        self._budget_s = budget_s
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._report = SweepReportBuilder(
             effective_policy=self._effective_policy, dry_run=options.dry_run, hooks_loaded=sweep.hooks is not None
@@ -201,9 +202,9 @@ class _SweepPass:
         )
         after = None
         while not self._must_end():
+            if self._is_manual or self._report.tasks:  # a pass that finds nothing needs no second look at the fleet
+                await self._refresh_listening()
             rows = await self._store.stale(scan, after=after)
-            if rows and self._has_clock_jumped(rows[0].now):
-                return
             # The scan filters by the observer's threshold; that of the owner or of a resilient task may be longer.
             tasks = [task for row in rows if not (task := StaleTask.from_row(row, self._effective_policy)).is_fresh]
             # In small batches, so that a pass recovers some tasks even if hooks are slow for every task.
@@ -214,6 +215,14 @@ class _SweepPass:
                 return
             # Continue by id: rows that were held back or rejected still match the scan.
             after = rows[-1].id
+
+    async def _refresh_listening(self) -> None:
+        """Extend the listening window: it ends with the heartbeats that were known when the fleet was read."""
+        observe_again = self._sweep.observe_again
+        observer = self._sweep.observer if observe_again is None else observe_again()
+        fleet = await self._store.fleet()
+        listening = effective_policy(observer, self._options, fleet).listening
+        self._effective_policy = replace(self._effective_policy, listening=listening)
 
     async def _ask_hooks(self, tasks: list[StaleTask]) -> list[StaleTask]:
         """Decide again with the hooks' answers where hooks may change the decision."""
@@ -320,13 +329,6 @@ class _SweepPass:
         is_stopped = self._stop is not None and self._stop.is_set()
         self._report.was_stopped |= is_stopped
         return is_stopped
-
-    def _has_clock_jumped(self, now: datetime) -> bool:
-        """Whether the database clock is further ahead than this pass may take.
-
-        Then the clock jumped or this process was suspended, and the heartbeats read at the start are outdated.
-        """
-        return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
     async def _publish_finished(self, report: SweepReport) -> None:
         """Record the event of a sweep that changed something, and call the hooks."""

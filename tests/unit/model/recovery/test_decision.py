@@ -241,6 +241,20 @@ def test_silence_counts_only_while_the_observer_was_connected(listening_s: float
     assert decision_for(RUNNING, 9_000, listening=ListeningWindow(listening_since=ago(300))) == _failed()
 
 
+def test_silence_does_not_count_if_the_observer_missed_a_heartbeat() -> None:
+    def listening(until: datetime) -> ListeningWindow:
+        return ListeningWindow(listening_since=ago(9_000), listening_until=until)
+
+    assert decision_for(RUNNING, 9_000, listening=listening(NOW)) == _failed()
+    assert decision_for(RUNNING, 9_000, listening=listening(ago(1))) == Leave(why="outage_grace", until=ahead(300))
+
+
+def test_worker_is_not_lost_if_the_observer_missed_a_heartbeat() -> None:
+    owner = make_owner(silent_s=9_000)
+    assert POLICY.is_lost(owner, ListeningWindow(listening_until=NOW), NOW)
+    assert not POLICY.is_lost(owner, ListeningWindow(listening_until=ago(1)), NOW)
+
+
 def test_outage_grace_ends_when_blind_workers_count_as_dead() -> None:
     blind = ListeningWindow(listening_since=NOW, blind_until=ahead(20))
     assert decision_for(RUNNING, 9_000, listening=blind) == Leave(why="outage_grace", until=ahead(20))

@@ -15,6 +15,7 @@ from horsies.model.recovery.fleet import (
     EffectivePolicy,
     Fleet,
     FleetMember,
+    HeartbeatSeries,
     Observer,
     OperatorObserver,
     SweepOptions,
@@ -26,6 +27,7 @@ from horsies.model.settings import RecoveryConfig
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STARTED = NOW - timedelta(days=1)
+SERIES = HeartbeatSeries(since=STARTED, last_heartbeat_at=NOW)
 LOCAL = RecoveryConfig(running_stale_threshold_ms=777_000)
 OPERATOR, NO_OPTIONS = OperatorObserver(local_config=LOCAL), SweepOptions()
 OFF: dict[str, Any] = {"auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
@@ -77,12 +79,13 @@ def test_no_warning_if_settings_agree() -> None:
 
 def test_window_of_the_longest_series_is_used() -> None:
     found = policy_for(make_worker(listening_s=5), make_worker(listening_s=900), make_worker(listening_s=60))
-    assert found.listening == ListeningWindow(listening_since=NOW - timedelta(seconds=900))
+    since, until = NOW - timedelta(seconds=900), NOW + timedelta(seconds=45)
+    assert found.listening == ListeningWindow(listening_since=since, listening_until=until)
 
 
 def test_worker_with_an_overdue_heartbeat_is_ignored() -> None:
     found = policy_for(make_worker(listening_s=900, silent_s=46), make_worker(listening_s=10))
-    assert found.listening == ListeningWindow(listening_since=NOW - timedelta(seconds=10))
+    assert found.listening.listening_since == NOW - timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("worker", [{"silent_s": 300}, {"state": "starting"}], ids=["dead", "starting"])
@@ -96,7 +99,8 @@ def test_server_start_is_used_without_live_workers(worker: dict[str, Any]) -> No
 
 def test_observer_is_blind_if_all_workers_missed_a_heartbeat() -> None:
     found = policy_for(make_worker(listening_s=900, silent_s=46), make_worker(listening_s=900, silent_s=299))
-    assert found.listening == ListeningWindow(listening_since=NOW, blind_until=NOW + timedelta(seconds=254))
+    blind_until = NOW + timedelta(seconds=254)
+    assert found.listening == ListeningWindow(listening_since=NOW, listening_until=NOW, blind_until=blind_until)
 
 
 def test_heartbeat_in_the_future_is_ignored() -> None:
@@ -155,20 +159,21 @@ def test_options_override_single_settings() -> None:
 def test_auto_switches_apply_to_the_reaper_only() -> None:
     manual = policy_for(make_worker(**OFF)).policy
     assert (manual.recovers_claimed, manual.recovers_running) == (True, True)
-    observer = WorkerObserver(worker_id=UUID(int=1), config=RecoveryConfig(**OFF), listening_since=STARTED)
+    observer = WorkerObserver(worker_id=UUID(int=1), config=RecoveryConfig(**OFF), series=SERIES)
     reaper = policy_for(observer=observer).policy
     assert (reaper.recovers_claimed, reaper.recovers_running) == (False, False)
 
 
 def test_reaper_uses_its_own_settings_and_window() -> None:
-    observer = WorkerObserver(worker_id=UUID(int=1), config=LOCAL, listening_since=STARTED)
+    observer = WorkerObserver(worker_id=UUID(int=1), config=LOCAL, series=SERIES)
     found = policy_for(make_worker(), observer=observer)
-    assert (_seconds(found), found.listening) == ((120, 777), ListeningWindow(listening_since=STARTED))
+    window = ListeningWindow(listening_since=STARTED, listening_until=NOW + timedelta(seconds=45))
+    assert (_seconds(found), found.listening) == ((120, 777), window)
 
 
 def test_reaper_without_heartbeats_marks_nothing_stale() -> None:
-    observer = WorkerObserver(worker_id=UUID(int=1), config=LOCAL, listening_since=None)
-    assert policy_for(observer=observer).listening == ListeningWindow(listening_since=NOW)
+    observer = WorkerObserver(worker_id=UUID(int=1), config=LOCAL, series=None)
+    assert policy_for(observer=observer).listening.listening_since == NOW
 
 
 INVALID_CONFIGS: list[dict[str, object]] = [

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.recovery.fleet import Fleet, FleetMember, WorkerObserver, should_run_pass
+from horsies.model.recovery.fleet import Fleet, FleetMember, HeartbeatSeries, WorkerObserver, should_run_pass
 from horsies.model.settings import RecoveryConfig
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -34,7 +34,9 @@ def member(
 
 
 def runs_pass(*others: FleetMember, listening_s: float | None = 1000, config: RecoveryConfig = CONFIG) -> bool:
-    candidate = WorkerObserver(worker_id=OWN_ID, config=config, listening_since=ago(listening_s))
+    since = ago(listening_s)
+    series = since and HeartbeatSeries(since=since, last_heartbeat_at=NOW)
+    candidate = WorkerObserver(worker_id=OWN_ID, config=config, series=series)
     own = member(OWN_ID, listening_s=listening_s, passed_s=1)
     return should_run_pass(candidate, Fleet(now=NOW, server_started_at=NOW, members=(own, *others)))
 

@@ -163,14 +163,21 @@ class ListeningWindow:
 
     listening_since: datetime | None = None
     """Start of the observer's unbroken heartbeat series."""
+    listening_until: datetime | None = None
+    """End of what the observer is known to have heard: a later `now` means that its next heartbeat is overdue, because
+    it was suspended or cut off or the database clock jumped. None if there is no such limit."""
     server_started_at: datetime | None = None
     """Set if no worker is live: owners seen shortly before the database server started may still reconnect."""
     blind_until: datetime | None = None
     """Set if every live worker has missed a heartbeat: when the last of them becomes stale, unless one recovers."""
 
-    def silent_since(self, heartbeat_at: datetime, owner: TaskOwner | None, threshold: timedelta) -> datetime:
+    def silent_since(
+        self, heartbeat_at: datetime, owner: TaskOwner | None, threshold: timedelta, now: datetime
+    ) -> datetime:
         """Return the start of the silence that counts: the last heartbeat, or when the observer connected if later."""
         since = self.listening_since
+        if self.listening_until is not None and now > self.listening_until:
+            since = now
         if self.server_started_at is not None and owner is not None:
             was_alive_before_start = owner.last_heartbeat_at >= self.server_started_at - threshold
             since = self.server_started_at if was_alive_before_start else since
@@ -244,7 +251,7 @@ class RecoveryPolicy:
         if owner.state in {"lost", "stopped"}:
             return owner.state == "lost"
         limit = self._longer_threshold(self.worker_threshold, owner.thresholds.worker)
-        return now - listening.silent_since(owner.last_heartbeat_at, owner, limit) >= limit
+        return now - listening.silent_since(owner.last_heartbeat_at, owner, limit, now) >= limit
 
     def _longer_threshold(self, observers: timedelta, owners: timedelta | None) -> timedelta:
         # An owner with longer thresholds may also send its heartbeats less often than the observer expects.
@@ -322,7 +329,7 @@ def _leave_if_not_stale(task: LiveTask, evidence: Evidence, policy: RecoveryPoli
     threshold = policy.threshold(task, owner)
     if now - evidence.last_heartbeat_at < threshold:
         return Leave(why="fresh")
-    silent_since = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold)
+    silent_since = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold, now)
     if now - silent_since >= threshold:
         return None
     return Leave(why="outage_grace", until=evidence.listening.outage_grace_until(silent_since, threshold))

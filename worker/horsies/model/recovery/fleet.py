@@ -35,7 +35,11 @@ class HeartbeatSeries:
 
     def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
         """Whether a heartbeat at `now` (database time) would still belong to this series."""
-        return self.last_heartbeat_at <= now <= self.last_heartbeat_at + longest_gap(recovery)
+        return self.last_heartbeat_at <= now <= self.unbroken_until(recovery)
+
+    def unbroken_until(self, recovery: RecoveryConfig) -> datetime:
+        """When the next heartbeat is overdue."""
+        return self.last_heartbeat_at + longest_gap(recovery)
 
     def after_heartbeat(self, heartbeat_at: datetime, recovery: RecoveryConfig) -> Self:
         """Extend the series by one heartbeat, or start a new one after a gap or a jump of the database clock."""
@@ -117,11 +121,12 @@ class FleetMember:
         """Whether it has missed so many heartbeats that it is probably dead."""
         return is_silent(now - self.last_heartbeat_at, self.config)
 
-    def listening_since(self, now: datetime) -> datetime | None:
-        """Return the start of its heartbeat series; None if it is broken or a heartbeat is overdue."""
-        if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap(self.config):
+    def series(self, now: datetime) -> HeartbeatSeries | None:
+        """Return its heartbeat series; None if it is broken or a heartbeat is overdue."""
+        if (since := self.health_instant("listening_since")) is None:
             return None
-        return self.health_instant("listening_since")
+        series = HeartbeatSeries(since=since, last_heartbeat_at=self.last_heartbeat_at)
+        return series if series.is_unbroken(now, self.config) else None
 
     def health_instant(self, name: str) -> datetime | None:
         return parse_instant(self.health, name)
@@ -208,8 +213,12 @@ class WorkerObserver:
 
     worker_id: UUID
     config: RecoveryConfig
-    listening_since: datetime | None
-    """None before its first heartbeat; it then marks nothing stale."""
+    series: HeartbeatSeries | None
+    """Its heartbeats so far; None before the first. Without one, or if one is overdue, it marks nothing stale."""
+
+    def series_at(self, now: datetime) -> HeartbeatSeries | None:
+        """Its heartbeat series; None if one of its own heartbeats is overdue."""
+        return self.series if self.series is not None and self.series.is_unbroken(now, self.config) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +297,10 @@ def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) ->
     match observer:
         case WorkerObserver():
             # Before its first heartbeat it has seen no others either, so no silence counts yet.
-            since = (observer.listening_since or fleet.now) if observer.config.outage_grace else None
+            series = observer.series_at(fleet.now) or HeartbeatSeries.starting_at(fleet.now)
             return EffectivePolicy(
                 policy=RecoveryPolicy.from_config(observer.config, honors_auto_switches=True),
-                listening=ListeningWindow(listening_since=since),
+                listening=_window_of(series, observer.config) if observer.config.outage_grace else ListeningWindow(),
                 source=ThresholdSource.WORKER,
             )
         case OperatorObserver():
@@ -338,11 +347,18 @@ def _listening_window(fleet: Fleet) -> ListeningWindow:
     """Return the window of the live worker with the longest heartbeat series."""
     if not fleet.live:
         return ListeningWindow(server_started_at=fleet.server_started_at)
-    starts = [since for member in fleet.live if (since := member.listening_since(fleet.now)) is not None]
-    if starts:
-        return ListeningWindow(listening_since=min(starts))
+    windows = [
+        _window_of(series, member.config) for member in fleet.live if (series := member.series(fleet.now)) is not None
+    ]
+    if windows:
+        return min(windows, key=lambda window: window.listening_since or fleet.now)
     # Every live worker has missed a heartbeat: each either starts a new series soon, or is dead when it becomes stale.
-    return ListeningWindow(listening_since=fleet.now, blind_until=max(member.stale_at for member in fleet.live))
+    blind_until = max(member.stale_at for member in fleet.live)
+    return ListeningWindow(listening_since=fleet.now, listening_until=fleet.now, blind_until=blind_until)
+
+
+def _window_of(series: HeartbeatSeries, config: RecoveryConfig) -> ListeningWindow:
+    return ListeningWindow(listening_since=series.since, listening_until=series.unbroken_until(config))
 
 
 def _source(options: SweepOptions, *, has_fleet: bool) -> ThresholdSource:
@@ -373,7 +389,8 @@ def should_run_pass(candidate: WorkerObserver, fleet: Fleet) -> bool:
 
     This only saves work: concurrent passes would make the same decisions.
     """
-    now, config, own_start = fleet.now, candidate.config, candidate.listening_since
+    now, config, own_series = fleet.now, candidate.config, candidate.series_at(fleet.now)
+    own_start = own_series and own_series.since
     others = [member for member in fleet.live if member.worker_id != candidate.worker_id]
     half_interval = timedelta(milliseconds=config.check_interval_ms / 2)
     passes = (member.health_instant("last_pass_at") for member in others)
@@ -385,8 +402,8 @@ def should_run_pass(candidate: WorkerObserver, fleet: Fleet) -> bool:
     if not is_in_outage_grace:
         return True
     # Leave the pass to a worker that has been connected longer: silence counts from an earlier time for it.
-    starts = (member.listening_since(now) for member in others)
-    return not any(start < (own_start or now) for start in starts if start is not None)
+    others_series = (member.series(now) for member in others)
+    return not any(series.since < (own_start or now) for series in others_series if series is not None)
 
 
 # Options of a sweep
