@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from horsies.embedded import EmbeddedServer
+from horsies.embedded.layout import exclusive_lock
 from horsies.embedded.watchdog import LINGER_VARIABLE
 from horsies.errors import ConfigurationError
 from tests.support.databases import (
@@ -60,6 +61,12 @@ def test_lingering_server_is_not_in_use(lingering: EmbeddedServer) -> None:
     assert not lingering.status().users_present
     assert lingering.stop().was_running
     assert not lingering.status().running
+
+
+def test_stop_is_not_busy_while_the_watchdog_looks(folder: Path, lingering: EmbeddedServer) -> None:
+    lingering.use().release()
+    with exclusive_lock(folder / "users.lock"):  # as the watchdog, which may be preempted there
+        assert lingering.stop().was_running
 
 
 def test_server_stops_after_its_last_user(folder: Path) -> None:

@@ -14,15 +14,19 @@ from horsies.embedded.layout import (
     ClusterPaths,
     SharedLock,
     exclusive_lock,
+    include_conf,
     is_either_locked,
     is_locked,
+    is_used,
     make_folder,
     make_private_folder,
     other_clusters,
     server_settings,
+    start_lock,
     write_conf,
 )
-from horsies.errors import ConfigurationError, ErrorCode
+from horsies.errors import Busy, ConfigurationError, ErrorCode
+from horsies.trusted_files import UntrustedFile
 
 
 def test_url_has_role_database_and_socket_folder() -> None:
@@ -154,6 +158,14 @@ def test_conf_values_are_escaped(tmp_path: Path) -> None:
     assert (tmp_path / "horsies.conf").read_text().splitlines()[1:] == ["cluster_name = 'it''s a \\\\ test'"]
 
 
+def test_planted_hard_link_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "postgresql.conf").hardlink_to(tmp_path / "victim")
+    with pytest.raises(UntrustedFile, match="hard link"):
+        include_conf(tmp_path, tmp_path / "horsies.conf")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_conf_is_readable_for_the_server_account(tmp_path: Path) -> None:
     write_conf(tmp_path / "horsies.conf", {})
     assert stat.S_IMODE((tmp_path / "horsies.conf").stat().st_mode) == 0o644
@@ -195,3 +207,23 @@ def test_exclusive_lock_is_released_despite_inherited_descriptors(tmp_path: Path
         copy = os.dup(lock)
     assert not is_locked(tmp_path / "users.lock")
     os.close(copy)
+
+
+def test_watchdog_that_looks_is_no_user(tmp_path: Path) -> None:
+    users_lock = tmp_path / "users.lock"
+    with exclusive_lock(users_lock):
+        assert not is_used(users_lock)
+    user = SharedLock(users_lock)
+    assert is_used(users_lock)
+    user.close()
+    assert not is_used(users_lock)
+
+
+def test_holder_of_the_start_lock_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "start.lock"
+    with start_lock(path), pytest.raises(Busy, match=f"process {os.getpid()} is starting or stopping"):
+        start_lock(path, report_after_s=0.0, timeout_s=0.05).__enter__()
+    holder = f"process {os.getpid()} is starting or stopping the embedded server in {tmp_path}"
+    assert caplog.messages == [f"waiting: {holder}"]
+    with start_lock(path, timeout_s=0.0):
+        pass

@@ -8,7 +8,7 @@
     horsies.conf          settings, included by the cluster's postgresql.conf
     command.log           output of the last PostgreSQL program
     pg/                   a copy of the binaries, if the account cannot reach the originals
-    start.lock            held while starting, stopping, joining or leaving the server
+    start.lock            held while starting, stopping, joining or leaving the server; contains its last holder's pid
     users.lock            shared by all processes that use the server
     linger.lock           held by the watchdog, which stops the server when no process uses it any more
     kept                  marker: keep the server running while no process uses it
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -29,6 +30,7 @@ import time
 import unicodedata
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -36,11 +38,14 @@ from urllib.parse import quote
 import platformdirs
 
 from horsies.embedded.binaries import OTHER_FOLDER_HINT, first_inaccessible, unavailable
+from horsies.errors import Busy
 from horsies.trusted_files import UntrustedFile, check_symlinks, distrust_reason, open_folder, user_name
 
 if TYPE_CHECKING:
     from horsies.embedded.binaries import ServerAccount
 
+
+logger = logging.getLogger("horsies.embedded")
 
 DATABASE = "horsies"
 ROLE = "horsies"
@@ -282,8 +287,12 @@ def _write_new_file(name: str, text: str, folder: int) -> None:
 
 def include_conf(data: Path, conf: Path) -> None:
     """Include `conf` in a new cluster's postgresql.conf, by a relative path so that both can be moved."""
-    descriptor = os.open(data / "postgresql.conf", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    path = data / "postgresql.conf"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "w") as file:
+        # The folder belongs to the server's account, which other programs of that user may share.
+        if os.fstat(descriptor).st_nlink != 1:
+            raise UntrustedFile(path, "a hard link to another file")
         file.write(f"\ninclude '../{conf.name}'\n")
 
 
@@ -306,9 +315,44 @@ def exclusive_lock(path: Path) -> Generator[int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
     finally:
-        # Unlock explicitly: a process forked meanwhile has the descriptor too and would keep the lock.
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        os.close(lock)
+        _unlock(lock)
+
+
+@contextmanager
+def start_lock(path: Path, *, report_after_s: float = 5.0, timeout_s: float = 3600.0) -> Generator[int]:
+    """As `exclusive_lock`, for as long as a start may take; a holder that keeps others waiting is named, then Busy."""
+    lock = _open_lock_file(path)
+    try:
+        report_at, deadline = time.monotonic() + report_after_s, time.monotonic() + timeout_s
+        while not _try_lock(lock, fcntl.LOCK_EX):
+            pid = os.pread(lock, 20, 0).decode(errors="replace")
+            holder = pid if pid.isdigit() else "unknown"
+            message = f"process {holder} is starting or stopping the embedded server in {path.parent}"
+            if time.monotonic() > deadline:
+                raise Busy(message, hint="continue that process if it is stopped, or end it")
+            if time.monotonic() > report_at:
+                logger.warning("waiting: %s", message)
+                report_at = inf
+            time.sleep(_RECHECK_S)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield lock
+    finally:
+        _unlock(lock)
+
+
+def _unlock(lock: int) -> None:
+    # Explicitly: a process forked meanwhile has the descriptor too and would keep the lock.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def _try_lock(lock: int, operation: int) -> bool:
+    try:
+        fcntl.flock(lock, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _FileLock:
@@ -349,24 +393,30 @@ class ExclusiveLock(_FileLock):
     _OPERATION = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
-def is_locked(path: Path) -> bool:
-    """Whether any process holds the lock, exclusive or shared; does not create the file."""
-    # Tried twice, because a watchdog holds `users.lock` for an instant after the last process has left.
-    for pause_s in (_RECHECK_S, 0):
-        with _try_lock_file(path) as is_free:
-            if is_free:
-                return False
-        time.sleep(pause_s)
-    return True
-
-
 _RECHECK_S = 0.01
 
 
+def is_locked(path: Path) -> bool:
+    """Whether any process holds the lock, exclusive or shared; does not create the file."""
+    with _existing_lock_file(path) as lock:
+        return lock is not None and not _try_lock(lock, fcntl.LOCK_EX)
+
+
+def is_used(users_lock: Path) -> bool:
+    """Whether any process shares the lock; requires the start lock, so that only the watchdog may hold it otherwise.
+
+    The watchdog locks it exclusively for an instant after the last process has left.
+    """
+    with _existing_lock_file(users_lock) as lock:
+        if lock is None or _try_lock(lock, fcntl.LOCK_EX) or not _try_lock(lock, fcntl.LOCK_SH):
+            return False
+        return not _try_lock(lock, fcntl.LOCK_EX)  # False if the watchdog has let go of it between the two
+
+
 def is_either_locked(start_lock: Path, users_lock: Path) -> bool:
-    """Whether one of the locks is held; holds `start_lock` meanwhile so that this check does not count as a use."""
-    with _try_lock_file(start_lock) as is_free:
-        return not is_free or is_locked(users_lock)
+    """Whether a process starts, stops or uses the server; holds `start_lock` so that this check counts as none."""
+    with _existing_lock_file(start_lock) as lock:
+        return (lock is not None and not _try_lock(lock, fcntl.LOCK_EX)) or is_used(users_lock)
 
 
 def _open_lock_file(path: Path, *, create: bool = True) -> int:
@@ -382,19 +432,14 @@ def _open_lock_file(path: Path, *, create: bool = True) -> int:
 
 
 @contextmanager
-def _try_lock_file(path: Path) -> Generator[bool]:
+def _existing_lock_file(path: Path) -> Generator[int | None]:
+    """Open the file without creating it; closing it releases what was locked."""
     try:
         lock = _open_lock_file(path, create=False)
     except FileNotFoundError:
-        yield True
+        yield None
         return
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_free = False
-        else:
-            is_free = True
-        yield is_free
+        yield lock
     finally:
         os.close(lock)

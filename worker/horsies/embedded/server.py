@@ -36,15 +36,15 @@ from horsies.embedded.layout import (
     ClusterPaths,
     SharedLock,
     check_private_folder,
-    exclusive_lock,
     include_conf,
     is_either_locked,
-    is_locked,
+    is_used,
     make_folder,
     make_private_folder,
     other_clusters,
     resolve_folder,
     server_settings,
+    start_lock,
     translate_os_errors,
     write_conf,
 )
@@ -163,7 +163,7 @@ class EmbeddedServer:
                 folder=self.folder,
                 was_running=self._cluster.server_state is not ServerState.NOT_LISTENING,
                 was_kept=self._paths.keep_marker.exists(),
-                had_users=is_locked(self._paths.users_lock),
+                had_users=is_used(self._paths.users_lock),
             )
             if report.was_running and report.had_users and not force:
                 message = f"the embedded server in {self.folder} is in use by other processes"
@@ -196,7 +196,7 @@ class EmbeddedServer:
     @contextmanager
     def _hold_start_lock(self) -> Generator[int]:
         """Hold the start lock; an OSError inside becomes HRS-220."""
-        with translate_os_errors(self.folder), exclusive_lock(self._paths.start_lock) as lock:
+        with translate_os_errors(self.folder), start_lock(self._paths.start_lock) as lock:
             yield lock
 
     def _exists(self) -> bool:
@@ -240,7 +240,7 @@ class EmbeddedServer:
                 return
             with self._hold_start_lock():
                 users_lock.close()
-                if self._paths.keep_marker.exists() or is_locked(self._paths.users_lock):
+                if self._paths.keep_marker.exists() or is_used(self._paths.users_lock):
                     return
                 if self._cluster.server_state is not ServerState.NOT_LISTENING and not self._ensure_watchdog():
                     self._cluster.stop()

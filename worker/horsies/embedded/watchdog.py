@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horsies.embedded.binaries import unavailable
-from horsies.embedded.layout import ClusterPaths, ExclusiveLock, exclusive_lock, is_locked
+from horsies.embedded.layout import ClusterPaths, ExclusiveLock, exclusive_lock, is_locked, is_used, start_lock
 
 if TYPE_CHECKING:
     import psutil
@@ -96,8 +97,8 @@ def _watch(cluster: Cluster, lock: ExclusiveLock, linger_s: float) -> None:
                 if server is not None and not server.is_running():
                     break  # stopped by a command
                 time.sleep(min(_POLL_INTERVAL_S, linger_s))
-            with exclusive_lock(paths.start_lock):
-                if _last_use(paths, folder_id) == used_at and not is_locked(paths.users_lock):
+            with start_lock(paths.start_lock, timeout_s=inf):
+                if _last_use(paths, folder_id) == used_at and not is_used(paths.users_lock):
                     if not paths.keep_marker.exists():
                         cluster.stop()
                     # Before the start lock is free: the next process that starts the server needs a new watchdog.
