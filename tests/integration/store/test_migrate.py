@@ -44,9 +44,36 @@ INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, start
 SELECT id, 1, 1, 'COMPLETED', now(), now() FROM horsies_tasks WHERE status = 'COMPLETED';
 INSERT INTO horsies_heartbeats (task_id, claim_token, role, sent_at, sender_id, hostname, pid)
 SELECT id, 1, 'runner', started_at, claimed_by_worker_id, 'here', 7 FROM horsies_tasks WHERE status = 'RUNNING';
+INSERT INTO horsies_worker_states (worker_id, worker_started_at, hostname, pid, processes, max_claim_batch,
+                                   max_claim_per_worker, queues, tasks_running, tasks_claimed)
+SELECT id, started_at, hostname, pid, 1, 1, 1, '{default}', 1, 0 FROM horsies_workers;
+INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now());
+INSERT INTO horsies_schedule_state (schedule_name, config_hash, run_count) VALUES ('nightly', '1', 7);
+INSERT INTO horsies_workflows (id, name, status, on_error, root_workflow_id, sent_at)
+SELECT id, 'sums', status, 'fail', id, now()
+  FROM (SELECT gen_random_uuid() AS id, status FROM unnest(ARRAY['RUNNING', 'PAUSED', 'COMPLETED']) AS status) AS runs;
+INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, queue_name, priority, dependencies,
+                                    status)
+SELECT gen_random_uuid(), id, number, 'n' || number, 'noop', 'default', 100,
+       CASE number WHEN 1 THEN ARRAY[0] ELSE '{}' END,
+       CASE WHEN status = 'COMPLETED' OR number = 0 THEN 'COMPLETED' ELSE 'PENDING' END
+  FROM horsies_workflows, generate_series(0, 1) AS number;
+INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+SELECT gen_random_uuid(), id, 0 FROM horsies_workflows WHERE status = 'RUNNING';
+INSERT INTO horsies_events (kind, task_id) SELECT 'task_recovered', id FROM horsies_tasks WHERE status = 'FAILED';
+INSERT INTO horsies_audit (actor, host, action, via) VALUES ('ana', 'here', 'retry', 'cli');
 """
+FILL_SCHEDULES = """
+INSERT INTO horsies_task_catalog (catalog_hash, task_name, queue_name, max_retries) VALUES ('1', 'noop', 'default', 0);
+INSERT INTO horsies_schedule_runs (schedule_name, slot_at, outcome, fired_at) VALUES ('nightly', now(), 'fired', now());
+INSERT INTO horsies_schedule_participants (id, owner, names, hostname, pid)
+VALUES (gen_random_uuid(), 'app', '{nightly}', 'here', 7);
+"""
+SCHEDULES_SINCE = 21
 DROPPED = ("horsies_task_attempts", "created_at")
-FILLED_TABLES = ("horsies_workers", "horsies_tasks", "horsies_task_attempts", "horsies_heartbeats")
+TABLES = """
+SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^horsies_' AND relname <> 'horsies_migrations'
+"""
 
 
 async def test_empty_database_gets_all_migrations_in_order(empty_database: Database) -> None:
@@ -96,17 +123,18 @@ async def test_filled_database_of_an_older_schema_is_upgraded(
     every, old = known_migrations(), tuple(m for m in known_migrations() if m.version <= version)
     monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: old)
     assert await migrate(empty_database) == old
-    await _execute(empty_database_url, FILL_TABLES)
-    before = [await _stored_values(empty_database_url, table) for table in FILLED_TABLES]
+    await _execute(empty_database_url, FILL_TABLES + (FILL_SCHEDULES if version >= SCHEDULES_SINCE else ""))
+    tables = [row["relname"] for row in await _fetch(empty_database_url, TABLES)]
+    before = [await _stored_values(empty_database_url, table) for table in tables]
+    assert all(before), "a table without rows proves nothing"
 
     monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: every)
     assert await migrate(empty_database) == every[len(old) :]
 
-    after = [await _stored_values(empty_database_url, table) for table in FILLED_TABLES]
+    after = [await _stored_values(empty_database_url, table) for table in tables]
     for rows_before, rows in zip(before, after, strict=True):
         kept = [{name: row.get(name) for name in row_before} for row_before, row in zip(rows_before, rows, strict=True)]
         assert kept == rows_before
-        assert len(rows) > 0
     # The task that was running is recovered in the new schema.
     report = await Sweep(empty_database, SweepOptions(force=True), observer=OPERATOR_OBSERVER).run()
     assert [(task.state, task.decision, task.applied) for task in report.tasks] == [("RUNNING", "fail", True)]
