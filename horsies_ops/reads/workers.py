@@ -72,6 +72,7 @@ class StoredWorker(WorkerBase):
             **columns,
             **instants,
             is_silent=is_silent(self.heartbeat_age, config),
+            is_degraded="degraded" in (self.health.get("children"), self.health.get("listener")),
             heartbeat_interval=timedelta(milliseconds=config.effective_worker_heartbeat_ms),
         )
 
@@ -85,6 +86,8 @@ class WorkerRow(WorkerBase):
     last_pass_at: datetime | None
     is_silent: bool
     """It missed several heartbeats and may be dead, but has not reached the threshold for being stale."""
+    is_degraded: bool
+    """It cannot start all its children, or receives no notifications; `warnings` says which."""
     heartbeat_interval: timedelta
 
     @property
@@ -99,9 +102,9 @@ class WorkerRow(WorkerBase):
 
     @property
     def display_state(self) -> str:
-        """Its state; `silent`, later `stale`, if heartbeats are missing and it is not marked lost yet."""
+        """Its state; `degraded` while it runs with less than it needs, `silent` or `stale` without heartbeats."""
         if self.is_responsive or self.state == WorkerState.LOST:
-            return self.state
+            return "degraded" if self.is_degraded and self.state == WorkerState.RUNNING else self.state
         return "stale" if self.is_stale else "silent"
 
 

@@ -164,6 +164,12 @@ def test_recently_killed_worker_is_listed_as_silent(horsies: Executable, databas
     assert horsies("workers", "ping", "--timeout", "10ms").code == 1
 
 
+@pytest.mark.parametrize("part", ["children", "listener"])
+def test_worker_that_runs_with_less_is_listed_as_degraded(horsies: Executable, database_url: str, part: str) -> None:
+    _stored(insert_worker(database_url, health={part: "degraded"}))
+    assert "degraded" in horsies("workers", "list").stdout
+
+
 def test_full_option_shows_full_worker_ids(horsies: Executable, database_url: str) -> None:
     worker = _stored(insert_worker(database_url))
     assert str(worker) not in horsies("workers", "list").stdout

@@ -349,6 +349,7 @@ def make_worker(**fields: Any) -> WorkerRow:
         disabled_operations=(),
         warnings=(),
         is_silent=False,
+        is_degraded=False,
         heartbeat_interval=timedelta(seconds=30),
     )
     return replace(worker, **fields)

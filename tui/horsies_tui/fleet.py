@@ -44,6 +44,8 @@ class WorkerHealth(StrEnum):
     RUNNING = "running"
     STARTING = "starting"
     HOT = "hot"
+    DEGRADED = "degraded"
+    """It cannot start all its children, or receives no notifications."""
     DRAINING = "draining"
     SILENT = "silent"
     """Several heartbeats are missing: it may be dead."""

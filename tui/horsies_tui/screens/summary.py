@@ -177,6 +177,7 @@ _QUEUE_TONES: Final = {
 }
 _WORKER_STATES: Final = {
     WorkerHealth.HOT: (Glyph.WARN, Tone.WARN),
+    WorkerHealth.DEGRADED: (Glyph.WARN, Tone.WARN),
     WorkerHealth.DRAINING: (Glyph.PAUSED, Tone.WARN),
     WorkerHealth.SILENT: (Glyph.WARN, Tone.WARN),
     WorkerHealth.STALE: (Glyph.BAD, Tone.BAD),

@@ -58,6 +58,7 @@ _STATES: Final = {
     WorkerHealth.RUNNING: Cell("running", Tone.DIM),
     WorkerHealth.STARTING: Cell("starting", Tone.BUSY),
     WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph=Glyph.WARN),
+    WorkerHealth.DEGRADED: Cell("degraded", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph=Glyph.PAUSED),
     WorkerHealth.SILENT: Cell("silent", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.STALE: Cell("stale", Tone.BAD, glyph=Glyph.BAD),
