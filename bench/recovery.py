@@ -21,7 +21,7 @@ from uuid import UUID
 
 from bench.machine import Machine, describe_machine, load
 from bench.server import connect, create_tables, durable_server, require_durable
-from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
+from horsies.model.recovery.fleet import HeartbeatSeries, SweepOptions, WorkerObserver
 from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.recovery.retention import clean_heartbeats
@@ -119,7 +119,8 @@ async def passes(url: str, *, running: int, rounds: int) -> list[float]:
     durations_ms: list[float] = []
     async with TimedDatabase(ConnectionSpec(url=url, masked_url=url, force_generic_plan=True)) as database:
         now = (await RecoveryStore(database).fleet()).now
-        observer = WorkerObserver(worker_id=OWNER, config=config, listening_since=now - timedelta(days=1))
+        series = HeartbeatSeries(since=now - timedelta(days=1), last_heartbeat_at=now)
+        observer = WorkerObserver(worker_id=OWNER, config=config, series=series)
         for _ in range(rounds + 1):
             database.statements_s = 0.0
             healing = WorkflowHealing.for_worker(database, wake=lambda: None)
