@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -134,22 +136,31 @@ def history(
 # Actions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFlags:
+    """Options of every action."""
+
+    reason: ReasonOption = None
+    actor: ActorOption = None
+    dry_run: DryRunOption = False
+    json: JsonOption = False
+
+
 def _act(
     options: GlobalOptions,
-    action: Callable[[Ops], Awaitable[ActionReport]],
+    flags: ActionFlags,
+    action: Callable[[Ops], Callable[..., Awaitable[ActionReport]]],
     texts: tuple[str, str, str],
-    *,
-    actor: str | None,
-    json: bool,
 ) -> int:
     """Run an action and print its report; `texts` say what changed, would change or did not change."""
-    report = options.act(action, actor=actor)
+    report = options.act(lambda ops: action(ops)(reason=flags.reason, dry_run=flags.dry_run), actor=flags.actor)
     changed, planned, unchanged = texts
-    if json:
-        document = {"action": report.action, "matched": report.matched, "affected": report.affected}
+    if flags.json:
         print_json(
             {
-                **document,
+                "action": report.action,
+                "matched": report.matched,
+                "affected": report.affected,
                 "skipped": report.skipped_count,
                 "dry_run": report.is_dry_run,
                 "ids": report.new_ids,
@@ -169,23 +180,13 @@ def _act(
 
 @schedule_app.command("pause")
 @with_global_options
-def pause(
-    options: GlobalOptions,
-    name: NameArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
-    json: JsonOption = False,
-) -> int:
+def pause(options: GlobalOptions, name: NameArgument, *, flags: ActionFlags) -> int:
     """Pause a schedule; the pause survives deploys.
 
     Example: horsies schedule pause nightly --reason "month end"
     """
     texts = (f"{name} paused", f"would pause {name}", f"{name} was paused already")
-    return _act(
-        options, lambda ops: ops.pause_schedule(name, reason=reason, dry_run=dry_run), texts, actor=actor, json=json
-    )
+    return _act(options, flags, lambda ops: partial(ops.pause_schedule, name), texts)
 
 
 @schedule_app.command("resume")
@@ -197,44 +198,25 @@ def resume(
     catch_up: Annotated[
         bool, typer.Option("--catch-up", help="Continue where it was paused [default: at the first slot after now]")
     ] = False,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
-    json: JsonOption = False,
+    flags: ActionFlags,
 ) -> int:
     """Resume a paused schedule.
 
     Example: horsies schedule resume nightly --catch-up
     """
     texts = (f"{name} resumed", f"would resume {name}", f"{name} was not paused")
-    return _act(
-        options,
-        lambda ops: ops.resume_schedule(name, catch_up=catch_up, reason=reason, dry_run=dry_run),
-        texts,
-        actor=actor,
-        json=json,
-    )
+    return _act(options, flags, lambda ops: partial(ops.resume_schedule, name, catch_up=catch_up), texts)
 
 
 @schedule_app.command("run")
 @with_global_options
-def run(
-    options: GlobalOptions,
-    name: NameArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
-    json: JsonOption = False,
-) -> int:
+def run(options: GlobalOptions, name: NameArgument, *, flags: ActionFlags) -> int:
     """Run a schedule now, besides its slots.
 
     Example: horsies schedule run nightly
     """
     texts = (f"{name} started: {{id}}", f"would run {name} now", f"{name} was not started")
-    return _act(
-        options, lambda ops: ops.run_schedule(name, reason=reason, dry_run=dry_run), texts, actor=actor, json=json
-    )
+    return _act(options, flags, lambda ops: partial(ops.run_schedule, name), texts)
 
 
 @schedule_app.command("backfill")
@@ -253,44 +235,27 @@ def backfill(
         datetime | None,
         typer.Option("--until", parser=_parse_instant, metavar="TIME", help="Last slot [default: now]"),
     ] = None,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
     yes: YesOption = False,
-    json: JsonOption = False,
+    flags: ActionFlags,
 ) -> int:
     """Fire the slots of a range that were skipped, refused or missed; slots that fired are left alone.
 
     Example: horsies schedule backfill nightly --from 2d --dry-run
     """
     last = until or datetime.now(UTC) + timedelta(minutes=1)  # the database clock decides what is past
-    if not dry_run and not yes:
-        plan = options.act(lambda ops: ops.plan_backfill(name, since, last), actor=actor)
+    if not flags.dry_run and not yes:
+        plan = options.act(lambda ops: ops.plan_backfill(name, since, last), actor=flags.actor)
         if plan.slots:
             question = f"backfill {len(plan.slots):,} slots of {name}"
             require_terminal(f"this would {question} and", hint="use --yes to confirm, or --dry-run to preview")
             typer.confirm(f"{question}?", abort=True, err=True)
     texts = ("{count} slots fired", "would fire {count} slots", "no slots to fire")
-    return _act(
-        options,
-        lambda ops: ops.backfill_schedule(name, since, last, reason=reason, dry_run=dry_run),
-        texts,
-        actor=actor,
-        json=json,
-    )
+    return _act(options, flags, lambda ops: partial(ops.backfill_schedule, name, since, last), texts)
 
 
 @schedule_app.command("sync")
 @with_global_options
-def sync(
-    options: GlobalOptions,
-    locator: AppArgument = None,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
-    json: JsonOption = False,
-) -> int:
+def sync(options: GlobalOptions, locator: AppArgument = None, *, flags: ActionFlags) -> int:
     """Store the definitions of an app, also after a rollback to older code.
 
     Example: horsies schedule sync shop:app
@@ -300,34 +265,18 @@ def sync(
     user_app = load_app(options, locator)
     encoded = encode_schedules(user_app, user_app.get_schedules())
     texts = ("{count} schedules changed", "would change {count} schedules", "no schedule changed")
-    return _act(
-        options,
-        lambda ops: ops.sync_schedules(encoded.owner, encoded.definitions, reason=reason, dry_run=dry_run),
-        texts,
-        actor=actor,
-        json=json,
-    )
+    return _act(options, flags, lambda ops: partial(ops.sync_schedules, encoded.owner, encoded.definitions), texts)
 
 
 @schedule_app.command("forget")
 @with_global_options
-def forget(
-    options: GlobalOptions,
-    name: NameArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    dry_run: DryRunOption = False,
-    json: JsonOption = False,
-) -> int:
+def forget(options: GlobalOptions, name: NameArgument, *, flags: ActionFlags) -> int:
     """Delete a schedule that no app defines any more, with its history.
 
     Example: horsies schedule forget nightly
     """
     texts = (f"{name} forgotten", f"would delete {name} and its history", f"{name} was not deleted")
-    return _act(
-        options, lambda ops: ops.forget_schedule(name, reason=reason, dry_run=dry_run), texts, actor=actor, json=json
-    )
+    return _act(options, flags, lambda ops: partial(ops.forget_schedule, name), texts)
 
 
 # Rendering
