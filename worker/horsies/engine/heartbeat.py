@@ -51,6 +51,7 @@ _OPERATOR_CODES = frozenset({"TASK_CANCELLED", "OPERATOR_FAILED"})
 """Error codes of tasks that an operator ended."""
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Heartbeat:
     """Sends three kinds of heartbeats over a dedicated connection: worker, claimer and runner heartbeats.
 
@@ -60,55 +61,38 @@ class Heartbeat:
 
     name = "heartbeat"
 
-    def __init__(
-        self,
-        *,
-        identity: WorkerIdentity,
-        worker_store: WorkerStore,
-        fence: Fence,
-        health: Health,
-        in_flight: InFlight,
-        assignments: Assignments,
-        pool: ChildPool,
-        reporter: Reporter,
-        wakeup: Wakeup,
-        app_config: AppConfig,
-        check_rows_now: asyncio.Event,
-        publish_health_now: asyncio.Event,
-        on_declared_lost: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._identity = identity
-        self._worker_store = worker_store
-        self._fence = fence
-        self._health = health
-        self._in_flight = in_flight
-        self._assignments = assignments
-        self._pool = pool
-        self._reporter = reporter
-        self._wakeup = wakeup
-        self._app_config = app_config
-        self._check_rows_now = check_rows_now
-        self._publish_health_now = publish_health_now
-        self._on_declared_lost = on_declared_lost
-        self._outage_grace: events.OutageGraceStarted | None = None
-        """The outage grace that was reported as started and not yet as ended."""
-        self._is_fence_reported = False
-        self._reported_silent: set[int] = set()
-        """Pids of the silent children that were reported."""
+    identity: WorkerIdentity
+    worker_store: WorkerStore
+    fence: Fence
+    health: Health
+    in_flight: InFlight
+    assignments: Assignments
+    pool: ChildPool
+    reporter: Reporter
+    wakeup: Wakeup
+    app_config: AppConfig
+    check_rows_now: asyncio.Event
+    publish_health_now: asyncio.Event
+    on_declared_lost: Callable[[], Awaitable[None]]
+    _outage_grace: events.OutageGraceStarted | None = field(init=False, default=None)
+    """The outage grace that was reported as started and not yet as ended."""
+    _is_fence_reported: bool = field(init=False, default=False)
+    _reported_silent: set[int] = field(init=False, default_factory=set[int])
+    """Pids of the silent children that were reported."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send heartbeats until `stop` is set."""
-        recovery = self._app_config.recovery
+        recovery = self.app_config.recovery
         await run_until(
             stop,
             self._repeat(
                 self._send_worker_heartbeat,
                 effective_worker_heartbeat_ms(recovery),
-                trigger=self._publish_health_now,
+                trigger=self.publish_health_now,
             ),
             self._repeat(self._send_claimer_heartbeats, recovery.claimer_heartbeat_interval_ms),
             self._repeat(
-                self._send_runner_heartbeats, recovery.runner_heartbeat_interval_ms, trigger=self._check_rows_now
+                self._send_runner_heartbeats, recovery.runner_heartbeat_interval_ms, trigger=self.check_rows_now
             ),
         )
 
@@ -127,7 +111,7 @@ class Heartbeat:
                 # The second try follows at once, on a new connection: the first may have waited for an answer on one
                 # that the network had dropped. Later ones come before the next heartbeat is due, because a fenced
                 # worker claims nothing until one succeeds.
-                delay_ms = min(interval_ms, self._app_config.resilience.db_retry_initial_ms)
+                delay_ms = min(interval_ms, self.app_config.resilience.db_retry_initial_ms)
                 await asyncio.sleep(delay_ms / 1000 if has_failed else 0)
                 has_failed = True
             else:
@@ -140,108 +124,108 @@ class Heartbeat:
     async def _send_worker_heartbeat(self) -> None:
         self._emit_fenced()
         sent_at = time.monotonic()
-        reply = await self._worker_store.heartbeat(self._identity.worker_id, self._health_document())
-        was_fenced = self._fence.is_fenced(time.monotonic())
-        self._fence.record_heartbeat(sent_at)
+        reply = await self.worker_store.heartbeat(self.identity.worker_id, self._health_document())
+        was_fenced = self.fence.is_fenced(time.monotonic())
+        self.fence.record_heartbeat(sent_at)
         if reply is None or reply.is_lost:
-            await self._on_declared_lost()
+            await self.on_declared_lost()
         else:
             await self._update_series(reply.at, sent_at)
         if was_fenced:
             self._is_fence_reported = False
-            self._reporter.emit(events.WorkerUnfenced(worker_id=str(self._identity.worker_id)))
-            self._wakeup.wake_to_claim()
+            self.reporter.emit(events.WorkerUnfenced(worker_id=str(self.identity.worker_id)))
+            self.wakeup.wake_to_claim()
 
     def _health_document(self) -> dict[str, object]:
-        return self._health.document(self._pool.degraded_reason)
+        return self.health.document(self.pool.degraded_reason)
 
     def _emit_fenced(self) -> None:
         now = time.monotonic()
-        if self._fence.is_fenced(now) and not self._is_fence_reported:
+        if self.fence.is_fenced(now) and not self._is_fence_reported:
             self._is_fence_reported = True
-            silent_s = now - self._fence.last_success_at
-            self._reporter.emit(events.WorkerFenced(worker_id=str(self._identity.worker_id), silent_s=silent_s))
+            silent_s = now - self.fence.last_success_at
+            self.reporter.emit(events.WorkerFenced(worker_id=str(self.identity.worker_id), silent_s=silent_s))
 
     async def _update_series(self, at: datetime, sent_at: float) -> None:
-        health = self._health
+        health = self.health
         is_first = health.series is None
         outage_s = health.record_heartbeat(at, sent_at)
         if is_first or outage_s is not None:
             # The heartbeat that started this series could not publish it yet, and other workers rely on its start.
-            await self._worker_store.heartbeat(self._identity.worker_id, self._health_document())
+            await self.worker_store.heartbeat(self.identity.worker_id, self._health_document())
         self._emit_outage_grace(at, outage_s)
 
     def _emit_outage_grace(self, at: datetime, outage_s: float | None) -> None:
         """Emit start and end of an outage grace; the grace after the worker's own start is not an event."""
-        until = self._health.outage_grace_until
-        worker_id = str(self._identity.worker_id)
+        until = self.health.outage_grace_until
+        worker_id = str(self.identity.worker_id)
         if outage_s is not None and until is not None:
             self._outage_grace = events.OutageGraceStarted(worker_id=worker_id, until=until, outage_s=outage_s)
-            self._reporter.emit(self._outage_grace)
+            self.reporter.emit(self._outage_grace)
         elif self._outage_grace is not None and at >= self._outage_grace.until:
-            self._reporter.emit(events.OutageGraceEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
+            self.reporter.emit(events.OutageGraceEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
             self._outage_grace = None
 
     # Heartbeats of claimed tasks
 
     async def _send_claimer_heartbeats(self) -> None:
-        tasks = list(self._in_flight.prefetched.values())
+        tasks = list(self.in_flight.prefetched.values())
         if not tasks:
             return
-        lease_ms = self._app_config.claim_lease_ms
+        lease_ms = self.app_config.claim_lease_ms
         lease = None
         if lease_ms is not None:
             lease = LeaseRenewal(
-                length_s=lease_ms / 1000, max_claim_age_s=self._app_config.max_claim_renew_age_ms / 1000
+                length_s=lease_ms / 1000, max_claim_age_s=self.app_config.max_claim_renew_age_ms / 1000
             )
-        pids = {task.claim: self._identity.pid for task in tasks}
+        pids = {task.claim: self.identity.pid for task in tasks}
         sent_at = time.monotonic()
-        replies = await self._worker_store.task_heartbeats(
-            HeartbeatRole.CLAIMER, pids, hostname=self._identity.hostname, lease=lease
+        replies = await self.worker_store.task_heartbeats(
+            HeartbeatRole.CLAIMER, pids, hostname=self.identity.hostname, lease=lease
         )
-        self._fence.record_statement(sent_at)
+        self.fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             # RUNNING with our token: we have started the task meanwhile; the answer to the start is still under way.
             is_started = reply.status == TaskStatus.RUNNING and reply.current_token == task.key.claim_token
             if not reply.is_held and not is_started:
-                self._in_flight.settle(task)
+                self.in_flight.settle(task)
 
     # Heartbeats of running tasks
 
     async def _send_runner_heartbeats(self) -> None:
-        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(self._app_config.recovery)
+        limit_s = MAX_MISSED_HEARTBEATS * child_heartbeat_interval_s(self.app_config.recovery)
         self._emit_silent_children(limit_s)
-        tasks = [task for task in self._in_flight.started() if _is_alive(task, limit_s)]
+        tasks = [task for task in self.in_flight.started() if _is_alive(task, limit_s)]
         if not tasks:
             return
-        pids = {task.claim: _pid(task) or self._identity.pid for task in tasks}
+        pids = {task.claim: _pid(task) or self.identity.pid for task in tasks}
         sent_at = time.monotonic()
-        changes = self._reporter.changes.drain(sent_at)
-        replies = await self._worker_store.task_heartbeats(
-            HeartbeatRole.RUNNER, pids, hostname=self._identity.hostname, events=changes
+        changes = self.reporter.changes.drain(sent_at)
+        replies = await self.worker_store.task_heartbeats(
+            HeartbeatRole.RUNNER, pids, hostname=self.identity.hostname, events=changes
         )
-        self._fence.record_statement(sent_at)
+        self.fence.record_statement(sent_at)
         for task, reply in _match_replies(tasks, replies):
             if not reply.is_held:
                 self._on_row_lost(task, reply)
-            elif reply.kill_requested and not self._assignments.is_stopping(task):
-                self._assignments.stop_task(task, KillReason.REQUEUED)
+            elif reply.kill_requested and not self.assignments.is_stopping(task):
+                self.assignments.stop_task(task, KillReason.REQUEUED)
 
     def _emit_silent_children(self, limit_s: float) -> None:
         """Report each child that sends nothing but uses CPU, once per silence; its tasks keep their heartbeats."""
         silent = {
             child.pid: child.liveness.silence_s
-            for child in self._pool.children
+            for child in self.pool.children
             if child.liveness.is_silent_but_busy and child.liveness.silence_s > limit_s
         }
-        worker_id = str(self._identity.worker_id)
+        worker_id = str(self.identity.worker_id)
         for pid in silent.keys() - self._reported_silent:
-            self._reporter.emit(events.ChildSilent(worker_id=worker_id, pid=pid, silent_s=silent[pid]))
+            self.reporter.emit(events.ChildSilent(worker_id=worker_id, pid=pid, silent_s=silent[pid]))
         self._reported_silent = set(silent)
 
     def _on_row_lost(self, task: InFlightTask, reply: HeartbeatReply) -> None:
         """The row is no longer ours: stop the task, unless an operator ended it without asking to kill its code."""
-        if not task.is_in_child or self._assignments.is_stopping(task):
+        if not task.is_in_child or self.assignments.is_stopping(task):
             return  # this worker is storing or releasing the task itself, or is stopping it already
         is_ended_by_operator = reply.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
             reply.current_token == task.key.claim_token and reply.error_code in _OPERATOR_CODES
@@ -249,7 +233,7 @@ class Heartbeat:
         if is_ended_by_operator and not reply.kill_requested:
             return
         if not is_ended_by_operator:
-            self._reporter.emit(
+            self.reporter.emit(
                 events.LateHeartbeatRefused(
                     worker_id=str(task.claim.worker_id),
                     task_id=task.key.task_id,
@@ -259,7 +243,7 @@ class Heartbeat:
                     token_now=reply.current_token,
                 )
             )
-        self._assignments.stop_task(task, KillReason.ROW_LOST)
+        self.assignments.stop_task(task, KillReason.ROW_LOST)
 
 
 def _is_alive(task: InFlightTask, limit_s: float) -> bool:
@@ -311,38 +295,25 @@ class WorkerIdentity:
         )
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Registration:
     """The worker's row: registered at the start, and again after another worker declared this one lost."""
 
-    def __init__(
-        self,
-        *,
-        identity: WorkerIdentity,
-        worker_store: WorkerStore,
-        fence: Fence,
-        releases: Releases,
-        reporter: Reporter,
-        app_config: AppConfig,
-        worker_config: WorkerConfig,
-        catalog_hash: str,
-        claim_lock: asyncio.Lock,
-        stop: asyncio.Event,
-    ) -> None:
-        self._identity = identity
-        self._catalog_hash = catalog_hash
-        self._worker_store = worker_store
-        self._fence = fence
-        self._releases = releases
-        self._reporter = reporter
-        self._app_config = app_config
-        self._worker_config = worker_config
-        self._claim_lock = claim_lock
-        self._stop = stop
-        self._started_at: datetime | None = None
+    identity: WorkerIdentity
+    worker_store: WorkerStore
+    fence: Fence
+    releases: Releases
+    reporter: Reporter
+    app_config: AppConfig
+    worker_config: WorkerConfig
+    catalog_hash: str
+    claim_lock: asyncio.Lock
+    stop: asyncio.Event
+    _started_at: datetime | None = field(init=False, default=None)
 
     @property
     def worker_id(self) -> str:
-        return str(self._identity.worker_id)
+        return str(self.identity.worker_id)
 
     @property
     def started_at(self) -> datetime:
@@ -352,64 +323,64 @@ class Registration:
 
     @property
     def row(self) -> WorkerRegistration:
-        return self._identity.registration(self._worker_config, self._app_config, self._catalog_hash)
+        return self.identity.registration(self.worker_config, self.app_config, self.catalog_hash)
 
     async def register(self) -> None:
         sent_at = time.monotonic()
-        registered_at = await self._worker_store.register(self.row)
+        registered_at = await self.worker_store.register(self.row)
         self._started_at = self._started_at or registered_at
-        self._fence.record_heartbeat(sent_at)
+        self.fence.record_heartbeat(sent_at)
 
     async def set_state(self, state: WorkerState) -> None:
-        await self._worker_store.set_state(self._identity.worker_id, state)
+        await self.worker_store.set_state(self.identity.worker_id, state)
 
     async def renew(self) -> None:
         """Another worker declared this one lost: release its claims and continue under a new id."""
-        async with self._claim_lock:
-            await self._releases.release_prefetched()
-            former = self._identity.renew()
-        await self._worker_store.register(self.row)
-        await self.set_state(WorkerState.DRAINING if self._stop.is_set() else WorkerState.RUNNING)
-        self._reporter.emit(events.WorkerReturned(worker_id=self.worker_id, former_worker_id=str(former)))
+        async with self.claim_lock:
+            await self.releases.release_prefetched()
+            former = self.identity.renew()
+        await self.worker_store.register(self.row)
+        await self.set_state(WorkerState.DRAINING if self.stop.is_set() else WorkerState.RUNNING)
+        self.reporter.emit(events.WorkerReturned(worker_id=self.worker_id, former_worker_id=str(former)))
 
     def emit_started(self, masked_url: str) -> None:
-        self._reporter.emit(
+        self.reporter.emit(
             events.WorkerStarted(
                 worker_id=self.worker_id,
-                host=f"{self._identity.hostname}:{self._identity.pid}",
-                queues=tuple(self._worker_config.queues or ()),
-                processes=self._worker_config.processes,
+                host=f"{self.identity.hostname}:{self.identity.pid}",
+                queues=tuple(self.worker_config.queues or ()),
+                processes=self.worker_config.processes,
                 database=masked_url,
             )
         )
 
 
+@dataclass(eq=False, slots=True)
 class StartupReporter:
     """Marks the worker as running once it receives notifications, then waits to be stopped."""
 
     name = "startup"
 
-    def __init__(self, registration: Registration, listening: asyncio.Event, backoff: Backoff, masked_url: str) -> None:
-        self._registration = registration
-        self._listening = listening
-        self._backoff = backoff
-        self._masked_url = masked_url
+    registration: Registration
+    listening: asyncio.Event
+    backoff: Backoff
+    masked_url: str
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._report_once())
 
     async def _report_once(self) -> None:
-        await self._listening.wait()
+        await self.listening.wait()
         await self._set_running()
-        self._registration.emit_started(self._masked_url)
+        self.registration.emit_started(self.masked_url)
         await asyncio.Event().wait()  # a service that returns before it is stopped ends the worker
 
     async def _set_running(self) -> None:
         while True:
             try:
-                await self._registration.set_state(WorkerState.RUNNING)
+                await self.registration.set_state(WorkerState.RUNNING)
             except HorsiesError as error:
-                await self._backoff.wait(error)
+                await self.backoff.wait(error)
             else:
                 return
 

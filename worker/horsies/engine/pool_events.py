@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from horsies.codec.results import error_document
@@ -46,76 +47,61 @@ logger = logging.getLogger("horsies.worker")
 output_logger = logging.getLogger(OUTPUT_LOGGER)
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class PoolEvents:
     """Implements PoolListener for a worker."""
 
-    def __init__(
-        self,
-        *,
-        assignments: Assignments,
-        completer: Completer,
-        in_flight: InFlight,
-        releases: Releases,
-        crash_handler: CrashHandler,
-        requeuer: Requeuer,
-        reporter: Reporter,
-        identity: WorkerIdentity,
-        wakeup: Wakeup,
-        unknown_tasks: UnknownTasks,
-        fails_unknown_tasks: bool,
-        publish_health_now: asyncio.Event,
-    ) -> None:
-        self._assignments = assignments
-        self._completer = completer
-        self._in_flight = in_flight
-        self._releases = releases
-        self._crash_handler = crash_handler
-        self._requeuer = requeuer
-        self._reporter = reporter
-        self._identity = identity
-        self._wakeup = wakeup
-        self._unknown_tasks = unknown_tasks
-        self._fails_unknown_tasks = fails_unknown_tasks
-        self._publish_health_now = publish_health_now
-        self._resolving: set[asyncio.Task[None]] = set()
+    assignments: Assignments
+    completer: Completer
+    in_flight: InFlight
+    releases: Releases
+    crash_handler: CrashHandler
+    requeuer: Requeuer
+    reporter: Reporter
+    identity: WorkerIdentity
+    wakeup: Wakeup
+    unknown_tasks: UnknownTasks
+    fails_unknown_tasks: bool
+    publish_health_now: asyncio.Event
+    _resolving: set[asyncio.Task[None]] = field(init=False, default_factory=set[asyncio.Task[None]])
 
     def on_ready(self, child: Child) -> None:  # noqa: ARG002  # any ready child adds a slot
-        if self._unknown_tasks.names:
-            self._unknown_tasks.clear()
-            self._wakeup.wake_to_claim()
-        self._wakeup.wake()
+        if self.unknown_tasks.names:
+            self.unknown_tasks.clear()
+            self.wakeup.wake_to_claim()
+        self.wakeup.wake()
 
     def on_degraded_changed(self) -> None:
-        self._publish_health_now.set()
+        self.publish_health_now.set()
 
     def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
-        self._assignments.on_began(began)
+        self.assignments.on_began(began)
 
     def on_completed(self, completed: Sequence[CompletedTask]) -> None:
         stopped: list[CompletedTask] = []
         for task in completed:
             chunk, position, _, run_ms = task
-            self._assignments.on_out(chunk, position)
+            self.assignments.on_out(chunk, position)
             if chunk.stop_reasons and position in chunk.stop_reasons:
                 stopped.append(task)
             else:
-                self._assignments.observe(chunk.rows[position], run_ms)
+                self.assignments.observe(chunk.rows[position], run_ms)
         for task in stopped:
             self._resolve_stopped(task.chunk, task.position)
-        self._completer.complete([task for task in completed if task not in stopped] if stopped else completed)
-        self._wakeup.wake()
+        self.completer.complete([task for task in completed if task not in stopped] if stopped else completed)
+        self.wakeup.wake()
 
     def on_failed(self, chunk: Chunk, position: int, outcome: EncodedOutcome, run_ms: float) -> None:
-        self._assignments.on_out(chunk, position)
+        self.assignments.on_out(chunk, position)
         if position in chunk.stop_reasons:
             self._resolve_stopped(chunk, position)
         elif outcome.is_unknown_task:
             self._on_unknown_task(_task(chunk, position), outcome)
         else:
-            self._assignments.observe(chunk.rows[position], run_ms)
+            self.assignments.observe(chunk.rows[position], run_ms)
             task = _task(chunk, position)
-            self._completer.store(task, finished_attempt(task, outcome), run_ms=run_ms)
-        self._wakeup.wake()
+            self.completer.store(task, finished_attempt(task, outcome), run_ms=run_ms)
+        self.wakeup.wake()
 
     def _resolve_stopped(self, chunk: Chunk, position: int) -> None:
         """Resolve a task that this worker stopped; the outcome that its child reported is ignored."""
@@ -125,13 +111,13 @@ class PoolEvents:
 
     def _on_unknown_task(self, task: InFlightTask, outcome: EncodedOutcome) -> None:
         """Leave the task to workers whose app defines it, unless unknown tasks are configured to fail at once."""
-        self._unknown_tasks.report(task.row.task_name)
-        if self._fails_unknown_tasks:
-            self._completer.store(task, finished_attempt(task, outcome))
+        self.unknown_tasks.report(task.row.task_name)
+        if self.fails_unknown_tasks:
+            self.completer.store(task, finished_attempt(task, outcome))
         else:
-            self._unknown_tasks.exclude(task.row.task_name)
-            self._releases.add([task], ReleaseReason.UNKNOWN)
-            self._publish_health_now.set()
+            self.unknown_tasks.exclude(task.row.task_name)
+            self.releases.add([task], ReleaseReason.UNKNOWN)
+            self.publish_health_now.set()
 
     def on_recalled(self, child: Child, tasks: Sequence[ChunkTask]) -> None:
         """Release recalled tasks, including those that an operator stopped before they began.
@@ -139,12 +125,12 @@ class PoolEvents:
         Another child or worker claims them; rows that this worker no longer owns are skipped.
         """
         for chunk, position in tasks:
-            self._assignments.on_out(chunk, position)
-        self._releases.add(_task(chunk, position) for chunk, position in tasks)
+            self.assignments.on_out(chunk, position)
+        self.releases.add(_task(chunk, position) for chunk, position in tasks)
         if tasks:
-            worker_id = str(self._identity.worker_id)
-            self._reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
-        self._wakeup.wake_to_claim()
+            worker_id = str(self.identity.worker_id)
+            self.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(tasks)))
+        self.wakeup.wake_to_claim()
 
     def on_output(self, child: Child, line: LogLine) -> None:
         """Log what a child logged or printed, under the name of its own logger.
@@ -157,16 +143,16 @@ class PoolEvents:
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
         """Resolve the tasks that had begun; release the others, unless that happened too often."""
-        death = classify_death(child_exit, self._assignments.remove_child(child))
+        death = classify_death(child_exit, self.assignments.remove_child(child))
         is_crash, begun = isinstance(death, Crash), [_task(*task) for task in child_exit.begun]
         for task in (_task(*task) for task in child_exit.unbegun):
             if is_crash and task.details.lost_starts >= MAX_FREE_LOST_STARTS:
                 begun.append(task)
             else:
-                self._releases.add([task], ReleaseReason.LOST_START if is_crash else None)
+                self.releases.add([task], ReleaseReason.LOST_START if is_crash else None)
         for task in begun:
             self._resolve_soon(task, death, child_exit)
-        self._wakeup.wake()
+        self.wakeup.wake()
 
     def _resolve_soon(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
         resolving = asyncio.create_task(self._resolve(task, death, child_exit))
@@ -175,16 +161,16 @@ class PoolEvents:
 
     async def _resolve(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
         if child_exit is not None:
-            self._crash_handler.emit_child_died(task, death, child_exit)
+            self.crash_handler.emit_child_died(task, death, child_exit)
         # Only the task that caused a kill is dropped or requeued; the attempts of other tasks in the same child fail.
         match death:
             case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
-                self._in_flight.settle(task)
+                self.in_flight.settle(task)
             case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
-                await self._requeuer.requeue(task)
+                await self.requeuer.requeue(task)
             case _:
-                await self._crash_handler.fail_attempt(task, death)
-        self._wakeup.wake()
+                await self.crash_handler.fail_attempt(task, death)
+        self.wakeup.wake()
 
 
 def _to_record(line: LogLine, *, pid: int) -> logging.LogRecord:
@@ -219,28 +205,21 @@ def classify_death(child_exit: ChildExit, kill: Kill | None) -> Death:
     )
 
 
+@dataclass(eq=False, slots=True)
 class CrashHandler:
     """Fails the attempts of tasks that were running in a child that exited, or that this worker stopped."""
 
-    def __init__(
-        self,
-        completer: Completer,
-        tasks: TaskStore,
-        reporter: Reporter,
-        *,
-        max_crashes: int,
-        on_attempt_failed: Callable[[InFlightTask, Cause], None],
-    ) -> None:
-        self._completer = completer
-        self._on_attempt_failed = on_attempt_failed
-        self._tasks = tasks
-        self._reporter = reporter
-        self._max_crashes = max_crashes
+    completer: Completer
+    tasks: TaskStore
+    reporter: Reporter
+    _: KW_ONLY
+    max_crashes: int
+    on_attempt_failed: Callable[[InFlightTask, Cause], None]
 
     async def fail_attempt(self, task: InFlightTask, death: Death) -> None:
         """Decide whether the task is retried, and pass the outcome to the completer."""
         cause, error = interruption(death, task_id=task.key.task_id, timeout_ms=task.timeout_ms)
-        decision = task.decide_retry(cause, max_crashes=self._max_crashes)
+        decision = task.decide_retry(cause, max_crashes=self.max_crashes)
         final_error, poisoned = error, None
         if isinstance(decision, Fail) and decision.code == OperationalErrorCode.POISON_TASK:
             causes = (*await self._earlier_crashes(task), error.message or "")
@@ -250,7 +229,7 @@ class CrashHandler:
         failed_reason = None
         if reason is not None:
             failed_reason = reason.failed_reason if isinstance(decision, float) else error.message
-        self._on_attempt_failed(task, cause)
+        self.on_attempt_failed(task, cause)
         finish = FinishedAttempt(
             claim=task.claim,
             outcome=TaskAttemptOutcome.FAILED,
@@ -263,7 +242,7 @@ class CrashHandler:
             final_code=final_error.error_code,
             pid=task.pid,
         )
-        self._completer.store(task, finish, event_when_stored=poisoned)
+        self.completer.store(task, finish, event_when_stored=poisoned)
 
     async def _earlier_crashes(self, task: InFlightTask) -> tuple[str, ...]:
         """Error messages of earlier crashes, oldest first; none if the database does not answer.
@@ -273,14 +252,14 @@ class CrashHandler:
         if task.details.crash_count == 0:
             return ()
         try:
-            return await self._tasks.crash_messages(task.row.id)
+            return await self.tasks.crash_messages(task.row.id)
         except HorsiesError:
             return ()
 
     def emit_child_died(self, task: InFlightTask, death: Death, child_exit: ChildExit) -> None:
         if not isinstance(death, Crash):
             return
-        self._reporter.emit(
+        self.reporter.emit(
             events.ChildDied(
                 worker_id=str(task.claim.worker_id),
                 task_id=task.key.task_id,
@@ -305,13 +284,13 @@ def _poison_event(task: InFlightTask, causes: tuple[str, ...]) -> events.TaskPoi
     )
 
 
+@dataclass(eq=False, slots=True)
 class Requeuer:
     """Requeues running tasks for an operator, after they have stopped; records an attempt, uses no retry."""
 
-    def __init__(self, database: Database, in_flight: InFlight, backoff: Backoff) -> None:
-        self._database = database
-        self._in_flight = in_flight
-        self._backoff = backoff
+    database: Database
+    in_flight: InFlight
+    backoff: Backoff
 
     async def requeue(self, task: InFlightTask) -> None:
         """Requeue, retrying while the database is unavailable; a row that has changed meanwhile is left alone."""
@@ -325,13 +304,13 @@ class Requeuer:
                 "cannot requeue a stopped task  task_id=%s  error=%s", task.key.task_id, format_one_line(error)
             )
         finally:
-            self._in_flight.settle(task)
+            self.in_flight.settle(task)
 
     async def _try_requeue(self, target: Target) -> bool:
         try:
-            await self._database.run(lambda transaction: requeue(transaction, [target]))
+            await self.database.run(lambda transaction: requeue(transaction, [target]))
         except HorsiesError as error:
-            await self._backoff.wait(error)
+            await self.backoff.wait(error)
             return False
-        self._backoff.reset()
+        self.backoff.reset()
         return True

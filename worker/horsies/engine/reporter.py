@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, cast
 
 import psutil
@@ -286,60 +286,52 @@ class ChangePublisher:
                 await self._store.notify_viewers(messages)
 
 
+@dataclass(eq=False, slots=True)
 class PeriodicSummary:
     """Logs once per interval how many tasks ran and which still fail."""
 
     name = "periodic summary"
 
-    def __init__(self, reporter: Reporter, identity: WorkerIdentity, *, interval_s: float = REPORT_INTERVAL_S) -> None:
-        self._reporter = reporter
-        self._identity = identity
-        self._interval_s = interval_s
+    reporter: Reporter
+    identity: WorkerIdentity
+    _: KW_ONLY
+    interval_s: float = REPORT_INTERVAL_S
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._emit_forever())
 
     async def _emit_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
-            worker_id = str(self._identity.worker_id)
-            self._reporter.emit_failures(worker_id)
-            totals, lines = self._reporter.totals.drain(), self._reporter.task_lines
-            is_due = lines is None or lines.end_interval(totals.count if totals else 0, interval_s=self._interval_s)
+            await asyncio.sleep(self.interval_s)
+            worker_id = str(self.identity.worker_id)
+            self.reporter.emit_failures(worker_id)
+            totals, lines = self.reporter.totals.drain(), self.reporter.task_lines
+            is_due = lines is None or lines.end_interval(totals.count if totals else 0, interval_s=self.interval_s)
             if totals is not None and is_due:
-                self._reporter.emit(
+                self.reporter.emit(
                     events.TasksRan(
                         worker_id=worker_id,
                         count=totals.count,
                         failed=totals.failed,
                         retried=totals.retried,
-                        within_s=self._interval_s,
+                        within_s=self.interval_s,
                     )
                 )
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class SnapshotWriter:
     """Stores a snapshot of the worker's load at every interval; a failed write is skipped."""
 
     name = "snapshot writer"
 
-    def __init__(
-        self,
-        *,
-        worker_store: WorkerStore,
-        registration: Registration,
-        in_flight: InFlight,
-        pool: ChildPool,
-        app_config: AppConfig,
-        worker_config: WorkerConfig,
-    ) -> None:
-        self._worker_store = worker_store
-        self._registration = registration
-        self._in_flight = in_flight
-        self._pool = pool
-        self._app_config = app_config
-        self._worker_config = worker_config
-        self._process = psutil.Process()
+    worker_store: WorkerStore
+    registration: Registration
+    in_flight: InFlight
+    pool: ChildPool
+    app_config: AppConfig
+    worker_config: WorkerConfig
+    _process: psutil.Process = field(init=False, default_factory=psutil.Process)
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._write_forever())
@@ -347,13 +339,13 @@ class SnapshotWriter:
     async def _write_forever(self) -> None:
         while True:
             with suppress(HorsiesError):
-                await self._worker_store.write_snapshot(self._take_snapshot())
-            await asyncio.sleep(self._worker_config.snapshot_interval_ms / 1000)
+                await self.worker_store.write_snapshot(self._take_snapshot())
+            await asyncio.sleep(self.worker_config.snapshot_interval_ms / 1000)
 
     def _take_snapshot(self) -> WorkerLoad:
-        worker = self._registration.row
-        queues = self._app_config.custom_queues or ()
-        children_rss = sum(_rss_bytes(child.pid) for child in self._pool.children)
+        worker = self.registration.row
+        queues = self.app_config.custom_queues or ()
+        children_rss = sum(_rss_bytes(child.pid) for child in self.pool.children)
         return WorkerLoad(
             worker_id=str(worker.worker_id),
             hostname=worker.hostname,
@@ -361,14 +353,14 @@ class SnapshotWriter:
             processes=worker.processes,
             queues=list(worker.queues),
             recovery_config=dict(worker.recovery_config),
-            worker_started_at=self._registration.started_at,
-            max_claim_batch=self._worker_config.max_claim_batch,
-            max_claim_per_worker=self._worker_config.max_claim_per_worker,
-            cluster_wide_cap=self._app_config.cluster_wide_cap,
+            worker_started_at=self.registration.started_at,
+            max_claim_batch=self.worker_config.max_claim_batch,
+            max_claim_per_worker=self.worker_config.max_claim_per_worker,
+            cluster_wide_cap=self.app_config.cluster_wide_cap,
             queue_priorities={queue.name: queue.priority for queue in queues},
             queue_max_concurrency={queue.name: queue.max_concurrency for queue in queues},
-            tasks_running=self._in_flight.count_started(),
-            tasks_claimed=len(self._in_flight.prefetched),
+            tasks_running=self.in_flight.count_started(),
+            tasks_claimed=len(self.in_flight.prefetched),
             memory_usage_mb=self._process.memory_info().rss / MB,
             memory_percent=self._process.memory_percent(),
             cpu_percent=self._process.cpu_percent(),
