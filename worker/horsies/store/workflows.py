@@ -6,19 +6,16 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan, WorkflowStatus, WorkflowTaskStatus
-from horsies.store.connection import StatementFailed
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from horsies.store.database import Executor, Transaction
 
 A = TypeVar("A")
-
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +390,7 @@ class WorkflowStore:
         await self.executor.execute(WORKFLOW_CONTROL.release_quarantined)
 
     async def set_lock_timeout(self, *, timeout_ms: int) -> None:
-        """Limit lock waits in this transaction; a longer wait raises an error for which `is_lock_timeout` is true."""
+        """Limit lock waits in this transaction; a longer wait raises LockTimeout."""
         await self.executor.execute(WORKFLOW_CONTROL.set_lock_timeout, str(timeout_ms))
 
 
@@ -408,10 +405,6 @@ class LockedTree:
     def with_status(self, *statuses: WorkflowStatus) -> list[UUID]:
         """The runs that have one of these statuses."""
         return [run.id for run in self.runs if run.status in statuses]
-
-
-def is_lock_timeout(error: BaseException) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate == _LOCK_NOT_AVAILABLE
 
 
 def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: PendingSubWorkflow | None) -> tuple[object, ...]:

@@ -18,9 +18,10 @@ from horsies.model.events import EventKind, EventRecord
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.model.workflow.progress import next_steps
+from horsies.store.connection import LockTimeout
 from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore
-from horsies.store.workflows import RunNodeRow, RunRow, StuckRun, WorkflowStore, is_lock_timeout
+from horsies.store.workflows import RunNodeRow, RunRow, StuckRun, WorkflowStore
 from horsies.workflows.advance import group_by_run, run_state
 from horsies.workflows.control import advance_tree
 from horsies.workflows.outbox import OutboxProcessor, defer_run
@@ -129,10 +130,9 @@ async def _heal_one(database: Database, stuck: StuckRun, result: HealingResult) 
     try:
         if await database.run(advance_run):
             result.healed.append(stuck)
+    except LockTimeout:
+        result.locked.append(workflow_id)
     except Exception as error:
-        if is_lock_timeout(error):
-            result.locked.append(workflow_id)
-            return
         if is_transient(error):
             raise
         logger.exception("healing a run failed run=%s", workflow_id)
