@@ -309,10 +309,12 @@ WITH locked AS (
       FROM locked
      WHERE t.id = locked.id
     RETURNING t.id, t.workflow_id
+), notified AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM ({{ task_done_messages(ended) }}) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
-SELECT ended.workflow_id, '4' AS "case", ended.id AS task_id
-  FROM ended
- CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
+SELECT workflow_id, '4' AS "case", id AS task_id FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: request_advance
 -- Insert an outbox entry for a run that has none. Its random key cannot collide with that of a task.
