@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from inspect import currentframe
 from pathlib import Path
 from types import FrameType
 from typing import ClassVar
@@ -146,10 +146,7 @@ class SourceLocation:
     @classmethod
     def of_caller(cls) -> SourceLocation | None:
         """Return the first frame outside horsies; None if it is not in a file (a console script, `-c`)."""
-        # Not `inspect.stack`, which reads the source file of every frame and takes milliseconds.
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
-            frame = frame.f_back
+        frame = _first_frame_outside()
         if frame is None or not Path(frame.f_code.co_filename).is_file():
             return None
         return cls(file=frame.f_code.co_filename, line=frame.f_lineno)
@@ -157,9 +154,7 @@ class SourceLocation:
     @staticmethod
     def calling_module() -> str:
         """Return the name of the first module outside horsies in the call stack; a script has the name of its file."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
-            frame = frame.f_back
+        frame = _first_frame_outside()
         if frame is None:
             return "horsies"
         name = str(frame.f_globals.get("__name__", "__main__"))
@@ -168,7 +163,11 @@ class SourceLocation:
     @staticmethod
     def calling_file() -> Path | None:
         """Return the file that calls the caller of this; None if it is one of ours, or not a file."""
-        file = Path(sys._getframe(2).f_code.co_filename)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        frame = currentframe()
+        caller = frame and frame.f_back and frame.f_back.f_back
+        if caller is None:
+            return None
+        file = Path(caller.f_code.co_filename)
         return file.resolve() if file.is_file() and not str(file).startswith(_OUR_FOLDERS) else None
 
     @property
@@ -194,6 +193,14 @@ _OUR_FOLDERS = tuple(
         Path(__file__).parent.with_name("horsies_tui"),
     )
 )
+
+
+def _first_frame_outside() -> FrameType | None:
+    # Not `inspect.stack`, which reads the source file of every frame and takes milliseconds.
+    frame = currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+        frame = frame.f_back
+    return frame
 
 
 class HorsiesError(Exception):
