@@ -69,16 +69,12 @@ async def resolved_database(settings: PostgresConfig, *, read_only: bool = False
 
 @asynccontextmanager
 async def open_database(
-    settings: PostgresConfig,
-    *,
-    read_only: bool = False,
-    direct: bool = False,
-    pool_settings: PoolSettings | None = None,
+    settings: PostgresConfig, *, read_only: bool = False, direct: bool = False
 ) -> AsyncGenerator[Database]:
     """Open the configured database; `direct` bypasses a pooler."""
     async with (
         resolved_database(settings, read_only=read_only) as spec,
-        Database(spec.direct if direct else spec, pool_settings) as database,
+        Database(spec.direct if direct else spec) as database,
     ):
         yield database
 
