@@ -19,7 +19,7 @@ from horsies.config import LoadedSettings
 from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import Fleet, FleetMember, mismatched_settings
-from horsies.model.retention import RetentionCategory, RetentionWindows
+from horsies.model.retention import RetentionWindows
 from horsies.model.schedule.decide import REFUSALS_TO_FAIL
 from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
@@ -402,14 +402,10 @@ def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, 
         if window is not None and (late := ages.get(category, timedelta()) - window) > slack
     }
     if overdue:
-        detail = ", ".join(f"{_label(category)} by {format_age(late)}" for category, late in overdue.items())
+        detail = ", ".join(f"{category.label} by {format_age(late)}" for category, late in overdue.items())
         return warn(f"overdue for deletion: {detail}", hint="run: horsies cleanup (live workers do it every hour)")
-    unlimited = [_label(category) for category, window in windows if window is None]
+    unlimited = [category.label for category, window in windows if window is None]
     return ok("nothing overdue for deletion" + (f"; kept forever: {', '.join(unlimited)}" if unlimited else ""))
-
-
-def _label(category: RetentionCategory) -> str:
-    return category.replace("_", " ")
 
 
 # Other roles of the database
@@ -507,21 +503,10 @@ CHECKS: Final[Mapping[str, CheckFunction]] = {
 }
 """Checks of a database that can be reached, in the order in which they are shown."""
 
-NEED_CURRENT_SCHEMA: Final = frozenset(
-    {
-        "workers",
-        "fleet_config",
-        "stale",
-        "unknown_tasks",
-        "outage_grace",
-        "outbox",
-        "retention",
-        "schedules",
-        "disabled_operations",
-        "locks",
-        "rows",
-    }
+NEED_NO_TABLES: Final = frozenset(
+    ("schema", "listen", "pooler", "connections", "clock", "long_transactions", "bloat", "notify_queue", "access")
 )
+"""The others are skipped unless the schema is up to date."""
 
 CHECK_NAMES: Final = ("config", "database", *CHECKS, "embedded")
 """In the order in which they are shown."""
@@ -555,7 +540,7 @@ async def _collect_findings(
         async with connect(settings.app) as ops:
             findings["database"] = await check_database(ops)
             for name, check in CHECKS.items():
-                if name in NEED_CURRENT_SCHEMA and findings["schema"].status is not CheckStatus.OK:
+                if name not in NEED_NO_TABLES and findings["schema"].status is not CheckStatus.OK:
                     continue
                 findings[name] = await _run_check(check, ops)
             # Every other check has a finding by now.
