@@ -101,6 +101,12 @@ class WorkerRow(WorkerBase):
         return not (self.is_presumed_dead or self.is_silent)
 
     @property
+    def problems(self) -> list[str]:
+        """What the worker reports about itself."""
+        failing = [f"{operation} keeps failing and is retried rarely" for operation in self.disabled_operations]
+        return [*failing, *self.warnings]
+
+    @property
     def display_state(self) -> str:
         """Its state; `degraded` while it runs with less than it needs, `silent` or `stale` without heartbeats."""
         if self.is_responsive or self.state == WorkerState.LOST:

@@ -70,12 +70,6 @@ def worker_health(worker: WorkerRow) -> WorkerHealth:
     return WorkerHealth.HOT if is_hot and health is WorkerHealth.RUNNING else health
 
 
-def worker_warnings(worker: WorkerRow) -> list[str]:
-    """Return the problems that a worker reports about itself."""
-    failing = [f"{operation} keeps failing and is retried rarely" for operation in worker.disabled_operations]
-    return [*failing, *worker.warnings]
-
-
 def drain_time(queue: QueueRow) -> timedelta | None:
     """Return how long the due tasks take at the last minute's rate; None if the queue makes no progress."""
     if not queue.finished_last_minute or queue_health(queue) in (QueueHealth.PAUSED, QueueHealth.UNSERVED):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horsies.errors import ExitCode, HorsiesError, UsageError
-from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.task import short_form
 from horsies.model.text import format_age, sanitize_text
-from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
+from horsies.recovery.report import PAST_TENSE, SweepReport, SweepStatus, SweptTask
 from horsies_ops.cli.option_types import (
     ActorOption,
     AppOption,
@@ -168,12 +167,6 @@ _TASK_FIELDS = {
     "effective_threshold": "threshold",
 }
 """Fields of a task in the JSON document, where they differ from those of the row."""
-_PAST_TENSE = {
-    DecisionKind.REQUEUE: "requeued",
-    DecisionKind.RETRY: "retried",
-    DecisionKind.FAIL: "failed",
-    DecisionKind.EXPIRE: "expired",
-}
 
 
 def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
@@ -248,7 +241,7 @@ def _summary(report: SweepReport) -> str:
 
 def _counts(report: SweepReport) -> str:
     counts = Counter(task.decision for task in report.tasks if task.changes_state and (report.dry_run or task.applied))
-    parts = [f"{counts[decision]} {word}" for decision, word in _PAST_TENSE.items() if counts[decision]]
+    parts = [f"{counts[decision]} {word}" for decision, word in PAST_TENSE.items() if counts[decision]]
     parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
     changed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
     parts += [f"{changed} changed meanwhile"] if changed and not report.dry_run else []
@@ -316,7 +309,7 @@ def _dependent(part: CategoryCleanup) -> str:
 
 
 CLEANUP_COLUMNS: tuple[TableColumn[CategoryCleanup], ...] = (
-    TableColumn("category", lambda part: part.category.replace("_", " ")),
+    TableColumn("category", lambda part: part.category.label),
     TableColumn("retention", _window),
     TableColumn("rows", lambda part: f"{part.rows:,}", right=True),
     TableColumn("dependent", _dependent, right=True),

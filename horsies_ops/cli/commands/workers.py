@@ -118,10 +118,7 @@ def worker_warnings(workers: Sequence[WorkerRow]) -> Iterator[str]:
         if worker.is_silent:
             yield f"{subject}: silent since {worker.last_heartbeat_at:%H:%M:%S}Z, may be dead"
             continue
-        yield from (f"{subject}: {warning}" for warning in worker.warnings)
-        yield from (
-            f"{subject}: {operation} keeps failing and is retried rarely" for operation in worker.disabled_operations
-        )
+        yield from (f"{subject}: {problem}" for problem in worker.problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from horsies.model.recovery.fleet import SweepOptions, Thresholds
 from horsies.model.retention import CategoryCleanup
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
-from horsies.recovery.report import OUTAGE_GRACE, SweepReport, SweepStatus, SweptTask
+from horsies.recovery.report import OUTAGE_GRACE, PAST_TENSE, SweepReport, SweepStatus, SweptTask
 from horsies_ops.actions.plan import SINGLE_KEY_LIMIT
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import format_duration
@@ -57,12 +57,6 @@ _EFFECTS: Final = {
     DecisionKind.EXPIRE: "expired: their good_until has passed",
     DecisionKind.HOLD: "left alone: held by a recovery hook",
     DecisionKind.LEAVE: "left alone",
-}
-_PAST_TENSE: Final = {
-    DecisionKind.REQUEUE: "requeued",
-    DecisionKind.RETRY: "retried",
-    DecisionKind.FAIL: "failed",
-    DecisionKind.EXPIRE: "expired",
 }
 
 
@@ -310,7 +304,7 @@ def _sweep_lines(report: SweepReport) -> tuple[ProposalLine, ...]:
             count=count,
             kind=f"{state}  {reason}",
             effect=_EFFECTS[decision],
-            is_skipped=decision not in _PAST_TENSE,
+            is_skipped=decision not in PAST_TENSE,
         )
         for (decision, state, reason), count in groups.most_common()
     )
@@ -360,7 +354,7 @@ def _sweep_report(report: SweepReport) -> ProposalReport:
         case _:
             applied = [task for task in report.tasks if task.applied]
             counts = Counter(task.decision for task in applied)
-            parts = [f"{word} {counts[decision]:,}" for decision, word in _PAST_TENSE.items() if counts[decision]]
+            parts = [f"{word} {counts[decision]:,}" for decision, word in PAST_TENSE.items() if counts[decision]]
             parts += [f"healed {plural(len(report.workflows), 'workflow run')}"] if report.workflows else []
             changed = sum(task.changes_state and not task.applied for task in report.tasks)
             parts += [f"{changed:,} changed meanwhile"] if changed else []
@@ -401,7 +395,7 @@ async def propose_cleanup(source: DataSource, *, database_name: str, now: dateti
 
 
 def _cleanup_line(cleanup: CategoryCleanup, now: datetime) -> ProposalLine:
-    name = _category_name(cleanup)
+    name = cleanup.category.label
     if cleanup.window is None:
         return ProposalLine(count=0, kind=name, effect="kept forever", is_skipped=True)
     kind = f"{name} older than {format_duration(cleanup.window)}"
@@ -417,17 +411,13 @@ def _cleanup_line(cleanup: CategoryCleanup, now: datetime) -> ProposalLine:
     )
 
 
-def _category_name(cleanup: CategoryCleanup) -> str:
-    return cleanup.category.replace("_", " ")
-
-
 def _size(byte_count: int) -> str:
     return humanize.naturalsize(byte_count, gnu=True)
 
 
 def _cleanup_report(report: CleanupReport) -> ProposalReport:
     cleaned = report.cleaned
-    counts = [f"{_category_name(category)} {category.rows:,}" for category in cleaned.categories if category.rows]
+    counts = [f"{category.category.label} {category.rows:,}" for category in cleaned.categories if category.rows]
     rest = () if cleaned.is_complete else ("stopped before the end; the remaining rows are kept",)
     return ProposalReport(
         title="Cleaned up",

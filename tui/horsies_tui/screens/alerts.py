@@ -13,7 +13,7 @@ from uuid import UUID
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.fleet import TARGET_WAIT, QueueHealth, queue_health, worker_warnings
+from horsies_tui.fleet import TARGET_WAIT, QueueHealth, queue_health
 from horsies_tui.format import format_age, plural, short_id
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
         label = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
         held = worker.tasks_running + worker.tasks_claimed
         if worker.is_responsive:
-            for warning in worker_warnings(worker):
+            for warning in worker.problems:
                 yield Alert(
                     key=f"warning {worker.worker_id} {warning}",
                     severity=Severity.WARN,

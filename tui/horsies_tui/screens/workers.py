@@ -26,7 +26,6 @@ from horsies_tui.fleet import (
     count_not_alive,
     load_workers,
     worker_health,
-    worker_warnings,
 )
 from horsies_tui.format import fit, format_age, format_day_time, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import ScreenId
@@ -160,7 +159,7 @@ def _pane_title(worker: WorkerRow) -> str:
 
 
 def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
-    lines = [f"! {warning}" for warning in worker_warnings(worker)]
+    lines = [f"! {warning}" for warning in worker.problems]
     if worker.is_silent and not worker.is_presumed_dead:
         lines.append(f"! silent since {format_time(worker.last_heartbeat_at)}: it may be dead")
     if worker.outage_grace_until is not None and worker.outage_grace_until > now:

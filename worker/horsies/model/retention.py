@@ -33,6 +33,11 @@ class RetentionCategory(StrEnum):
         """The main table of the category."""
         return f"horsies_{self.value}"
 
+    @property
+    def label(self) -> str:
+        """Its name in texts."""
+        return self.value.replace("_", " ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionWindows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,7 +23,13 @@ _LEAVE_REASONS: Final = {
     "disabled": "disabled in the settings",
     "hook_skip": "held by a recovery hook",
 }
-_STATE_CHANGES = frozenset({DecisionKind.REQUEUE, DecisionKind.RETRY, DecisionKind.FAIL, DecisionKind.EXPIRE})
+PAST_TENSE: Final[Mapping[DecisionKind, str]] = {
+    DecisionKind.REQUEUE: "requeued",
+    DecisionKind.RETRY: "retried",
+    DecisionKind.FAIL: "failed",
+    DecisionKind.EXPIRE: "expired",
+}
+"""The decisions that change the status of a task, in words for what they did."""
 
 
 class SweepStep(StrEnum):
@@ -85,7 +92,7 @@ class SweptTask:
     @property
     def changes_state(self) -> bool:
         """Whether the decision changes the task's status."""
-        return self.decision in _STATE_CHANGES
+        return self.decision in PAST_TENSE
 
     @property
     def description(self) -> str:
