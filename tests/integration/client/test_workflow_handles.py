@@ -40,6 +40,27 @@ async def test_id_of_another_workflows_run_is_rejected(app: Horsies) -> None:
     assert len((await started.tasks_async()).unwrap()) == 1
 
 
+async def test_wait_that_times_out_says_so_and_ends_bursts(app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horsies.client.delivery.FLUSH_AFTER_S", 3600.0)
+    monkeypatch.setattr("horsies.client.delivery.BURST_LENGTH", 1)
+    monkeypatch.setattr("horsies.client.delivery.BURST_GAP_S", 3600.0)
+
+    @app.task("one")
+    def one() -> int:
+        return 1
+
+    handle = (await chain(one.s()).start_async()).unwrap()
+    for _ in range(2):
+        (await one.send_async()).unwrap()
+    coalescer = (await app.get_broker().session()).notify_coalescer
+    assert coalescer.has_deferred
+    with pytest.raises(TimeoutError, match=r"did not finish in time; it was RUNNING .* call value"):
+        await handle.value_async(timeout_ms=50)
+    await coalescer.flush()
+    (await one.send_async()).unwrap()
+    assert not coalescer.has_deferred
+
+
 async def test_node_without_an_id_is_an_error_result(app: Horsies) -> None:
     @app.task("one")
     def one() -> TaskResult[int, TaskError]:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from typing import cast
 from uuid import UUID
 
 import pytest
 
 from horsies import OperationalErrorCode, TaskError, TaskResult
 from horsies.client.results import (
+    TaskReader,
+    WaitTimeout,
     broker_error_result,
     error_result,
     is_final,
     stored_task_result,
     wait_timeout_result,
 )
+from horsies.client.task import TaskHandle
 from horsies.codec.values import codec_for
 from horsies.errors import DatabaseUnreachable
 from horsies.model.task_result import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
 from horsies.store.tasks import TaskResultRow
 
 ID = UUID(int=7)
+
+
+def timed_out(status: str, *, seen_s_ago: float = 0) -> TaskResult[object, TaskError]:
+    return wait_timeout_result(f"task {ID}", WaitTimeout(status, seen_s_ago=seen_s_ago))
 
 
 def row(status: str, document: str | None) -> TaskResultRow:
@@ -70,7 +78,7 @@ def test_value_is_decoded_if_the_codec_is_known() -> None:
     [
         (TaskResult[object, TaskError](ok=None), True),
         (stored_task_result(str(ID), None, None), False),
-        (wait_timeout_result(str(ID), "RUNNING"), False),
+        (timed_out("RUNNING"), False),
         (error_result(RetrievalCode.WAIT_TIMEOUT, "not read in time"), False),
         (broker_error_result(DatabaseUnreachable("gone")), False),
         (stored_task_result(str(ID), row("CANCELLED", None), None), True),
@@ -90,10 +98,25 @@ def test_cancelled_task_without_a_document_names_the_task() -> None:
 @pytest.mark.parametrize(
     ("result", "status_text"),
     [
-        (wait_timeout_result(str(ID), "PENDING"), "it is PENDING and not claimed by any worker"),
-        (wait_timeout_result(str(ID), "CLAIMED"), "it is CLAIMED but not started"),
-        (wait_timeout_result(str(ID), "RUNNING", seen_s_ago=0.5), "it was RUNNING 500 ms ago"),
+        (timed_out("PENDING"), "it is PENDING and not claimed by any worker"),
+        (timed_out("CLAIMED"), "it is CLAIMED but not started"),
+        (timed_out("RUNNING", seen_s_ago=0.5), "it was RUNNING 500 ms ago"),
     ],
 )
 def test_wait_timeout_reports_the_last_status(result: TaskResult[object, TaskError], status_text: str) -> None:
     assert result.err_value.message == f"task {ID} did not finish in time; {status_text}"
+
+
+async def test_value_after_a_timeout_says_how_to_go_on() -> None:
+    class Reader:
+        async def result(self, _: str, timeout_ms: float | None) -> TaskResult[object, TaskError]:
+            return timed_out("RUNNING", seen_s_ago=(timeout_ms or 0) / 1000)
+
+    handle = TaskHandle[int](str(ID), cast("TaskReader", Reader()))
+    with pytest.raises(TimeoutError) as raised:
+        await handle.value_async(timeout_ms=500)
+    assert str(raised.value) == (
+        f"task {ID} did not finish in time; it was RUNNING 500 ms ago; call value() again to go on waiting"
+    )
+    with pytest.raises(ValueError, match=r"^no result: WAIT_TIMEOUT: task"):
+        (await handle.get_async(timeout_ms=500)).unwrap()

@@ -92,7 +92,7 @@ class BrokerTaskReader:
             session.notify_coalescer.on_wait()
             row = await session.task_waiters.wait(parsed_id, timeout_s)
         except WaitTimeout as timeout:
-            return wait_timeout_result(str(task_id), timeout.status, seen_s_ago=timeout.seen_s_ago)
+            return wait_timeout_result(f"task {task_id}", timeout)
         except TimeoutError:
             text = f"timed out before the database returned the status of task {task_id}"
             return error_result(RetrievalCode.WAIT_TIMEOUT, text)
@@ -194,11 +194,19 @@ _STATUS_NOTES: dict[str, str] = {
 }
 
 
-def wait_timeout_result(task_id: str, status: str, *, seen_s_ago: float = 0) -> AnyResult:
-    """WAIT_TIMEOUT with the status at the last read, which may be a while ago."""
-    status_text = f"it was {status} {seen_s_ago * 1000:.0f} ms ago" if seen_s_ago else f"it is {status}"
-    text = f"task {task_id} did not finish in time; {status_text}{_STATUS_NOTES.get(status, '')}"
+def wait_timeout_result(subject: str, timeout: WaitTimeout) -> AnyResult:
+    """WAIT_TIMEOUT of a task or run with its status at the last read, which may be a while ago."""
+    status, seen_ms_ago = timeout.status, timeout.seen_s_ago * 1000
+    status_text = f"it was {status} {seen_ms_ago:.0f} ms ago" if seen_ms_ago else f"it is {status}"
+    text = f"{subject} did not finish in time; {status_text}{_STATUS_NOTES.get(status, '')}"
     return error_result(RetrievalCode.WAIT_TIMEOUT, text)
+
+
+def value_of(result: TaskResult[T, TaskError]) -> T:
+    """The value of a result; raises `TimeoutError` if it was not there in time and `ValueError` if the task failed."""
+    if result.is_err() and result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT:
+        raise TimeoutError(f"{result.err_value.message}; call value() again to go on waiting")
+    return result.ok_value
 
 
 def broker_error_result(error: HorsiesError) -> AnyResult:

@@ -21,7 +21,7 @@ from horsies.client.payload import (
     retry_method_name,
     with_delay,
 )
-from horsies.client.results import TaskReader, blocking, error_result, is_final
+from horsies.client.results import TaskReader, blocking, error_result, is_final, value_of
 from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings, PartialCall
 from horsies.codec.canonical_json import PayloadError
 from horsies.codec.results import AnyResult, validate_result
@@ -341,11 +341,14 @@ class TaskHandle(Generic[T]):
         return self._typed(self.known)
 
     def value(self, timeout_ms: int | None = None) -> T:
-        """Wait for the result and return its value; raises `ValueError` from the exception of a task that failed."""
-        return self.get(timeout_ms).unwrap()
+        """Wait for the result and return its value.
+
+        Raises `TimeoutError` if the task has not finished in time, and `ValueError` from its exception if it failed.
+        """
+        return value_of(self.get(timeout_ms))
 
     async def value_async(self, timeout_ms: int | None = None) -> T:
-        return (await self.get_async(timeout_ms)).unwrap()
+        return value_of(await self.get_async(timeout_ms))
 
     async def info_async(
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False

@@ -251,7 +251,8 @@ class TaskResult(Generic[T_co, E_co]):
     @property
     def ok_value(self) -> T_co:
         if isinstance(self._ok, _Missing):
-            message = f"the task failed: {summarize_error(self._err)}"
+            is_missing = isinstance(getattr(self._err, "error_code", None), RetrievalCode)
+            message = f"{'no result' if is_missing else 'the task failed'}: {summarize_error(self._err)}"
             raise ValueError(message) from cause_of(self._err)  # noqa: TRY004 - the documented class
         return self._ok
 

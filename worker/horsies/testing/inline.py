@@ -17,7 +17,7 @@ from uuid_utils import uuid7
 
 from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, send_error_for
-from horsies.client.results import broker_result, parse_timeout, stored_task_result, wait_timeout_result
+from horsies.client.results import WaitTimeout, broker_result, parse_timeout, stored_task_result, wait_timeout_result
 from horsies.client.schedules import encode_schedules
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
@@ -306,7 +306,9 @@ class InlineTaskReader:
             task = None
         if task is None:
             return stored_task_result(str(task_id), None, None)
-        return task.result if task.has_ended else wait_timeout_result(str(task_id), TaskStatus.RUNNING)
+        if task.has_ended:
+            return task.result
+        return wait_timeout_result(f"task {task_id}", WaitTimeout(TaskStatus.RUNNING, seen_s_ago=0))
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
     async def raw_result(self, task_id: str | UUID) -> dict[str, object] | None:

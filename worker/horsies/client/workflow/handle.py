@@ -10,7 +10,14 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from horsies.client.broker import PostgresBroker
-from horsies.client.results import broker_error_result, error_result, parse_timeout
+from horsies.client.results import (
+    WaitTimeout,
+    broker_error_result,
+    error_result,
+    parse_timeout,
+    value_of,
+    wait_timeout_result,
+)
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.nodes import result_codec_of
 from horsies.client.workflow.spec import WorkflowSpec
@@ -78,12 +85,16 @@ class WorkflowHandle(Generic[T]):
         timeout_s = parse_timeout(timeout_ms)
         try:
             session = await self._broker.session()
+            session.notify_coalescer.on_wait()
             row = await session.run_waiters.wait(self._id, timeout_s)
             # A run without an output node returns a map of results, and only its nodes tell the codec of each.
             needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
             nodes = await self._nodes() if needs_nodes else []
+        except WaitTimeout as timeout:
+            result = wait_timeout_result(f"workflow {self.workflow_id}", timeout)
         except TimeoutError:
-            result = error_result(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} did not finish in time")
+            text = f"timed out before the database returned the status of workflow {self.workflow_id}"
+            result = error_result(RetrievalCode.WAIT_TIMEOUT, text)
         except HorsiesError as error:
             result = broker_error_result(error)
         else:
@@ -91,11 +102,14 @@ class WorkflowHandle(Generic[T]):
         return cast("TaskResult[T, TaskError]", result)
 
     def value(self, timeout_ms: int | None = None) -> T:
-        """Wait for the run and return the value of its result; raises `ValueError` if it failed."""
-        return self.get(timeout_ms).unwrap()
+        """Wait for the run and return the value of its result.
+
+        Raises `TimeoutError` if the run has not finished in time, and `ValueError` if it failed.
+        """
+        return value_of(self.get(timeout_ms))
 
     async def value_async(self, timeout_ms: int | None = None) -> T:
-        return (await self.get_async(timeout_ms)).unwrap()
+        return value_of(await self.get_async(timeout_ms))
 
     def result_for(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
         """The result of a node: RESULT_NOT_READY if it has none, WORKFLOW_NOT_FOUND if the run does not exist."""
