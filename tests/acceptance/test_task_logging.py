@@ -64,12 +64,25 @@ logging.config.dictConfig({
 from tasks import app
 """
 
+OWN_CONSOLE = """
+import logging
+log = logging.getLogger("shop")
+log.addHandler(logging.StreamHandler())
+log.propagate = False
+from tasks import app
+"""
+
 
 @pytest.fixture
 def project(horsies: Executable, database_url: str) -> Project:
     horsies.environment["HORSIES_BROKER__DATABASE_URL"] = database_url
     project = Project(horsies.cwd)
-    for name, text in (("tasks.py", TASKS), ("console.py", CONSOLE), ("files.py", DICT_CONFIG)):
+    for name, text in (
+        ("tasks.py", TASKS),
+        ("console.py", CONSOLE),
+        ("files.py", DICT_CONFIG),
+        ("own.py", OWN_CONSOLE),
+    ):
         project.write(name, text)
     return project
 
@@ -157,3 +170,13 @@ def test_users_file_handler_and_the_worker_both_get_records(horsies: Executable,
     records = run(horsies, "greet", app="files:app")
     assert [each["message"] for each in records] == ["greeting Ada", "printed", "from a thread"]
     assert (project.folder / "shop.log").read_text().splitlines() == ["greeting Ada", "from a thread"]
+
+
+@pytest.mark.usefixtures("project")
+def test_console_of_another_logger_is_treated_like_printed_lines(horsies: Executable) -> None:
+    records = run(horsies, "greet", app="own:app")
+    assert [(each["level"], each["logger"], each["message"]) for each in records] == [
+        ("WARNING", "horsies.task", "greeting Ada"),
+        ("INFO", "horsies.task", "printed"),
+        ("WARNING", "horsies.task", "from a thread"),
+    ]

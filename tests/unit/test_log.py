@@ -5,12 +5,15 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from horsies.log import STATEMENT_LOGGER, LogFormat, configure_logging
+from horsies.engine.pool.protocol import OUTPUT_LOGGER
+from horsies.log import LOGGERS, STATEMENT_LOGGER, LogFormat, configure_logging
 
 LOGGER = logging.getLogger("horsies.test")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +91,10 @@ def test_level_filters_records() -> None:
     stream = log_output("text", level="warning")
     LOGGER.info("quiet")
     assert not stream.getvalue()
+
+
+def test_every_logger_can_be_enabled_again() -> None:
+    """After `dictConfig`, which disables the loggers that it does not name."""
+    files = (file for folder in ("worker", "horsies_ops", "tui") for file in (ROOT / folder).rglob("*.py"))
+    named = {name for file in files for name in re.findall(r'getLogger\("(horsies[^"]*)"\)', file.read_text())}
+    assert named | {STATEMENT_LOGGER, OUTPUT_LOGGER} == set(LOGGERS)

@@ -13,6 +13,27 @@ from horsies.model.text import sanitize_text
 
 LogFormat = Literal["text", "json"]
 STATEMENT_LOGGER = "horsies.statements"
+LOGGERS = (
+    "horsies",
+    "horsies.app",
+    "horsies.broker",
+    "horsies.embedded",
+    "horsies.engine.pool",
+    "horsies.locks",
+    "horsies.metrics",
+    "horsies.notify",
+    "horsies.recovery",
+    "horsies.scheduler",
+    "horsies.send",
+    "horsies.service",
+    STATEMENT_LOGGER,
+    "horsies.task",
+    "horsies.testing",
+    "horsies.tui",
+    "horsies.worker",
+    "horsies.workflow",
+)
+"""Every logger of horsies."""
 
 # Python 3.12 adds taskName to every record, and uvicorn adds color_message.
 _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
@@ -33,9 +54,8 @@ def configure_logging(
 
 def enable_loggers() -> None:
     """Enable the loggers of horsies again: `dictConfig` in a user's module disables those it does not name."""
-    for name, logger in logging.root.manager.loggerDict.items():
-        if isinstance(logger, logging.Logger) and (name == "horsies" or name.startswith("horsies.")):
-            logger.disabled = False
+    for name in LOGGERS:
+        logging.getLogger(name).disabled = False
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, object]:

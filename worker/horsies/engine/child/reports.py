@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import logging
 import os
@@ -11,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from types import FrameType
 from typing import Any, TextIO
 
 from horsies.engine.child import lifetime
@@ -167,7 +166,10 @@ class OutputCapture:
         root = logging.getLogger()
         if not root.handlers and root.level == logging.WARNING:
             root.setLevel(level)
-        root.addHandler(TaskLogHandler(self))
+        worker = TaskLogHandler(self)
+        for handler in root.handlers:
+            worker.forward(handler)
+        root.addHandler(worker)
 
     def send(self, attempt: Attempt | None, level: int, logger: str, *messages: str) -> None:
         label = _label(attempt)
@@ -233,7 +235,7 @@ def _field(value: object) -> str | bool | int | float | None:
 
 
 class TaskLogHandler(logging.Handler):
-    """Sends log records to the worker, except those that a handler of the user writes to the captured streams."""
+    """Sends log records to the worker, except those that a console handler of the user shows."""
 
     def __init__(self, output: OutputCapture) -> None:
         super().__init__()
@@ -254,6 +256,24 @@ class TaskLogHandler(logging.Handler):
                 self._output.send_record(record, message, exception, fields=extras(record))
         except Exception:  # noqa: BLE001  # as all handlers do: logging must not fail a task
             self.handleError(record)
+
+    def forward(self, handler: logging.Handler) -> None:
+        """Send what a console handler formats as records: with their level, and a traceback in one record."""
+        if type(handler).emit is logging.StreamHandler.emit and self._is_console(handler):
+            handler.addFilter(partial(self._send_formatted, handler))
+
+    def _send_formatted(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
+        """A filter that sends the record in the format of the handler, which then does not write it."""
+        if lifetime.is_forked:
+            return True
+        try:
+            message, exception = handler.format(record), None
+            if record.exc_info:
+                message, _, exception = message.partition("\n")
+            self._output.send_record(record, message, exception, fields={})
+        except Exception:  # noqa: BLE001  # as in emit
+            handler.handleError(record)
+        return False
 
     def _is_console(self, handler: logging.Handler) -> bool:
         # That of rich has a console; where the records in a queue go is the user's decision too.
@@ -296,13 +316,6 @@ class TaskOutputStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if self._pipe is not None:
             return self._pipe.write(text)
-        if (record := _record_of(inspect.currentframe())) is not None:
-            # Formatted by the user's handler. One record with its traceback, at its own level.
-            message, exception = text.rstrip("\n"), None
-            if record.exc_info:
-                message, _, exception = message.partition("\n")
-            self._output.send_record(record, message, exception, fields={})
-            return len(text)
         with self._write_lock:
             self._output.write(self._name, text)
         return len(text)
@@ -316,18 +329,6 @@ class TaskOutputStream(io.TextIOBase):
         self._pipe = open(  # noqa: SIM115  # for as long as the process lives
             self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
         )
-
-
-_STREAM_HANDLER_EMIT = logging.StreamHandler[TextIO].emit.__code__
-
-
-def _record_of(frame: FrameType | None) -> logging.LogRecord | None:
-    """The record that is being written if the caller of this frame is a StreamHandler."""
-    caller = None if frame is None else frame.f_back
-    if caller is None or caller.f_code is not _STREAM_HANDLER_EMIT:
-        return None
-    record = caller.f_locals.get("record")
-    return record if isinstance(record, logging.LogRecord) else None
 
 
 class _OutputBuffer(io.RawIOBase):
