@@ -201,9 +201,8 @@ async def check_clock(ops: Ops) -> Finding:
 
 def clock_finding(offset: timedelta, took: timedelta) -> Finding:
     """Compare this machine's clock with the database's; the round trip `took` limits the precision."""
-    detail = (
-        f"{offset.total_seconds():+.1f} s from this machine's clock (round trip {took.total_seconds() * 1000:.0f} ms)"
-    )
+    offset_s = round(offset.total_seconds(), 1) + 0.0  # not -0.0
+    detail = f"{offset_s:+.1f} s from this machine's clock (round trip {took.total_seconds() * 1000:.0f} ms)"
     if abs(offset) - took / 2 > MAX_CLOCK_OFFSET:
         hint = "use NTP: sent_at and good_until come from this machine's clock, everything else from the database's"
         return warn(detail, hint=hint)

@@ -55,7 +55,22 @@ def load_command(name: str) -> Any:
         for parameter in each.params:
             if parameter.name in GLOBAL_OPTION_NAMES:
                 parameter.hidden = True
+            if parameter.param_type_name == "argument":
+                _simplify_argument(parameter)
     return command
+
+
+def _simplify_argument(argument: Any) -> None:
+    """Show `NAME` in usage and help, where typer shows `{NAME}` and `NAME <str>`."""
+    pieces = argument.get_usage_pieces
+
+    def plain_pieces(ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in pieces(ctx)]
+
+    def no_type(ctx: Any) -> None:
+        del ctx
+
+    argument.get_usage_pieces, argument.display_type_rich = plain_pieces, no_type
 
 
 GLOBAL_OPTION_NAMES = frozenset(field.name for field in fields(GlobalOptions))

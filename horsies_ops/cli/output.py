@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar, cast
 from uuid import UUID
 
 from horsies.errors import HorsiesError
-from horsies.model.text import sanitize_text
+from horsies.model.text import format_age, sanitize_text
 
 if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionProgress
@@ -184,18 +184,28 @@ def row_document(row: Any, **names: str | None) -> dict[str, Any]:
 
 
 def format_value(value: object) -> str:
-    """Format any value for text output: a string as it is, anything else as JSON."""
-    plain = to_json(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    """Format any value for text output: a string as it is, a time or an age as in lists, anything else as JSON."""
+    match value:
+        case datetime():
+            return format_instant(value)
+        case timedelta():
+            return format_age(value)
+        case _:
+            plain = to_json(value)
+            return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _to_rfc3339(at: datetime) -> str:
+    return _to_utc(at).isoformat().replace("+00:00", "Z")
+
+
+def _to_utc(at: datetime) -> datetime:
     # asyncpg returns infinity and -infinity as datetime.max and datetime.min without a time zone.
     aware = at.replace(tzinfo=UTC) if at.utcoffset() is None else at
     try:
-        return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return aware.astimezone(UTC)
     except OverflowError:
-        return aware.isoformat()
+        return aware
 
 
 def print_message(line: str) -> None:
@@ -262,7 +272,7 @@ def format_size(number: int) -> str:
 
 def format_instant(at: datetime) -> str:
     """Format a time in UTC to the second."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{_to_utc(at):%Y-%m-%d %H:%M:%S}Z"
 
 
 @contextmanager

@@ -154,9 +154,10 @@ def _cut(lines: Iterable[str], *, full: bool) -> list[str]:
 
 def _print_section(title: str, lines: Iterable[str], limit: int | None) -> None:
     print_line(f"\n{title}")
-    for line in lines:
-        if line:
-            print_line(f"  {sanitize_text(line, limit=limit)}")
+    for line in filter(None, lines):
+        shown = sanitize_text(line, limit=limit)
+        is_cut = limit is not None and shown.endswith("…") and not line.endswith("…")
+        print_line(f"  {shown} (all with --full)" if is_cut else f"  {shown}")
 
 
 # Results

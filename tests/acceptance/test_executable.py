@@ -119,6 +119,7 @@ def test_every_command_has_an_example_and_only_its_own_options(name: str) -> Non
         shown = each.get_help(typer.Context(each, info_name=name, terminal_width=300))
         assert "Example: " in shown
         assert "--database-url URL" not in shown
+        assert not re.search(r"<[a-z]+|\{[A-Z]", shown)
         assert "horsies --help" in shown
 
 

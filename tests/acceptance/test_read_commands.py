@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Coroutine
@@ -214,7 +215,12 @@ def test_workflow_show_has_documented_fields_and_tree(horsies: Executable, datab
     assert document["counts"] == {"COMPLETED": 1, "FAILED": 1, "SKIPPED": 1, "PENDING": 1}
     edges = [(edge["from"], edge["to"]) for edge in document["edges"]]
     assert (document["output_index"], edges) == (3, [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
-    drawn = horsies("workflow", "show", str(run)).stdout.partition("\n\n")[2].splitlines()
+    facts, _, tree = horsies("workflow", "show", str(run)).stdout.partition("\n\n")
+    shown = dict(line.split(maxsplit=1) for line in facts.splitlines())
+    assert list(shown) == ["id", "name", "status", "nodes", "age", "created", "on_error"]
+    assert re.fullmatch(r"\d\.\ds", shown["age"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", shown["created"])
+    drawn = tree.splitlines()
     assert drawn == [
         "├─ [0] node:0 (step_0)  COMPLETED",
         "│  ├─ [2] node:2 (step_2)  SKIPPED  all of 0, 1  skipped because node:1 did not complete",

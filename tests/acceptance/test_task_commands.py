@@ -243,6 +243,12 @@ def test_task_show_has_documented_fields(tasks: Executable, database_url: str) -
     ]
 
 
+def test_task_show_says_how_to_see_a_cut_line(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, kwargs={"to": "x" * 1_000})
+    assert "xxx… (all with --full)" in tasks("task", "show", task_id).stdout
+    assert "x" * 1_000 in tasks("task", "show", task_id, "--full").stdout
+
+
 async def _add_history(database_url: str, task_id: UUID) -> None:
     connection = await asyncpg.connect(database_url)
     await connection.execute(

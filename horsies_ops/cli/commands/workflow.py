@@ -103,12 +103,8 @@ def show(
     if json:
         print_json(_detail_document(detail))
         return
-    counts = ", ".join(f"{number} {status}" for status, number in sorted(detail.counts.items()))
-    facts = {**row_document(detail.run, output_index=None), "nodes": counts}
     limit = None if full else 400
-    print_facts(
-        {name: sanitize_text(format_value(value), limit=limit) for name, value in facts.items() if value is not None}
-    )
+    print_facts({name: sanitize_text(format_value(value), limit=limit) for name, value in _facts(detail).items()})
     print_line("")
     for line in tree_lines(detail):
         print_line(line)
@@ -170,7 +166,8 @@ def _command(verb: str, action: RunCommand) -> Callable[..., int]:
             print_error(refused)
             return refused.exit_code
         if not json:
-            nodes = f", {report.retried_nodes:,} nodes" if report.retried_nodes else ""
+            noun = "node" if report.retried_nodes == 1 else "nodes"
+            nodes = f", {report.retried_nodes:,} {noun}" if report.retried_nodes else ""
             print_line(f"{action.past_tense}{nodes}")
         return ExitCode.DONE
 
@@ -260,6 +257,27 @@ async def _read_detail(ops: Ops, id_text: str) -> WorkflowDetail:
     if (detail := await ops.workflow(run_id)) is None:
         raise NotFound(f"no run {run_id}", hint="horsies workflow list shows all runs")
     return detail
+
+
+def _facts(detail: WorkflowDetail) -> dict[str, Any]:
+    """Return what `workflow show` prints above the tree."""
+    run = detail.run
+    facts = {
+        "id": run.id,
+        "name": run.name,
+        "status": run.status,
+        "nodes": ", ".join(f"{number} {status}" for status, number in sorted(detail.counts.items())),
+        "age": run.age,
+        **{name.removesuffix("_at"): value for name, value in row_document(run).items() if name.endswith("_at")},
+        "definition_key": run.definition_key,
+        "on_error": run.on_error,
+        "parent": run.parent_id,
+        "root": run.root_id if run.parent_id else None,
+        "reruns": run.generation - 1 or None,
+        "error": run.error,
+        "result": run.result,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _detail_document(detail: WorkflowDetail) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
-from horsies_ops.cli.output import Colour, print_error, to_json
+from horsies_ops.cli.output import Colour, format_value, print_error, to_json
 
 # As asyncpg returns infinity.
 INFINITY, INFINITELY_LONG_AGO = datetime.max, datetime.min  # noqa: DTZ901
@@ -37,6 +37,20 @@ class Row:
 )
 def test_json_documents_contain_plain_values(value: object, document: object) -> None:
     assert to_json(value) == document
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2))), "2026-01-02 01:04:05Z"),
+        (INFINITY, "9999-12-31 23:59:59Z"),
+        (timedelta(minutes=2, seconds=1), "2m01s"),
+        ("text", "text"),
+        ({"delay": None}, '{"delay": null}'),
+    ],
+)
+def test_text_output_has_one_format_for_times_and_ages(value: object, text: str) -> None:
+    assert format_value(value) == text
 
 
 def test_error_shows_code_message_and_hint(capsys: pytest.CaptureFixture[str]) -> None:

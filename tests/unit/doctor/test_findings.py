@@ -92,6 +92,11 @@ def test_slow_round_trip_is_not_reported_as_clock_offset() -> None:
     assert checks.clock_finding(-3 * seconds, took=4 * seconds).status is CheckStatus.OK
 
 
+def test_clock_offset_of_zero_has_no_minus() -> None:
+    finding = checks.clock_finding(timedelta(milliseconds=-2), took=timedelta(milliseconds=1))
+    assert finding.detail == "+0.0 s from this machine's clock (round trip 1 ms)"
+
+
 @pytest.mark.parametrize(("minutes", "status"), [(1, CheckStatus.OK), (5, CheckStatus.WARN), (60, CheckStatus.FAIL)])
 def test_long_transaction_is_reported_with_its_pid(minutes: int, status: CheckStatus) -> None:
     longest = OpenTransaction(pid=8123, application_name="psql", state="idle", age=timedelta(minutes=minutes))

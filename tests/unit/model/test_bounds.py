@@ -35,7 +35,10 @@ def test_describe_recovery_bounds() -> None:
     assert text == "if this worker dies: claimed tasks back in 2m30s, running in 5m30s; if a child dies: 1s"
 
 
-@pytest.mark.parametrize(("ms", "text"), [(0, "0s"), (300, "0.3s"), (1_500, "1.5s"), (7_800_000, "2h10m")])
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0s"), (300, "0.3s"), (1_500, "1.5s"), (121_000, "2m01s"), (7_500_000, "2h05m"), (7_800_000, "2h10m")],
+)
 def test_durations_are_formatted_briefly(ms: int, text: str) -> None:
     assert format_ms(ms) == text
 

@@ -23,6 +23,7 @@ from horsies import (
     WorkflowSpec,
     WorkflowValidationError,
     from_node,
+    group,
 )
 from tests.support.workflows import add, app, app_with_queues, fault_codes, post, report, spell, total
 
@@ -211,6 +212,12 @@ def test_arguments_must_match_the_task_parameters() -> None:
         ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
         ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
     ]
+
+
+def test_missing_parameter_after_a_group_explains_how_results_are_passed() -> None:
+    with pytest.raises(WorkflowValidationError) as raised:
+        group(add.s(a=number, b=1) for number in range(2)).then(add.s(b=1))
+    assert raised.value.help_text == "several results are passed to **kwargs or workflow_ctx, not to one parameter"
 
 
 def test_injected_parameter_cannot_be_passed() -> None:

@@ -85,7 +85,7 @@ def format_ms(ms: int) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [
         f"{hours}h" if hours else "",
-        f"{minutes}m" if minutes else "",
-        f"{rest_ms / 1_000:.10g}s" if rest_ms else "",
+        f"{minutes:02}m" if minutes and hours else f"{minutes}m" if minutes else "",
+        f"{rest_ms / 1_000:{'02' if minutes or hours else ''}.10g}s" if rest_ms else "",
     ]
     return "".join(parts) or "0s"

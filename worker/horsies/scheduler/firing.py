@@ -145,7 +145,8 @@ class _Firing:
             logger.info("schedules fired count=%d", len(fired))
         else:
             for run in fired:
-                logger.info("schedule fired schedule=%s slot=%s id=%s", run.schedule_name, run.slot_at, run.fired_id)
+                slot = run.slot_at.isoformat(timespec="seconds")
+                logger.info("schedule fired schedule=%s slot=%s id=%s", run.schedule_name, slot, run.fired_id)
         return FiringResult(
             schedules=len(rows),
             fired=len(fired),

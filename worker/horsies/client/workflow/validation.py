@@ -228,7 +228,11 @@ class _ArgumentValidator:
         for name in self.codec.signature.required:
             if name not in given and not self._is_provided(name):
                 code = ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS if is_task else build_with_code
-                yield self._fault(f"parameter {name!r} is missing", code)
+                is_join = len(self.node.waits_for) > 1 and not self.node.args_from
+                hint = (
+                    "several results are passed to **kwargs or workflow_ctx, not to one parameter" if is_join else None
+                )
+                yield self._fault(f"parameter {name!r} is missing", code, hint=hint)
         for name in self.node.kwargs.keys() & self.node.args_from.keys():
             text = f"parameter {name!r} is in both kwargs and args_from"
             yield self._fault(text, ErrorCode.WORKFLOW_KWARGS_ARGS_FROM_OVERLAP)

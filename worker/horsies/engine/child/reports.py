@@ -259,7 +259,7 @@ class TaskLogHandler(logging.Handler):
 
     def forward(self, handler: logging.Handler) -> None:
         """Send what a console handler formats as records: with their level, and a traceback in one record."""
-        if type(handler).emit is logging.StreamHandler.emit and self._is_console(handler):
+        if type(handler).emit is logging.StreamHandler[TextIO].emit and self._is_console(handler):
             handler.addFilter(partial(self._send_formatted, handler))
 
     def _send_formatted(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
