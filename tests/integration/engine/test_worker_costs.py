@@ -16,6 +16,12 @@ from tests.support.workers import worker_in_process
 
 IDLE_S = 5
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"
+HAS_STARTED = """
+SELECT count(*) = 3 AND max(query_start) < clock_timestamp() - interval '1 second'
+  FROM pg_stat_activity
+ WHERE datname = $1 AND backend_type = 'client backend'
+"""
+"""Whether the statements of the start are over: its three sessions have sent none for a second."""
 COMPLETED_ONCE = """
 SELECT count(*) AS attempts, count(DISTINCT t.id) AS tasks
   FROM horsies_task_attempts AS a
@@ -79,13 +85,15 @@ async def test_idle_worker_commits_at_most_once_a_second(database_url: str, clus
     async def commits_of_a_worker(idle_s: float) -> int:
         before = await observer.fetchval(COMMITS, name)
         async with worker_in_process(database_url, config=IDLE):
+            while not await observer.fetchval(HAS_STARTED, name):  # noqa: ASYNC110  # the server sets no events
+                await asyncio.sleep(POLL_S)
             await asyncio.sleep(idle_s)
         # A connection flushes its statistics when it closes.
         while await observer.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110  # the server sets no events
             await asyncio.sleep(POLL_S)
         return await observer.fetchval(COMMITS, name) - before
 
-    short, long = await commits_of_a_worker(0.5), await commits_of_a_worker(0.5 + IDLE_S)
+    short, long = await commits_of_a_worker(0), await commits_of_a_worker(IDLE_S)
     await observer.close()
     assert long - short <= IDLE_S
 
