@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ _IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 def pytest_configure() -> None:
     """Choose the folder of this run once, in the main process; all test processes write there."""
+    # A background job of a shell ignores SIGINT, and so would the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not _IS_XDIST_WORKER:
         # Not pytest's tmp_path: the user that the server runs as cannot enter its parents.
         folder = tempfile.mkdtemp(prefix="horsies-test-", dir=shared_memory_folder())
