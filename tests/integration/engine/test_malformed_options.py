@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
+from horsies.engine import pool_events
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import send, worker_in_process
 
 DEEP = "[" * 5_000 + "]" * 5_000
-TYPES = {"task_options": "jsonb", "good_until": "timestamptz"}
+TYPES = {"task_options": "jsonb", "flags": "jsonb", "good_until": "timestamptz"}
 MALFORMED = [
     ("task_options", '{"timeout_ms": "soon"}'),
     ("task_options", '{"timeout_ms": [5]}'),
     ("task_options", f'{{"timeout_ms": {10**400}}}'),
     ("task_options", "[]"),
+    ("task_options", DEEP),
+    ("flags", DEEP),
     ("task_options", f'{{"retry_policy": {DEEP}}}'),
     ("good_until", "20000-01-01T00:00:00Z"),
 ]
@@ -39,3 +44,20 @@ async def test_worker_survives_malformed_options(database_url: str) -> None:
             rows = await ledger.until_terminal(later, *malformed, within_s=20)
     assert rows[later]["status"] == "COMPLETED"
     assert {row["error_code"] for row in rows.values()} <= {None, "UNHANDLED_EXCEPTION", "WORKER_SERIALIZATION_ERROR"}
+
+
+async def test_task_whose_end_cannot_be_decided_is_left_to_recovery(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise its heartbeats would keep it RUNNING for as long as the worker lives."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(pool_events, "interruption", fail)
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
+        task_id = await worker.send("nap", 60)
+        await ledger.until_started(task_id)
+        await worker.kill_children()
+        await worker.until(lambda: not worker.has_in_flight(task_id))
+    assert f"cannot decide how a task ended  task_id={task_id}" in caplog.text

@@ -162,14 +162,19 @@ class PoolEvents:
     async def _resolve(self, task: InFlightTask, death: Death, child_exit: ChildExit | None) -> None:
         if child_exit is not None:
             self.crash_handler.emit_child_died(task, death, child_exit)
-        # Only the task that caused a kill is dropped or requeued; the attempts of other tasks in the same child fail.
-        match death:
-            case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
-                self.in_flight.settle(task)
-            case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
-                await self.requeuer.requeue(task)
-            case _:
-                await self.crash_handler.fail_attempt(task, death)
+        try:
+            # Only the task that caused a kill is dropped or requeued; the attempts of other tasks in its child fail.
+            match death:
+                case Kill(reason=KillReason.ROW_LOST, task_id=cause_id) if cause_id == task.key.task_id:
+                    self.in_flight.settle(task)
+                case Kill(reason=KillReason.REQUEUED, task_id=cause_id) if cause_id == task.key.task_id:
+                    await self.requeuer.requeue(task)
+                case _:
+                    await self.crash_handler.fail_attempt(task, death)
+        except Exception:
+            # Its heartbeats must end, so that recovery finds it.
+            logger.exception("cannot decide how a task ended  task_id=%s", task.key.task_id)
+            self.in_flight.settle(task)
         self.wakeup.wake()
 
 

@@ -158,10 +158,11 @@ _decode_details = json.Decoder(TaskDetails).decode
 def _decode_readable(text: str) -> TaskDetails:
     """Decode what can be read: one malformed row must not end the worker."""
     try:
-        return _decode_details(text)
-    except ValidationError:
-        stored = json.decode(text, type=dict[str, Raw])
-        return _decode_details(json.encode({name: stored[name] for name in stored.keys() - _UNCHECKED_DETAILS}))
+        try:
+            return _decode_details(text)
+        except ValidationError:
+            stored = json.decode(text, type=dict[str, Raw])
+            return _decode_details(json.encode({name: stored[name] for name in stored.keys() - _UNCHECKED_DETAILS}))
     except RecursionError:
         return _TOO_DEEP
 
