@@ -52,6 +52,17 @@ async def test_retry_creates_new_task_with_same_arguments_and_options(
     assert tuple(row) == (True, "PENDING", None, None, None, 0)
 
 
+@pytest.mark.parametrize("column", [{"kwargs": []}, {"queue_name": "x" * 300}])
+async def test_malformed_task_is_skipped_and_not_the_others(
+    ops: Ops, database_url: str, column: dict[str, object]
+) -> None:
+    """The database accepts no new task like it, so one would fail the whole batch."""
+    good = await insert_task(database_url, status="FAILED")
+    malformed = await insert_task(database_url, status="FAILED", **column)
+    report = await ops.retry([good, malformed])
+    assert (report.task_ids, report.skipped) == ((good,), ((malformed, SkipReason.TASK_IS_MALFORMED),))
+
+
 async def test_workers_are_notified_of_a_retry(ops: Ops, database_url: str) -> None:
     old = await insert_task(database_url, status="FAILED", queue_name="mail")
     async with collect_notifications(database_url, "horsies_task_new") as notifications:

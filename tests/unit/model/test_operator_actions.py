@@ -71,6 +71,12 @@ def test_requeue_makes_a_delayed_task_due() -> None:
     assert skip_reason("requeue", "PENDING", is_delayed=True) is None
 
 
+@pytest.mark.parametrize(("action", "status"), [("requeue", "PENDING"), ("retry", "FAILED")])
+def test_malformed_task_cannot_be_made_due_again(action: str, status: str) -> None:
+    assert skip_reason(action, status, is_malformed=True, is_delayed=True) == SkipReason.TASK_IS_MALFORMED
+    assert skip_reason("cancel", "PENDING", is_malformed=True) is None
+
+
 @pytest.mark.parametrize(("action", "status"), [("cancel", "PENDING"), ("retry", "FAILED")])
 def test_cancel_and_retry_skip_workflow_tasks(action: str, status: str) -> None:
     assert skip_reason(action, status, is_workflow_task=True) == SkipReason.TASK_IS_WORKFLOW_TASK

@@ -31,6 +31,7 @@ class SkipReason(StrEnum):
     TASK_STATE_MOVED = "TASK_STATE_MOVED"
     TASK_IS_WORKFLOW_TASK = "TASK_IS_WORKFLOW_TASK"
     TASK_IS_RUNNING = "TASK_IS_RUNNING"
+    TASK_IS_MALFORMED = "TASK_IS_MALFORMED"
     WORKFLOW_NOT_FOUND = "WORKFLOW_NOT_FOUND"
     WORKFLOW_NOT_ROOT = "WORKFLOW_NOT_ROOT"
     WORKFLOW_NOT_TERMINAL = "WORKFLOW_NOT_TERMINAL"
@@ -66,6 +67,8 @@ class ActionTarget:
     is_overdue: bool = False
     """Past its `good_until`."""
     no_restart: str | None = None
+    is_malformed: bool = False
+    """The database accepts its columns neither in a new task nor in one that was never claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ def check_action(action: Action, task: ActionTarget, options: ActionOptions) -> 
 
 def _requeue(task: ActionTarget, options: ActionOptions) -> ActionCheck:
     match task.status:
+        case TaskStatus.PENDING if task.is_malformed:
+            return _reject_malformed("cancel it")
         case TaskStatus.PENDING if task.is_delayed:
             return _return_to_pending(task, "due now instead of later")
         case TaskStatus.CLAIMED:
@@ -166,10 +171,16 @@ def _retry(task: ActionTarget) -> ActionCheck:
         return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: retry its workflow")
     if task.status is TaskStatus.COMPLETED:
         return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: completed")
+    if task.status.is_terminal and task.is_malformed:
+        return _reject_malformed("send a new task")
     if task.status.is_terminal:
         # A new task, because a terminal status never changes; the old row keeps the idempotency key.
         return Allowed("sent again as a new task, without its good_until and idempotency key")
     return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: not finished; use requeue for unfinished tasks")
+
+
+def _reject_malformed(advice: str) -> Rejected:
+    return Rejected(SkipReason.TASK_IS_MALFORMED, f"skipped: malformed, see horsies doctor; {advice}")
 
 
 def _reject_running(explanation: str) -> Rejected:

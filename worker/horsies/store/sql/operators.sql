@@ -5,6 +5,9 @@ SELECT t.id, t.status, t.claim_token, t.error_code, t.task_name, t.queue_name, t
        t.status = 'PENDING' AND greatest(t.enqueued_at, t.next_retry_at) > now() AS is_delayed,
        coalesce(t.good_until <= now(), false) AS is_overdue,
        t.attempts > 0 OR t.started_at IS NOT NULL AS has_run,
+       NOT (jsonb_typeof(t.args) = 'array' AND jsonb_typeof(t.kwargs) = 'object'
+            AND jsonb_typeof(t.task_options) = 'object' AND jsonb_typeof(t.flags) = 'object'
+            AND length(t.task_name) BETWEEN 1 AND 255 AND length(t.queue_name) BETWEEN 1 AND 255) AS is_malformed,
        coalesce(w.state IN ('starting', 'running', 'draining'), false) AS has_live_owner,
        now() AS seen_at
   FROM horsies_tasks AS t
