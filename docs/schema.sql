@@ -173,6 +173,7 @@ CREATE TABLE public.horsies_workflow_tasks (
     started_at timestamp with time zone,
     completed_at timestamp with time zone,
     max_retries integer DEFAULT 0 NOT NULL,
+    dependents integer[],
     CONSTRAINT horsies_workflow_tasks_join CHECK ((join_type = ANY (ARRAY['all'::text, 'any'::text, 'quorum'::text]))),
     CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),

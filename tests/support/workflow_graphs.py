@@ -29,6 +29,7 @@ from horsies.model.workflow.progress import (
     StartSubWorkflow,
     Step,
     next_steps,
+    steps_of_part,
 )
 
 MAX_SUB_WORKFLOW_NODES = 4
@@ -215,10 +216,11 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An outbox entry: advance a run, or start the sub-workflow of node `node_index`."""
+    """An outbox entry: advance a run because node `ended_index` has, or start the sub-workflow of `node_index`."""
 
     run: SimulatedRun
     node_index: int | None = None
+    ended_index: int | None = None
 
 
 class SimulatedRuns:
@@ -234,29 +236,53 @@ class SimulatedRuns:
     def end_task(self, run: SimulatedRun, index: int) -> None:
         """Store the outcome together with an outbox entry."""
         run.set(index, backing=OK if run.dag.nodes[index].succeeds else ERR)
-        self.requests.append(Request(run))
+        self.requests.append(Request(run, ended_index=index))
 
     def lose_task(self, run: SimulatedRun, index: int) -> None:
         """The worker of a task died; the task starts again unless its run was paused."""
         if not run.is_running:
             run.set(index, backing=WITHDRAWN)
-            self.requests.append(Request(run))
+            self.requests.append(Request(run, ended_index=index))
 
     def process_request(self, request: Request) -> None:
         self.requests = [other for other in self.requests if other != request]
         if request.node_index is None:
-            self.advance(request.run)
+            for step in self._steps_after(request):
+                self._apply(request.run, step)
         elif request.run.is_running and request.run.nodes[request.node_index].status is S.READY:
             self._start_sub_workflow(request.run, request.node_index)
 
     def due_steps(self, run: SimulatedRun) -> list[Step]:
         """Steps that an advance would apply now."""
-        nodes = [self._state_of(run, index) for index in range(len(run.nodes))]
+        nodes = {index: self._state_of(run, index) for index in range(len(run.nodes))}
         return list(
             next_steps(
                 RunState(status=run.status, nodes=nodes, on_error=run.dag.on_error, success_rule=run.dag.success)
             )
         )
+
+    def part_after(self, run: SimulatedRun, ended_index: int) -> RunState:
+        """What an advance reads of a run in which this node has ended."""
+        dependents = [index for index, node in enumerate(run.nodes) if ended_index in node.dependencies]
+        if not dependents:  # one other node that has not ended
+            unfinished = [index for index, node in enumerate(run.nodes) if not node.status.is_terminal]
+            dependents = [index for index in unfinished if index != ended_index][-1:]
+        return RunState(
+            status=run.status,
+            nodes={index: self._state_of(run, index) for index in sorted({ended_index, *dependents})},
+            other_statuses={
+                dependency: run.nodes[dependency].status
+                for index in dependents
+                for dependency in run.nodes[index].dependencies
+            },
+            on_error=run.dag.on_error,
+            success_rule=run.dag.success,
+        )
+
+    def _steps_after(self, request: Request) -> Sequence[Step]:
+        ended = request.ended_index
+        steps = None if ended is None else steps_of_part(self.part_after(request.run, ended))
+        return self.due_steps(request.run) if steps is None else steps
 
     def advance(self, run: SimulatedRun) -> None:
         for step in self.due_steps(run):
@@ -343,6 +369,7 @@ class SimulatedRuns:
             case FinishRun(outcome):
                 run.status, run.failed_node, run.code = outcome.status, outcome.error_node, outcome.code
                 if run.parent is not None:
-                    self.requests.append(Request(run.parent))
+                    index = next(index for index, sub_run in run.parent.sub_runs.items() if sub_run is run)
+                    self.requests.append(Request(run.parent, ended_index=index))
             case SetRunError():
                 pass

@@ -215,7 +215,7 @@ async def test_locked_runs_do_not_block_the_others(driver: WorkflowDriver, conne
 async def test_preview_skips_a_damaged_run(driver: WorkflowDriver, connection: Connection) -> None:
     good, bad = await driver.start_run(node(0)), await driver.start_run(node(0))
     await driver.finish(await driver.claim_and_start())
-    await connection.execute("UPDATE horsies_workflow_tasks SET dependencies = '{77}' WHERE workflow_id = $1", bad)
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '{}' WHERE id = $1", bad)
     await connection.execute(CLEAR_OUTBOX)
     assert [run.workflow_id for run in await preview_healing(driver.database)] == [good]
     assert [run.workflow_id for run in await heal(driver.database, KNOWN)] == [good]

@@ -190,7 +190,7 @@ async def test_start_request_of_a_finished_node_is_deleted(database: Database, c
 async def test_run_with_damaged_data_is_quarantined(database: Database, connection: Connection) -> None:
     driver = WorkflowDriver(database, known=raising(ValueError("never")))
     damaged, healthy = await driver.start_run(sub_node(0, "bad")), await driver.start_run(sub_node(0, "leaf"))
-    await connection.execute("UPDATE horsies_workflow_tasks SET dependencies = '{77}' WHERE workflow_id = $1", damaged)
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '{}' WHERE id = $1", damaged)
     async with asyncio.timeout(10):
         await driver.run()
     assert (await run_row(connection, healthy))["status"] == "COMPLETED"

@@ -229,7 +229,7 @@ class FakeSystem:
         """Update the nodes from their tasks and sub-workflows, then apply the steps that a worker would apply."""
         nodes = [self._updated_node(node) for node in self.nodes[run.id]]
         states = [_node_state(node) for node in nodes]
-        for step in next_steps(RunState(status=WorkflowStatus(run.status), nodes=states)):
+        for step in next_steps(RunState(status=WorkflowStatus(run.status), nodes=dict(enumerate(states)))):
             match step:
                 case Enqueue(index):
                     task = self.send(KINDS_BY_NAME[nodes[index].name], workflow_id=run.id)

@@ -49,7 +49,8 @@ class RunNodeRow(NamedTuple):
     task_index: int
     node_id: str
     dependencies: Sequence[int]
-    workflow_ctx_from: Sequence[str] | None
+    context_dependencies: Sequence[int] | None
+    """Dependencies whose results it reads."""
     join_type: str
     min_success: int | None
     allow_failed_deps: bool
@@ -62,6 +63,8 @@ class RunNodeRow(NamedTuple):
     is_task_gone: bool
     """Whether its task or sub-workflow run was deleted."""
     status: str
+    dependency_statuses: Sequence[str] | None
+    """In the order of the dependencies, in a part of a run and only while the node is PENDING."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,6 +195,7 @@ class WorkflowQueries:
     lock_runs: Query[RunRow]
     read_runs: Query[RunRow]
     run_nodes: Query[RunNodeRow]
+    ended_nodes: Query[RunNodeRow]
     update_nodes: Query[UUID]
     enqueue_nodes: Query[None]
     finish_runs: Query[UUID]
@@ -239,7 +243,11 @@ class WorkflowStore:
         self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: PendingSubWorkflow | None
     ) -> bool:
         """Insert a run, with `parent` as a sub-workflow of that node; False if the id is taken."""
-        nodes_json = f"[{','.join(map(_node_json, nodes))}]"
+        dependents: dict[int, list[int]] = {node.plan.index: [] for node in nodes}
+        for node in nodes:
+            for dependency in node.plan.dependencies:
+                dependents[dependency].append(node.plan.index)
+        nodes_json = f"[{','.join(_node_json(node, dependents[node.plan.index]) for node in nodes)}]"
         columns = _run_columns(plan, workflow_id, parent)
         return bool(await self.executor.fetch(WORKFLOWS.insert_run, *columns, nodes_json))
 
@@ -290,6 +298,13 @@ class WorkflowStore:
     async def run_nodes(self, workflow_ids: Collection[UUID]) -> list[RunNodeRow]:
         """Nodes of these runs, ordered by run and index."""
         return await self.executor.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
+
+    async def ended_nodes(self, outbox_ids: Collection[UUID]) -> list[RunNodeRow]:
+        """Nodes of these outbox entries and their dependents, ordered by run and index.
+
+        If one has no dependents, also another node that has not ended: without one the run has ended.
+        """
+        return await self.executor.fetch(WORKFLOWS.ended_nodes, list(outbox_ids))
 
     # Advancing runs
 
@@ -423,7 +438,7 @@ def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: PendingSubWorkfl
     )
 
 
-def _node_json(node: PlannedNode) -> str:
+def _node_json(node: PlannedNode, dependents: Sequence[int]) -> str:
     plan = node.plan
     values = {
         "id": str(node.id),
@@ -433,6 +448,7 @@ def _node_json(node: PlannedNode) -> str:
         "queue_name": plan.queue_name,
         "priority": plan.priority,
         "dependencies": plan.dependencies,
+        "dependents": dependents,
         "args_from": dict(plan.args_from),
         "ctx_from": plan.ctx_from,
         "allow_failed_deps": plan.allow_failed_deps,

@@ -49,6 +49,7 @@ from horsies.model.workflow.progress import (
     Step,
     leaf_nodes,
     next_steps,
+    steps_of_part,
 )
 from horsies.store.workflows import NodeUpdates, RunCompletion, RunNodeRow, RunRow, WorkflowStore
 
@@ -77,10 +78,11 @@ class AdvanceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSteps:
-    """A locked run, its nodes ordered by index, and the steps that are due."""
+    """A locked run, its nodes or the part of them that was read, and the steps that are due."""
 
     run: RunRow
-    nodes: Sequence[RunNodeRow]
+    nodes: Mapping[int, RunNodeRow]
+    """By index, in this order."""
     steps: Sequence[Step]
     start_errors: Mapping[UUID, TaskError]
     """Why the sub-workflows of nodes cannot be started, by node id."""
@@ -98,7 +100,8 @@ async def advance_due(database: Database, *, limit: int = ADVANCE_BATCH) -> Adva
         store = WorkflowStore(transaction)
         due = await store.lock_due_runs(limit)
         runs = [run for run in due if run.status is not None]  # the others are locked by another transaction
-        to_pause = await advance(store, runs) if runs else ()
+        steps = await _steps_after_ends(store, runs) if runs else []
+        to_pause = await _carry_out(store, steps)
         return AdvanceResult(runs=len(runs), locked=len(due) - len(runs), to_pause=to_pause)
 
     return await database.run(work)
@@ -106,9 +109,30 @@ async def advance_due(database: Database, *, limit: int = ADVANCE_BATCH) -> Adva
 
 async def advance(store: WorkflowStore, runs: Sequence[RunRow]) -> list[UUID]:
     """Carry out all due steps of locked runs; returns those to pause, which are left unchanged."""
-    due = await due_steps(store, runs)
+    return await _carry_out(store, await due_steps(store, runs))
+
+
+async def _carry_out(store: WorkflowStore, due: Sequence[RunSteps]) -> list[UUID]:
     await write_steps(store, [steps for steps in due if steps.pause is None])
     return [steps.run.id for steps in due if steps.pause is not None]
+
+
+async def _steps_after_ends(store: WorkflowStore, runs: Sequence[RunRow]) -> list[RunSteps]:
+    """The steps that are due because of the outbox entries of these runs.
+
+    Reads the nodes that ended and their dependents, and the whole run only where the others matter.
+    """
+    parts = group_by_run(await store.ended_nodes([entry for run in runs for entry in run.outbox_ids]))
+    decided: list[RunSteps] = []
+    undecided: list[RunRow] = []
+    for run in runs:
+        part = parts.get(run.id, {})
+        steps = steps_of_part(run_state(run, part, {}))
+        if steps is None:
+            undecided.append(run)
+        else:
+            decided.append(RunSteps(run=run, nodes=part, steps=steps, start_errors={}))
+    return [*decided, *(await due_steps(store, undecided) if undecided else ())]
 
 
 async def due_steps(
@@ -120,7 +144,7 @@ async def due_steps(
     return [
         RunSteps(run=run, nodes=rows, steps=list(next_steps(run_state(run, rows, errors))), start_errors=errors)
         for run in runs
-        for rows in [nodes.get(run.id, [])]
+        for rows in [nodes.get(run.id, {})]
     ]
 
 
@@ -163,7 +187,7 @@ class StepBatch:
                         status=outcome.status,
                         failed_index=outcome.error_node,
                         error=None if outcome.code is None else error_for_code(outcome.code),
-                        leaf_indexes=() if has_output else leaf_nodes([node.dependencies for node in nodes]),
+                        leaf_indexes=() if has_output else leaf_nodes([node.dependencies for node in nodes.values()]),
                     )
                     self.completions.append(completion)
                 case PauseRun():
@@ -200,27 +224,34 @@ class StepBatch:
 # Converting rows to the state that `next_steps` takes
 
 
-def group_by_run(rows: Iterable[RunNodeRow]) -> dict[UUID, list[RunNodeRow]]:
-    """The nodes of each run, ordered by index."""
+def group_by_run(rows: Iterable[RunNodeRow]) -> dict[UUID, dict[int, RunNodeRow]]:
+    """The nodes of each run by index, in this order."""
     # `groupby` needs the rows of a run next to each other: the query sorts them by run and index.
-    return {workflow_id: list(nodes) for workflow_id, nodes in groupby(rows, key=attrgetter("workflow_id"))}
+    return {
+        workflow_id: {node.task_index: node for node in nodes}
+        for workflow_id, nodes in groupby(rows, key=attrgetter("workflow_id"))
+    }
 
 
-def run_state(run: RunRow, nodes: Sequence[RunNodeRow], start_errors: Mapping[UUID, TaskError]) -> RunState:
-    indexes = {node.node_id: node.task_index for node in nodes}
+def run_state(run: RunRow, nodes: Mapping[int, RunNodeRow], start_errors: Mapping[UUID, TaskError]) -> RunState:
     return RunState(
         status=WorkflowStatus(run.status or ""),
-        nodes=[_node_state(node, indexes, start_errors) for node in nodes],
+        nodes={index: _node_state(node, start_errors) for index, node in nodes.items()},
+        other_statuses={
+            index: _NODE_STATUSES[status]
+            for node in nodes.values()
+            for index, status in zip(node.dependencies, node.dependency_statuses or (), strict=False)
+        },
         on_error=OnError(run.on_error or ""),
         success_rule=None if run.success_policy is None else _success_rule(run.success_policy),
     )
 
 
-def _node_state(node: RunNodeRow, indexes: Mapping[str, int], start_errors: Mapping[UUID, TaskError]) -> NodeState:
+def _node_state(node: RunNodeRow, start_errors: Mapping[UUID, TaskError]) -> NodeState:
     return NodeState(
         status=_NODE_STATUSES[node.status],
         dependencies=node.dependencies,
-        context_dependencies=[indexes[name] for name in node.workflow_ctx_from or ()],
+        context_dependencies=node.context_dependencies or (),
         join=_JOINS[node.join_type],
         min_success=node.min_success,
         allow_failed_deps=node.allow_failed_deps,

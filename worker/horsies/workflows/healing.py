@@ -7,7 +7,7 @@ waits for (orphans) are cancelled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -93,11 +93,11 @@ async def preview_healing(database: Database, *, limit: int = ROWS_PER_CASE) -> 
     stuck = await _stuck_runs(store, limit)
     ids = [run.workflow_id for run in stuck if run.workflow_id]
     nodes = group_by_run(await store.run_nodes(ids))
-    due = {run.id for run in await store.read_runs(ids) if _has_due_steps(run, nodes.get(run.id, []))}
+    due = {run.id for run in await store.read_runs(ids) if _has_due_steps(run, nodes.get(run.id, {}))}
     return [run for run in stuck if run.workflow_id in due] + await store.orphaned_tasks(limit)
 
 
-def _has_due_steps(run: RunRow, nodes: Sequence[RunNodeRow]) -> bool:
+def _has_due_steps(run: RunRow, nodes: Mapping[int, RunNodeRow]) -> bool:
     try:
         # Compute all steps: damaged data may raise only at the last one.
         return bool(list(next_steps(run_state(run, nodes, {}))))

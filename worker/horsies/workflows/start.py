@@ -64,8 +64,8 @@ async def store_run(
     """Like `start_run`, inside a transaction; `parent` is the node that starts a sub-workflow."""
     initial = RunState(
         status=WorkflowStatus.RUNNING,
-        nodes=[
-            NodeState(
+        nodes={
+            node.index: NodeState(
                 status=WorkflowTaskStatus.PENDING,
                 dependencies=node.dependencies,
                 join=node.join,
@@ -73,7 +73,7 @@ async def store_run(
                 is_subworkflow=node.is_subworkflow,
             )
             for node in plan.nodes
-        ],
+        },
         on_error=OnError.FAIL,  # of no effect: no node has failed yet
         success_rule=plan.success_rule,
     )

@@ -158,4 +158,4 @@ def _node(status: S = S.PENDING, *, after: tuple[int, ...] = (), **others: Any) 
 
 
 def _steps(*nodes: NodeState, status: WorkflowStatus = WorkflowStatus.RUNNING, **others: Any) -> list[Step]:
-    return list(next_steps(RunState(status=status, nodes=nodes, **others)))
+    return list(next_steps(RunState(status=status, nodes=dict(enumerate(nodes)), **others)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hypothesis import given, settings
 
 from horsies.model.workflow.plan import WorkflowStatus
+from horsies.model.workflow.progress import steps_of_part
 from tests.support.workflow_graphs import (
     RANDOM_GENERATORS,
     Dag,
@@ -54,6 +55,21 @@ def test_applied_steps_are_not_yielded_again(dag: Dag, rng: Random) -> None:
             assert not runs.due_steps(run)
         _process_requests(runs, rng)
         _resume(runs, rng)
+
+
+@given(dags(largest=20), RANDOM_GENERATORS)
+@settings(max_examples=60, deadline=None)
+def test_a_part_of_a_run_decides_like_the_whole_run(dag: Dag, rng: Random) -> None:
+    runs = SimulatedRuns(dag)
+    while not runs.root.status.is_terminal:
+        runs.heal()
+        _resume(runs, rng)
+        while runs.requests:
+            runs.process_request(runs.requests[0])
+        if active := _active_tasks(runs):
+            run, index = rng.choice(active)
+            runs.end_task(run, index)
+            assert steps_of_part(runs.part_after(run, index)) in (None, runs.due_steps(run))
 
 
 def _begin_tasks(runs: SimulatedRuns, rng: Random) -> None:

@@ -1,14 +1,15 @@
 """The next steps of a run, given its stored state.
 
 `next_steps` depends on the stored state alone, so it can be repeated after a crash; once its steps have been applied it
-yields nothing more. The caller applies the steps while it holds the run's lock.
+yields nothing more. The caller applies the steps while it holds the run's lock. `steps_of_part` decides by the nodes
+that ended and those that depend on them, as long as the others do not matter.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
@@ -18,6 +19,9 @@ from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, Workflow
 
 COMPLETED, FAILED, SKIPPED = WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED
 PENDING, READY = WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY
+
+Statuses: TypeAlias = Sequence[WorkflowTaskStatus] | Mapping[int, WorkflowTaskStatus]
+"""Statuses of nodes by index."""
 
 
 # Outcome of a node, given the outcome of its backing task or sub-workflow
@@ -128,17 +132,17 @@ class RunOutcome:
 _RUN_COMPLETED = RunOutcome(status=WorkflowStatus.COMPLETED)
 
 
-def run_outcome(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None) -> RunOutcome:
-    """Return the outcome of a run; `statuses` are those of its nodes by index, all terminal."""
+def run_outcome(statuses: Mapping[int, WorkflowTaskStatus], rule: SuccessRule | None) -> RunOutcome:
+    """Return the outcome of a run; `statuses` are those of its nodes, all terminal."""
     if not statuses:
         return RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED)
     if rule is not None:
         return _outcome_by_rule(statuses, rule)
-    failed = first_failed(statuses, range(len(statuses)))
+    failed = first_failed(statuses, sorted(statuses))
     return _RUN_COMPLETED if failed is None else RunOutcome(status=WorkflowStatus.FAILED, error_node=failed)
 
 
-def _outcome_by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> RunOutcome:
+def _outcome_by_rule(statuses: Statuses, rule: SuccessRule) -> RunOutcome:
     # One satisfied case is enough: failures of all other nodes are ignored.
     if any(all(statuses[index] is WorkflowTaskStatus.COMPLETED for index in case) for case in rule.cases):
         return _RUN_COMPLETED
@@ -148,7 +152,7 @@ def _outcome_by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) 
     return RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET)
 
 
-def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int]) -> int | None:
+def first_failed(statuses: Statuses, indexes: Iterable[int]) -> int | None:
     """Return the first of these nodes that is FAILED."""
     return next((index for index in indexes if statuses[index] is WorkflowTaskStatus.FAILED), None)
 
@@ -180,10 +184,12 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The stored state of a run; `nodes[i]` has index `i`."""
+    """The stored state of a run, or of a part of it; nodes are given by index."""
 
     status: WorkflowStatus
-    nodes: Sequence[NodeState]
+    nodes: Mapping[int, NodeState]
+    other_statuses: Mapping[int, WorkflowTaskStatus] = field(default_factory=dict[int, WorkflowTaskStatus])
+    """In a part of a run: the statuses of nodes on which the given ones depend."""
     on_error: OnError = OnError.FAIL
     success_rule: SuccessRule | None = None
 
@@ -254,9 +260,9 @@ class Readiness(Enum):
 
 def next_steps(run: RunState) -> Iterator[Step]:
     """Yield the steps that are due, in the order in which to apply them."""
-    statuses = [node.status for node in run.nodes]
+    statuses = {**run.other_statuses, **{index: node.status for index, node in run.nodes.items()}}
     has_failed = False
-    for index, node in enumerate(run.nodes):
+    for index, node in run.nodes.items():
         if node.backing is not None and not node.status.is_terminal:
             outcome = node_outcome(node.backing)
             if outcome is not None:
@@ -273,18 +279,34 @@ def next_steps(run: RunState) -> Iterator[Step]:
     if run.status is not WorkflowStatus.RUNNING:
         return
     # Only a new failure counts: a run resumed after a failure must not pause again because of it.
-    failed = first_failed(statuses, range(len(statuses))) if has_failed else None
+    failed = first_failed(statuses, sorted(statuses)) if has_failed else None
     if failed is not None and run.on_error is OnError.PAUSE:
         yield PauseRun(failed)
         return
     yield from _start_or_skip(run, statuses)
-    if all(status.is_terminal for status in statuses):
+    if all(status.is_terminal for status in statuses.values()):
         yield FinishRun(run_outcome(statuses, run.success_rule))
     elif failed is not None:
         yield SetRunError(failed)
 
 
-def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> Readiness:
+def steps_of_part(part: RunState) -> list[Step] | None:
+    """The steps due after some nodes have ended, given these, their dependents, and what those depend on.
+
+    None if the other nodes of the run matter: a failure or a skip decides about the run, and it may have ended if all
+    given nodes have.
+    """
+    steps = list(next_steps(replace(part, success_rule=None)))  # without the rule, which names nodes of the whole run
+    return steps if all(map(_concerns_part_only, steps)) else None
+
+
+def _concerns_part_only(step: Step) -> bool:
+    if isinstance(step, FinishNode):
+        return step.outcome.status is COMPLETED
+    return isinstance(step, Enqueue | StartSubWorkflow)
+
+
+def readiness(node: NodeState, statuses: Statuses) -> Readiness:
     """Whether a PENDING node may start, given the statuses of all nodes."""
     dependency_statuses = [statuses[index] for index in node.dependencies]
     completed = dependency_statuses.count(COMPLETED)
@@ -299,7 +321,7 @@ def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> Readin
     return Readiness.NOW if completed >= required and has_context else Readiness.LATER
 
 
-def unsuccessful_dependency(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> int:
+def unsuccessful_dependency(node: NodeState, statuses: Statuses) -> int:
     """The first dependency that failed or was skipped: the reason why the node is never ready."""
     return next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED})
 
@@ -314,13 +336,13 @@ def _required_successes(node: NodeState) -> int:
             return node.min_success or 0
 
 
-def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]:
+def _start_or_skip(run: RunState, statuses: dict[int, WorkflowTaskStatus]) -> Iterator[Step]:
     """Start all ready nodes and skip those that can never start; updates `statuses`."""
-    dependents: list[list[int]] = [[] for _ in run.nodes]
-    for index, node in enumerate(run.nodes):
+    dependents: defaultdict[int, list[int]] = defaultdict(list)
+    for index, node in run.nodes.items():
         for dependency in node.dependencies:
             dependents[dependency].append(index)
-    waiting = deque(index for index, status in enumerate(statuses) if status in {PENDING, READY})
+    waiting = deque(index for index in run.nodes if statuses[index] in {PENDING, READY})
     while waiting:
         index = waiting.popleft()
         node = run.nodes[index]

@@ -85,6 +85,50 @@ WHERE t.terminal_at IS NULL
 ORDER BY t.id
   FOR NO KEY UPDATE OF t
 
+-- fragment: node_states(is_part)
+-- Nodes `n`, each with the outcome of its task or sub-workflow if the node does not have it yet. is_task_gone: the node
+-- waits for a task or sub-workflow that no longer exists. LIMIT in the lateral joins makes the planner look up each by
+-- primary key, regardless of statistics. In a part of a run, PENDING nodes have the statuses of their dependencies.
+SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies,
+       CASE WHEN n.status = 'PENDING' AND n.workflow_ctx_from IS NOT NULL
+            THEN ARRAY(SELECT d.task_index
+                         FROM horsies_workflow_tasks AS d
+                        WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies)
+                          AND d.node_id = ANY(n.workflow_ctx_from)) END AS context_dependencies,
+       n.join_type, n.min_success, n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id,
+       CASE WHEN t.terminal_at IS NOT NULL THEN t.status END AS task_status, t.no_restart,
+       CASE WHEN t.result IS NULL THEN 'none'
+            WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok'::text THEN 'ok'
+            WHEN jsonb_typeof(t.result -> 'err'::text) = 'object' THEN 'err'
+            ELSE 'invalid' END AS result_kind,
+       CASE WHEN sub_run.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED') THEN sub_run.status END
+           AS sub_workflow_status,
+       n.status IN ('ENQUEUED', 'RUNNING') AND t.id IS NULL AND sub_run.id IS NULL AS is_task_gone,
+       -- A sub-workflow with a pending start request counts as enqueued.
+       CASE WHEN n.status = 'READY' AND n.is_subworkflow
+                 AND EXISTS (SELECT FROM horsies_workflow_outbox AS o WHERE o.task_id = n.id) THEN 'ENQUEUED'
+            ELSE n.status END AS status,
+       CASE WHEN {{ is_part }} AND n.status = 'PENDING'
+            THEN ARRAY(SELECT dependency.status
+                         FROM pg_catalog.unnest(n.dependencies) WITH ORDINALITY AS input(task_index, position)
+                        CROSS JOIN LATERAL (
+                              SELECT d.status
+                                FROM horsies_workflow_tasks AS d
+                               WHERE d.workflow_id = n.workflow_id AND d.task_index = input.task_index
+                               LIMIT 1) AS dependency
+                        ORDER BY input.position) END AS dependency_statuses
+  FROM horsies_workflow_tasks AS n
+  LEFT JOIN LATERAL (
+       SELECT t.id, t.status, t.terminal_at, t.no_restart, t.result
+         FROM horsies_tasks AS t
+        WHERE t.id = n.task_id AND n.status IN ('ENQUEUED', 'RUNNING')
+        LIMIT 1) AS t ON true
+  LEFT JOIN LATERAL (
+       SELECT sub_run.id, sub_run.status
+         FROM horsies_workflows AS sub_run
+        WHERE sub_run.id = n.sub_workflow_id AND n.status = 'RUNNING'
+        LIMIT 1) AS sub_run ON true
+
 -- fragment: insert_outbox(source)
 -- Let runs advance: a task or a sub-workflow of each has ended.
 INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)

@@ -11,17 +11,17 @@ WITH run AS (
       FROM run
      CROSS JOIN jsonb_to_recordset($11::text::jsonb)
            AS node(id uuid, index integer, node_id text, name text, kwargs jsonb, queue_name text, priority smallint,
-                   dependencies integer[], args_from jsonb, ctx_from text[], allow_failed_deps boolean, join_type text,
-                   min_success integer, good_until timestamptz, options jsonb, max_retries integer,
+                   dependencies integer[], dependents integer[], args_from jsonb, ctx_from text[],
+                   allow_failed_deps boolean, join_type text, min_success integer, good_until timestamptz, options jsonb, max_retries integer,
                    is_subworkflow boolean, definition_key text, status text, task_id uuid)
 ), nodes AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, task_kwargs, queue_name,
-                                        priority, dependencies, args_from, workflow_ctx_from, allow_failed_deps,
-                                        join_type, min_success, good_until, task_options, max_retries, status, task_id,
+                                        priority, dependencies, dependents, args_from, workflow_ctx_from,
+                                        allow_failed_deps, join_type, min_success, good_until, task_options, max_retries, status, task_id,
                                         is_subworkflow, sub_workflow_name, sub_definition_key)
-    SELECT id, workflow_id, index, node_id, name, kwargs, queue_name, priority, dependencies, args_from, ctx_from,
-           allow_failed_deps, join_type, min_success, good_until, options, max_retries, status, task_id, is_subworkflow,
-           CASE WHEN is_subworkflow THEN name END, definition_key
+    SELECT id, workflow_id, index, node_id, name, kwargs, queue_name, priority, dependencies, dependents, args_from,
+           ctx_from, allow_failed_deps, join_type, min_success, good_until, options, max_retries, status, task_id,
+           is_subworkflow, CASE WHEN is_subworkflow THEN name END, definition_key
       FROM planned
 ), tasks AS (
     -- These nodes have no dependencies, so their context holds only the workflow metadata.
@@ -123,35 +123,44 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
  WHERE id = ANY($1::uuid[]);
 
 -- name: run_nodes
--- Nodes of runs, each with the outcome of its task or sub-workflow if the node does not have it yet. is_task_gone:
--- the node waits for a task or sub-workflow that no longer exists. LIMIT in the lateral joins makes the planner look up
--- each by primary key, regardless of statistics.
-SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_ctx_from, n.join_type, n.min_success,
-       n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id,
-       CASE WHEN t.terminal_at IS NOT NULL THEN t.status END AS task_status, t.no_restart,
-       CASE WHEN t.result IS NULL THEN 'none'
-            WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok'::text THEN 'ok'
-            WHEN jsonb_typeof(t.result -> 'err'::text) = 'object' THEN 'err'
-            ELSE 'invalid' END AS result_kind,
-       CASE WHEN sub_run.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED') THEN sub_run.status END
-           AS sub_workflow_status,
-       n.status IN ('ENQUEUED', 'RUNNING') AND t.id IS NULL AND sub_run.id IS NULL AS is_task_gone,
-       -- A sub-workflow with a pending start request counts as enqueued.
-       CASE WHEN n.status = 'READY' AND n.is_subworkflow
-                 AND EXISTS (SELECT FROM horsies_workflow_outbox AS o WHERE o.task_id = n.id) THEN 'ENQUEUED'
-            ELSE n.status END AS status
-  FROM horsies_workflow_tasks AS n
-  LEFT JOIN LATERAL (
-       SELECT t.id, t.status, t.terminal_at, t.no_restart, t.result
-         FROM horsies_tasks AS t
-        WHERE t.id = n.task_id AND n.status IN ('ENQUEUED', 'RUNNING')
-        LIMIT 1) AS t ON true
-  LEFT JOIN LATERAL (
-       SELECT sub_run.id, sub_run.status
-         FROM horsies_workflows AS sub_run
-        WHERE sub_run.id = n.sub_workflow_id AND n.status = 'RUNNING'
-        LIMIT 1) AS sub_run ON true
+-- All nodes of runs.
+{{ node_states(false) }}
  WHERE n.workflow_id = ANY((SELECT $1::uuid[])::uuid[])
+ ORDER BY n.workflow_id, n.task_index;
+
+-- name: ended_nodes
+-- The nodes of these outbox entries and their dependents, with the statuses of what those depend on. If a node has no
+-- dependents, one other node of its run that has not ended: it shows that the run goes on. Nodes without a list of
+-- dependents, stored before that was introduced, come alone.
+WITH ended AS MATERIALIZED (
+    SELECT n.id, n.workflow_id, n.dependents
+      FROM horsies_workflow_outbox AS o
+      JOIN horsies_workflow_tasks AS n ON n.workflow_id = o.workflow_id AND n.task_index = o.task_index
+     WHERE o.task_id = ANY((SELECT $1::uuid[])::uuid[])
+), part AS MATERIALIZED (
+    SELECT id FROM ended
+     UNION
+    SELECT n.id
+      FROM (SELECT DISTINCT workflow_id, pg_catalog.unnest(dependents) AS task_index FROM ended) AS dependent
+     CROSS JOIN LATERAL (
+           SELECT n.id
+             FROM horsies_workflow_tasks AS n
+            WHERE n.workflow_id = dependent.workflow_id AND n.task_index = dependent.task_index
+            LIMIT 1) AS n
+     UNION
+    SELECT n.id
+      FROM (SELECT DISTINCT workflow_id FROM ended WHERE pg_catalog.cardinality(dependents) = 0) AS run
+     CROSS JOIN LATERAL (
+           SELECT n.id
+             FROM horsies_workflow_tasks AS n
+            WHERE n.workflow_id = run.workflow_id AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')
+              AND n.id <> ALL(ARRAY(SELECT id FROM ended))
+            -- From the end: nodes start in the order of their indexes.
+            ORDER BY n.task_index DESC
+            LIMIT 1) AS n
+)
+{{ node_states(true) }}
+ WHERE n.id = ANY(ARRAY(SELECT id FROM part))
  ORDER BY n.workflow_id, n.task_index;
 
 -- name: update_nodes
