@@ -58,31 +58,31 @@ class InProcessWorker:
     def silent_s(self) -> float:
         """Seconds since the last successful statement was sent."""
         parts = self.worker._assembly
-        return time.monotonic() - parts.fence.last_success_at if parts else 0.0
+        return time.monotonic() - parts.base.fence.last_success_at if parts else 0.0
 
     @property
     def health(self) -> Health:
         parts = self.worker._assembly
         assert parts is not None
-        return parts.health
+        return parts.base.health
 
     @property
     def children(self) -> list[Child]:
         """Children that accept work, ordered by pid."""
         parts = self.worker._assembly
-        children = [child for child in parts.pool.children if child.accepts_work] if parts else []
+        children = [child for child in parts.tasks.pool.children if child.accepts_work] if parts else []
         return sorted(children, key=lambda child: child.pid)
 
     @property
     def assignments(self) -> Assignments:
         parts = self.worker._assembly
         assert parts is not None
-        return parts.assignments
+        return parts.tasks.assignments
 
     def has_in_flight(self, task_id: str) -> bool:
         """Whether this task is in flight in the worker, regardless of its row."""
         parts = self.worker._assembly
-        return parts is not None and any(task.key.task_id == task_id for task in parts.in_flight)
+        return parts is not None and any(task.key.task_id == task_id for task in parts.tasks.in_flight)
 
     async def kill_children(self) -> None:
         """SIGKILL all children that accept work, and wait for their exit."""
@@ -99,7 +99,9 @@ class InProcessWorker:
         os.kill(pid, signal.SIGKILL)
 
         def starting() -> list[int]:
-            return [child.pid for child in parts.pool.children if not child.accepts_work and child.pid not in killed]
+            return [
+                child.pid for child in parts.tasks.pool.children if not child.accepts_work and child.pid not in killed
+            ]
 
         for _ in range(replacements):
             await self.until(starting)
@@ -146,7 +148,7 @@ class InProcessWorker:
     def _on_event(self, event: events.Event) -> None:
         self.events.append(event)
         if parts := self.worker._assembly:
-            self.pids |= {child.pid for child in parts.pool.children}
+            self.pids |= {child.pid for child in parts.tasks.pool.children}
         self._changed.set()
 
 

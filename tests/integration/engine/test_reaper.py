@@ -56,8 +56,8 @@ async def second_reaper(
     **jobs: Callable[[], Awaitable[object]],
 ) -> AsyncGenerator[None]:
     """Run a second reaper with the test's own jobs on this worker."""
-    assembly = worker.worker._assembly
-    assert assembly is not None
+    assert worker.worker._assembly is not None
+    assembly = worker.worker._assembly.base
     stop = asyncio.Event()
     second = Reaper(
         database or assembly.database,

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from horsies.engine import events
-from horsies.engine.completer import Completer
-from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases, Wakeup
-from horsies.engine.heartbeat import Health, Heartbeat, Registration, StartupReporter, WorkerIdentity
-from horsies.engine.hooks import InterruptionNotifier
-from horsies.engine.in_flight import Assignments, InFlight, InFlightTask
-from horsies.engine.notifications import PROBE_AFTER_S, Notifications
-from horsies.engine.pool.pool import ChildPool
+from horsies.engine.assembly import (
+    Base,
+    Signals,
+    TaskServices,
+    build_heartbeat,
+    build_notifications,
+    build_registration,
+    build_snapshot_writer,
+    build_task_services,
+    build_upkeep,
+    open_base,
+)
+from horsies.engine.heartbeat import Registration, StartupReporter, WorkerIdentity
+from horsies.engine.in_flight import InFlightTask
+from horsies.engine.notifications import PROBE_AFTER_S
 from horsies.engine.pool.protocol import ChildSpec
-from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
-from horsies.engine.reaper import build_reaper
 from horsies.engine.reporter import (
     TERMINAL_SUMMARY_INTERVAL_S,
     ChangePublisher,
     PeriodicSummary,
     Reporter,
-    SnapshotWriter,
     TaskLines,
 )
 from horsies.engine.service import (
@@ -39,35 +42,27 @@ from horsies.engine.service import (
     ShutdownDeadline,
     run_services,
 )
-from horsies.engine.unknown_tasks import UnknownTasks
-from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
-from horsies.model.capacity import ClaimLimits, DurationEstimates
-from horsies.model.fence import Fence, child_heartbeat_interval_s, heartbeat_timeout_s, silent_child_limit_s
+from horsies.model.capacity import ClaimLimits
+from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
-from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hook_registry import RecoveryHooks
-from horsies.recovery.hooks import HookCaller, HookFailure
 from horsies.registry.definition import HasDefinition, TaskCatalog
-from horsies.scheduler.service import Scheduler, ScheduleSet
-from horsies.store.claims import ClaimStore
-from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
-from horsies.store.database import Database, PoolSettings
+from horsies.scheduler.service import ScheduleSet
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.endpoint import migration_database, resolve_database
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
-from horsies.store.tasks import TaskStore
-from horsies.store.workers import CatalogStore, WorkerState, WorkerStore
+from horsies.store.workers import CatalogStore, WorkerState
 
 T = TypeVar("T")
 
 LISTEN_TIMEOUT_S = 5.0
-SURPLUS_CONNECTION_IDLE_S = 3.0
 CLAIM_STOP_S = 0.25
 """How long a claim may still run after a stop was requested."""
-REAPER_STOP_S = 1.0
 
 logger = logging.getLogger("horsies.worker")
 
@@ -77,18 +72,9 @@ class Assembly:
     """The services of a worker, in the order in which they are stopped, and what its start, stop and tests need."""
 
     services: Sequence[Service]
-    database: Database
-    worker_store: WorkerStore
+    base: Base
+    tasks: TaskServices
     registration: Registration
-    pool: ChildPool
-    in_flight: InFlight
-    assignments: Assignments
-    completer: Completer
-    fence: Fence
-    health: Health
-    reporter: Reporter
-    hooks: HookCaller
-    wakeup: Wakeup
 
 
 class Worker:
@@ -173,287 +159,60 @@ class Worker:
         # Start the children before opening any connection: they would inherit it and keep it open.
         processes = self._worker.processes
         logger.info("starting %d %s", processes, "child" if processes == 1 else "children")
-        await self._unless_stopped(worker.pool.start())
-        worker.pool.broken.add_done_callback(self._on_pool_broken)
+        await self._unless_stopped(worker.tasks.pool.start())
+        worker.tasks.pool.broken.add_done_callback(self._on_pool_broken)
         if await self._unless_stopped(self._prepare(endpoint.connection_spec, worker)):  # otherwise stopped meanwhile
             await self._serve(worker)
-        if worker.pool.broken.done():
-            worker.pool.broken.result()  # raises the error that broke the pool
+        if worker.tasks.pool.broken.done():
+            worker.tasks.pool.broken.result()  # raises the error that broke the pool
 
     # Assembly
 
     def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> Assembly:
-        """Build all objects of the worker, each from those above it."""
-        app, worker, identity = self._app, self._worker, self.identity
-        queues, poll_s = worker.queues or [], app.resilience.notify_poll_interval_ms / 1000
-        database, heartbeat_database = self._open_databases(stack, spec)
-        claims, worker_store = ClaimStore(database), WorkerStore(heartbeat_database)
-        check_rows_now, publish_health_now, workflows_due = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        schedules_changed = asyncio.Event()
-        # Held during claims, starts, reconciliation and the due-time query: one of them at a time, on one connection.
-        claim_lock = asyncio.Lock()
-        wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
-        reporter = Reporter(EventStore(database), Backoff(app.resilience), task_lines=self._task_lines)
-        for listener in self._listeners:
-            reporter.add_listener(listener)
-        unknown_tasks = UnknownTasks(claims, queues, on_unknown=self._unknown_task_emitter(reporter))
-        fence = Fence(app.recovery, now=time.monotonic())
-        health = Health(
-            recovery=app.recovery,
-            audit_retention_hours=app.retention.audit_retention_hours,
-            unknown_tasks=unknown_tasks.names,
+        """Build all services, each from those above it."""
+        deadline, others = self._deadline, self._deadline.for_others
+        base = open_base(
+            self._app,
+            self._worker,
+            spec,
+            stack,
+            self.identity,
+            Signals(stop=self._stop),
+            hooks=self._hooks,
+            task_lines=self._task_lines,
+            listeners=self._listeners,
         )
-        backoff = partial(_backoff, app.resilience, reporter, identity)
-        hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))
-        notifier = InterruptionNotifier(hooks, TaskStore(database), backoff(InterruptionNotifier.name))
-        if hooks.has_interrupted_hooks:  # otherwise save the call per finished task
-            reporter.add_listener(notifier.on_event)
-
-        due_poller = DuePoller(
-            wakeup=wakeup,
-            worker_store=WorkerStore(database),  # not the one on the connection of the heartbeats
-            queues=queues,
-            poll_s=poll_s,
-            claim_lock=claim_lock,
-            fence=fence,
-            workflows_due=workflows_due,
-        )
-        completer = Completer(
-            claims,
-            in_flight,
-            reporter,
-            fence=fence,
-            backoff=backoff(Completer.name, hurry=self._stop),
-            on_stored=wakeup.wake,
-            on_retry=due_poller.expect_due_in,
-            on_nodes_finished=workflows_due.set,
-        )
-        releases = Releases(
-            claims=claims,
-            in_flight=in_flight,
-            identity=identity,
-            worker_store=worker_store,
-            fence=fence,
-            reporter=reporter,
-            unknown_tasks=unknown_tasks,
-            check_interval_ms=app.recovery.check_interval_ms,
-        )
-        assignments = Assignments(in_flight, durations, async_tasks=self._async_tasks, limits=self._limits)
-        pool_events = PoolEvents(
-            assignments=assignments,
-            completer=completer,
-            in_flight=in_flight,
-            releases=releases,
-            crash_handler=CrashHandler(
-                completer,
-                TaskStore(database),
-                reporter,
-                max_crashes=app.recovery.max_crashes,
-                on_attempt_failed=notifier.on_attempt_failed,
-            ),
-            requeuer=Requeuer(database, in_flight, backoff("requeue")),
-            reporter=reporter,
-            identity=identity,
-            wakeup=wakeup,
-            unknown_tasks=unknown_tasks,
-            fails_unknown_tasks=app.unknown_task_grace_s == 0,
-            publish_health_now=publish_health_now,
-        )
-        pool = ChildPool(self._child_spec(), worker.processes, pool_events)
-        stack.push_async_callback(pool.kill_all, "the worker is stopping")
-        capacity = Capacity(
-            pool=pool,
-            assignments=assignments,
-            in_flight=in_flight,
-            durations=durations,
-            identity=identity,
-            app_config=app,
-            worker_config=worker,
-            async_tasks=self._async_tasks,
-            unknown_tasks=unknown_tasks,
-            limits=self._limits,
-        )
-        dispatcher = Dispatcher(
-            wakeup=wakeup,
-            capacity=capacity,
-            claims=claims,
-            in_flight=in_flight,
-            assignments=assignments,
-            releases=releases,
-            due_poller=due_poller,
-            identity=identity,
-            fence=fence,
-            health=health,
-            reporter=reporter,
-            backoff=backoff(Dispatcher.name),
-            app_config=app,
-            claim_lock=claim_lock,
-        )
-        notifications = Notifications(
-            database,
-            spec.direct,
-            queues=queues,
-            identity=identity,
-            wakeup=wakeup,
-            unknown_tasks=unknown_tasks,
-            health=health,
-            reporter=reporter,
-            workflows_due=workflows_due,
-            schedules_changed=schedules_changed,
-            check_rows_now=check_rows_now,
-            stop=self._stop,
-            probe_after_s=self._probe_after_s,
-        )
-        registration = Registration(
-            identity=identity,
-            worker_store=worker_store,
-            fence=fence,
-            releases=releases,
-            reporter=reporter,
-            app_config=app,
-            worker_config=worker,
-            catalog_hash=self._catalog.catalog_hash,
-            claim_lock=claim_lock,
-            stop=self._stop,
-        )
-        reaper = build_reaper(
-            app,
-            database,
-            identity=identity,
-            health=health,
-            reporter=reporter,
-            hooks=hooks,
-            workflows_due=workflows_due,
-            publish_health_now=publish_health_now,
-        )
-        others = self._deadline.for_others
-        advancer = WorkflowAdvancer(
-            database,
-            self._definitions,
-            woken=workflows_due,
-            backoff=backoff(WorkflowAdvancer.name),
-            unknown_grace_s=app.unknown_task_grace_s,
-        )
-        scheduler = Scheduler(
-            database,
-            self._schedules or ScheduleSet(owner=""),
-            identity.worker_id,
-            woken=schedules_changed,
-            is_notified=lambda: health.listener_problem is None,
-        )
+        tasks = build_task_services(base, self._child_spec(), self._limits, async_tasks=self._async_tasks)
+        stack.push_async_callback(tasks.pool.kill_all, "the worker is stopping")
+        registration = build_registration(base, tasks, catalog_hash=self._catalog.catalog_hash)
+        notifications = build_notifications(base, tasks, spec.direct, probe_after_s=self._probe_after_s)
+        reaper, advancer, schedulers = build_upkeep(base, self._definitions, self._schedules)
+        summary_s = events.REPORT_INTERVAL_S if self._task_lines is None else TERMINAL_SUMMARY_INTERVAL_S
         services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
-            StartupReporter(registration, notifications.listening, backoff(StartupReporter.name), spec.masked_url),
-            *(
-                [BoundedService(scheduler, lambda: asyncio.timeout(REAPER_STOP_S))]
-                if self._schedules is not None
-                else []
-            ),
+            StartupReporter(registration, notifications.listening, base.backoff(StartupReporter.name), spec.masked_url),
+            *schedulers,
             DispatchThenDrain(
-                dispatcher,
-                capacity=capacity,
-                releases=releases,
-                in_flight=in_flight,
-                registration=registration,
-                reporter=reporter,
-                backoff=backoff("drain", hurry=self._stop),
-                worker_config=worker,
+                tasks,
+                registration,
+                base.reporter,
+                base.backoff("drain", hurry=self._stop),
+                worker_config=self._worker,
                 stop_now=self._stop_now,
-                deadline=self._deadline,
+                deadline=deadline,
             ),
-            SnapshotWriter(
-                worker_store=WorkerStore(database),
-                registration=registration,
-                in_flight=in_flight,
-                pool=pool,
-                app_config=app,
-                worker_config=worker,
-            ),
-            # After the drain: a worker that drains for a long time can still recover tasks of others.
-            BoundedService(reaper, lambda: asyncio.timeout(REAPER_STOP_S)),
-            BoundedService(completer, self._deadline.for_outcomes),
-            due_poller,  # a draining worker still advances runs
+            build_snapshot_writer(base, tasks, registration),
+            reaper,  # after the drain: a worker that drains for a long time can still recover tasks of others
+            BoundedService(tasks.completer, deadline.for_outcomes),
+            tasks.due_poller,  # a draining worker still advances runs
             BoundedService(advancer, others),
-            BoundedService(notifier, others),
-            BoundedService(reporter, others),
-            PeriodicSummary(
-                reporter,
-                identity,
-                interval_s=events.REPORT_INTERVAL_S if self._task_lines is None else TERMINAL_SUMMARY_INTERVAL_S,
-            ),
-            BoundedService(ChangePublisher(reporter, EventStore(database)), others),
+            BoundedService(base.notifier, others),
+            BoundedService(base.reporter, others),
+            PeriodicSummary(base.reporter, self.identity, interval_s=summary_s),
+            BoundedService(ChangePublisher(base.reporter, EventStore(base.database)), others),
             notifications,
-            Heartbeat(
-                identity=identity,
-                worker_store=worker_store,
-                fence=fence,
-                health=health,
-                in_flight=in_flight,
-                assignments=assignments,
-                pool=pool,
-                reporter=reporter,
-                wakeup=wakeup,
-                app_config=app,
-                check_rows_now=check_rows_now,
-                publish_health_now=publish_health_now,
-                on_declared_lost=registration.renew,
-            ),
+            build_heartbeat(base, tasks, registration),
         ]
-        return Assembly(
-            services=services,
-            database=database,
-            worker_store=worker_store,
-            registration=registration,
-            pool=pool,
-            in_flight=in_flight,
-            assignments=assignments,
-            completer=completer,
-            fence=fence,
-            health=health,
-            reporter=reporter,
-            hooks=hooks,
-            wakeup=wakeup,
-        )
-
-    def _open_databases(self, stack: AsyncExitStack, spec: ConnectionSpec) -> tuple[Database, Database]:
-        """Two connection pools to the same database: a general one, and a single connection for the heartbeats."""
-        broker, worker = self._app.broker, self._worker
-        settings = PoolSettings(
-            min_size=1,
-            max_size=worker.parent_pool_size + worker.parent_max_overflow,
-            acquire_timeout_s=broker.pool_timeout,
-            # An idle worker keeps one connection; those opened for a burst are closed soon.
-            idle_s=min(broker.pool_recycle, SURPLUS_CONNECTION_IDLE_S),
-            check_idle=broker.pool_pre_ping,
-            setting_name="broker.worker_pool_size",
-        )
-        spec = replace(spec, force_generic_plan=True)
-        database = Database(spec, settings)
-        timeout_s = heartbeat_timeout_s(self._app.recovery, claim_lease_ms=self._app.claim_lease_ms)
-        heartbeat_database = Database(
-            replace(spec, statement_timeout_s=min(STATEMENT_TIMEOUT_S, timeout_s)),
-            replace(settings, max_size=1),
-            # What stopped the heartbeat stops the other statements too, but they wait for longer.
-            on_timeout=database.drop_connections,
-        )
-        for opened in (database, heartbeat_database):
-            stack.callback(opened.terminate)  # not close, which would wait for a server that may not answer
-        return database, heartbeat_database
-
-    def _hook_failure_emitter(self, reporter: Reporter) -> Callable[[HookFailure], None]:
-        def emit(failure: HookFailure) -> None:
-            worker_id = str(self.identity.worker_id)
-            reporter.emit(
-                events.HookFailed(worker_id=worker_id, hook=failure.hook, error=failure.error, task_id=failure.task_id)
-            )
-
-        return emit
-
-    def _unknown_task_emitter(self, reporter: Reporter) -> Callable[[str], None]:
-        def emit(name: str) -> None:
-            worker_id = str(self.identity.worker_id)
-            reporter.emit(events.TaskUnknown(worker_id=worker_id, task_name=name, app=self._worker.app_locator))
-
-        return emit
+        return Assembly(services=services, base=base, tasks=tasks, registration=registration)
 
     def _child_spec(self) -> ChildSpec:
         recovery, worker = self._app.recovery, self._worker
@@ -478,8 +237,8 @@ class Worker:
         while True:
             try:
                 await self._migrate_or_check(spec)
-                await self._require_notifications(spec, worker.database)
-                await CatalogStore(worker.database).publish(self._catalog.catalog_hash, self._catalog.entries_json)
+                await self._require_notifications(spec, worker.base.database)
+                await CatalogStore(worker.base.database).publish(self._catalog.catalog_hash, self._catalog.entries_json)
                 await worker.registration.register()
             except BrokerError as error:
                 if not error.retryable:
@@ -525,12 +284,12 @@ class Worker:
 
     async def _serve(self, worker: Assembly) -> None:
         self._assembly = worker
-        worker.wakeup.wake()
+        worker.tasks.wakeup.wake()
         try:
             await run_services(worker.services, self._stop)
         finally:
             await self._mark_stopped(worker)
-        if unstored := worker.completer.unstored_ids:
+        if unstored := worker.tasks.completer.unstored_ids:
             names = ", ".join(unstored[:20]) + (" …" if len(unstored) > 20 else "")
             raise HorsiesError(
                 f"outcomes of {len(unstored)} tasks not stored: {names}",
@@ -538,17 +297,17 @@ class Worker:
             )
 
     async def _mark_stopped(self, worker: Assembly) -> None:
-        unstored = worker.completer.unstored_ids
+        unstored = worker.tasks.completer.unstored_ids
         for first in range(0, len(unstored), 20):
             logger.error("outcomes not stored; recovery will handle their tasks: %s", ", ".join(unstored[first:][:20]))
         try:
             async with self._deadline.for_others():
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
-                    await worker.worker_store.set_state(worker_id, WorkerState.STOPPED)
+                    await worker.base.heartbeat_store.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
             logger.warning("cannot mark the worker as stopped: %s", format_one_line(error) or NO_ANSWER)
-        totals, worker_id = worker.reporter.totals.total, str(self.identity.worker_id)
-        worker.reporter.emit(
+        totals, worker_id = worker.base.reporter.totals.total, str(self.identity.worker_id)
+        worker.base.reporter.emit(
             events.WorkerStopped(worker_id=worker_id, ran=totals.count, failed=totals.failed, unstored=len(unstored))
         )
 
@@ -563,26 +322,6 @@ def _log_unavailable(error: Exception | None) -> None:
         logger.warning("database unavailable, retrying: %s", format_one_line(error))
 
 
-def _backoff(
-    config: WorkerResilienceConfig,
-    reporter: Reporter,
-    identity: WorkerIdentity,
-    service: str,
-    *,
-    hurry: asyncio.Event | None = None,
-) -> Backoff:
-    """A backoff that emits an event when the service loses the database and when it is back."""
-
-    def on_change(error: Exception | None) -> None:
-        worker_id = str(identity.worker_id)
-        if error is None:
-            reporter.emit(events.DatabaseRestored(worker_id=worker_id, service=service))
-        else:
-            reporter.emit(events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error)))
-
-    return Backoff(config, on_change=on_change, hurry=hurry)
-
-
 class DispatchThenDrain:
     """Runs the dispatcher; on stop, releases waiting tasks and gives running ones the grace period to finish."""
 
@@ -590,22 +329,19 @@ class DispatchThenDrain:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
-        *,
-        capacity: Capacity,
-        releases: Releases,
-        in_flight: InFlight,
+        tasks: TaskServices,
         registration: Registration,
         reporter: Reporter,
         backoff: Backoff,
+        *,
         worker_config: WorkerConfig,
         stop_now: asyncio.Event,
         deadline: ShutdownDeadline,
     ) -> None:
-        self._dispatcher = dispatcher
-        self._capacity = capacity
-        self._releases = releases
-        self._in_flight = in_flight
+        self._dispatcher = tasks.dispatcher
+        self._capacity = tasks.capacity
+        self._releases = tasks.releases
+        self._in_flight = tasks.in_flight
         self._registration = registration
         self._reporter = reporter
         self._backoff = backoff
