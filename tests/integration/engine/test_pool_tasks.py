@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from horsies.engine.child.execution import MAX_TRACEBACKS
+from horsies.engine.child.runner import MAX_TRACEBACKS
 from horsies.model.task import TaskAttemptOutcome
 from tests.support.pool import PoolHarness, assignment, key_of, keys_of, running_pool
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from msgspec import msgpack
 
-from horsies.engine.child.execution import Attempt
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks
+from horsies.engine.child.runner import Attempt
 from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome, Report, TaskCompleted
 from horsies.model.task import TaskAttemptOutcome
 

@@ -16,7 +16,7 @@ from horsies.engine.pool.protocol import EncodedOutcome
 from horsies.engine.reporter import Reporter
 from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
-from horsies.model.fence import Fence
+from horsies.model.capacity import Fence
 from horsies.model.settings import RecoveryConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.model.task import TaskAttemptOutcome

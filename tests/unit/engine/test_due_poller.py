@@ -7,7 +7,7 @@ import time
 from typing import Any, cast
 
 from horsies.engine.dispatcher import DuePoller, Wakeup
-from horsies.model.fence import Fence
+from horsies.model.capacity import Fence
 from horsies.model.settings import RecoveryConfig
 from horsies.store.workers import DueWork, WorkerStore
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult
-from horsies.engine.child.execution import MAX_TRACEBACKS, Attempt, TaskExecutor, TracebackLimit
+from horsies.engine.child.runner import MAX_TRACEBACKS, Attempt, TaskExecutor, TracebackLimit
 from tests.support.pool import assignment
 
 

@@ -17,7 +17,7 @@ from horsies import (
     WorkflowContext,
     WorkflowMeta,
 )
-from horsies.engine.child.execution import Attempt, TaskExecutor
+from horsies.engine.child.runner import Attempt, TaskExecutor
 from tests.support import pool
 
 app = Horsies()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.fence import (
+from horsies.model.capacity import (
     Fence,
     child_heartbeat_interval_s,
     heartbeat_timeout_s,

@@ -27,8 +27,7 @@ from horsies.engine.service import Backoff, BoundedService, Service
 from horsies.engine.unknown_tasks import UnknownTasks
 from horsies.engine.workflows import WorkflowAdvancer
 from horsies.errors import format_one_line
-from horsies.model.capacity import ClaimLimits, DurationEstimates
-from horsies.model.fence import Fence, heartbeat_timeout_s
+from horsies.model.capacity import ClaimLimits, DurationEstimates, Fence, heartbeat_timeout_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hook_registry import RecoveryHooks

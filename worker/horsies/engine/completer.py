@@ -16,8 +16,8 @@ from horsies.engine.in_flight import Chunk, CompletedTask, InFlight, InFlightTas
 from horsies.engine.pool.protocol import EncodedOutcome, parse_details
 from horsies.engine.service import Backoff
 from horsies.errors import BrokerError
+from horsies.model.capacity import Fence
 from horsies.model.events import TaskChange
-from horsies.model.fence import Fence
 from horsies.model.retry import Cause, stored_policy
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError

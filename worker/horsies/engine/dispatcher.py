@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from horsies.engine.reporter import Reporter
     from horsies.engine.service import Backoff
     from horsies.engine.unknown_tasks import UnknownTasks
-    from horsies.model.fence import Fence
+    from horsies.model.capacity import Fence
     from horsies.model.settings import AppConfig, WorkerConfig
 
 RECHECK_DELAY_S = 0.1

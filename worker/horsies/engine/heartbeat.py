@@ -19,7 +19,7 @@ from horsies.engine import events
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.model.fence import Fence, child_heartbeat_interval_s, effective_worker_heartbeat_ms
+from horsies.model.capacity import Fence, child_heartbeat_interval_s, effective_worker_heartbeat_ms
 from horsies.model.recovery.fleet import HeartbeatSeries, longest_gap
 from horsies.model.retry import KillReason
 from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig

@@ -43,8 +43,7 @@ from horsies.engine.service import (
     run_services,
 )
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
-from horsies.model.capacity import ClaimLimits
-from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
+from horsies.model.capacity import ClaimLimits, child_heartbeat_interval_s, silent_child_limit_s
 from horsies.model.settings import AppConfig, WorkerConfig
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.recovery.hook_registry import RecoveryHooks

@@ -15,7 +15,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from horsies.app import Horsies
-from horsies.engine.child.execution import Attempt, TaskExecutor
+from horsies.engine.child.runner import Attempt, TaskExecutor
 from horsies.engine.completer import finished_attempt, is_row_error, rejected_attempt
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.pool.protocol import Assignment, EncodedOutcome

@@ -21,7 +21,7 @@ from horsies.client.results import WaitTimeout, broker_result, parse_timeout, st
 from horsies.client.schedules import encode_schedules
 from horsies.client.task import TaskHandle
 from horsies.codec.results import AnyResult, decode_result, error_document
-from horsies.engine.child.execution import Attempt, TaskExecutor
+from horsies.engine.child.runner import Attempt, TaskExecutor
 from horsies.engine.pool.protocol import (
     Assignment,
     EncodedOutcome,

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from horsies.config import load_settings
-from horsies.engine.child.execution import RunnableApp, TaskExecutor
 from horsies.engine.child.lifetime import ParentWatchdog, announce_exit_on, die_with_parent, ignore_signals
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks, encodable
-from horsies.engine.child.runner import Inbox, Runner, handle_commands
+from horsies.engine.child.runner import Inbox, RunnableApp, Runner, TaskExecutor, handle_commands
 from horsies.engine.pool.protocol import AppLoaded, ChildArgs, ChildHeartbeat, ChildSpec, ExitStatus, Ready, StartFailed
 from horsies.errors import HorsiesError
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import Attempt, TaskExecutor, cancelled_outcome
 from horsies.engine.child.lifetime import exit_with
 from horsies.engine.child.reports import AttemptReporter
+from horsies.engine.child.runner import Attempt, TaskExecutor, cancelled_outcome
 from horsies.engine.pool.protocol import EncodedOutcome, ExitStatus, TaskRef
 
 if TYPE_CHECKING:

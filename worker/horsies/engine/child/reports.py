@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, TextIO
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import Attempt
 from horsies.engine.child.lifetime import exit_with
+from horsies.engine.child.runner import Attempt
 from horsies.engine.pool.protocol import (
     MAX_COMMAND_BYTES,
     OUTPUT_LEVELS,
