@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from horsies import (
@@ -59,6 +61,26 @@ async def test_wait_that_times_out_says_so_and_ends_bursts(app: Horsies, monkeyp
     await coalescer.flush()
     (await one.send_async()).unwrap()
     assert not coalescer.has_deferred
+
+
+async def test_poll_finds_the_end_of_a_run_whose_notification_is_lost(
+    app: Horsies, connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.client.waiter.POLL_S", 0.2)
+    monkeypatch.setattr("horsies.client.waiter.POLL_NOT_LISTENING_S", 0.2)
+
+    @app.task("one")
+    def one() -> TaskResult[int, TaskError]:
+        return TaskResult(ok=1)
+
+    spec = app.workflow("silent", [one.node()()], definition_key="silent.v1")
+    handle = (await spec.start_async()).unwrap()
+    waiting = asyncio.create_task(handle.get_async(20_000))
+    await asyncio.sleep(0.1)  # it has read the run once, which has not ended
+    await connection.execute(
+        "UPDATE horsies_workflows SET status = 'COMPLETED', completed_at = now(), result = '{\"ok\": {}}'"
+    )
+    assert (await waiting).ok_value == {}
 
 
 async def test_node_without_an_id_is_an_error_result(app: Horsies) -> None:

@@ -9,6 +9,8 @@ from collections import Counter
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+import pytest
+
 from horsies import IntervalSchedule
 from horsies.client.schedules import encode_schedules
 from horsies.scheduler.firing import BATCH, FIRST_BATCH, fire_all_due
@@ -67,3 +69,23 @@ async def test_slot_that_fired_is_left_alone(database: Database, database_url: s
         await connection.execute("DELETE FROM horsies_tasks WHERE context #>> '{schedule,name}' = 'other'")
         assert (await fire_all_due(database, None, asyncio.Event())).fired == expected
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 2
+
+
+async def test_new_schedule_is_found_without_its_notification(
+    database: Database, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.scheduler.service.IDLE_CHECK_S", 0.3)
+    stop, woken = asyncio.Event(), asyncio.Event()  # nobody sets `woken`: there is no listener
+    schedules = ScheduleSet(owner="shop", check_interval_s=0.3)
+    running = asyncio.create_task(Scheduler(database, schedules, uuid4(), woken=woken).run(stop))
+    while not await connection.fetchval("SELECT EXISTS (SELECT FROM horsies_schedule_participants)"):
+        await asyncio.sleep(0.02)
+    app = schedule_app(database_url)
+    await app.schedules.create_async(hourly("new"))
+    await connection.execute("UPDATE horsies_schedule_state SET next_run_at = now() - interval '1 second'")
+    async with asyncio.timeout(30):
+        while await outcomes(connection, "new") != ["fired"]:
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running
+    await app.close_async()
