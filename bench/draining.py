@@ -1,8 +1,9 @@
 """`python -m bench.draining`: throughput, latency and idle cost of a worker with two child processes.
 
 Measured in interleaved rounds: the drain of no-op tasks, and of tasks with arguments and a dict as result, against
-claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY. At the end the cost of the
-idle worker is measured.
+claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY. Sends and INSERTs
+alternate: an INSERT that follows another at once finds warm caches and processes that are still awake, which no send to
+an idle worker does; such INSERTs are measured too. At the end the cost of the idle worker is measured.
 
 With `--unknown 100000` it measures only the drain behind so many tasks that the worker does not know, against the usual
 drain.
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -152,20 +153,40 @@ async def baseline_notify_ms(url: str, times: int) -> list[float]:
     return latencies
 
 
-async def latencies_ms(url: str, times: int) -> tuple[list[float], list[float]]:
-    """Measure from the send to the first line of the task, and to its result in the producer."""
-    app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
-    stamp = app.task("stamp")(_stamp)
-    to_start: list[float] = []
-    to_result: list[float] = []
-    for _ in range(times):
-        sent_ns = time.monotonic_ns()
-        handle = (await stamp.send_async()).unwrap()
-        started_ns = (await handle.get_async(timeout_ms=10_000)).unwrap()
-        to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
-        to_start.append((started_ns - sent_ns) / 1e6)
-    await app.close_async()
-    return to_start, to_result
+@dataclass
+class Latencies:
+    """Latencies in milliseconds."""
+
+    to_notification: list[float] = field(default_factory=list[float])
+    """Of the baseline: from an INSERT to its notification."""
+    to_start: list[float] = field(default_factory=list[float])
+    """From a send to the first line of the task."""
+    to_result: list[float] = field(default_factory=list[float])
+    """From a send to the result in the producer."""
+
+    async def measure(self, url: str, times: int) -> None:
+        """Measure an INSERT with NOTIFY and a send, alternately."""
+        app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
+        stamp = app.task("stamp")(_stamp)
+        async with baseline.insert_and_notify(url) as insert_and_notify:
+            for _ in range(times):
+                inserted_ns = time.monotonic_ns()
+                await insert_and_notify(1)
+                sent_ns = time.monotonic_ns()
+                handle = (await stamp.send_async()).unwrap()
+                started_ns = (await handle.get_async(timeout_ms=10_000)).unwrap()
+                self.to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
+                self.to_start.append((started_ns - sent_ns) / 1e6)
+                self.to_notification.append((sent_ns - inserted_ns) / 1e6)
+        await app.close_async()
+
+    def __str__(self) -> str:
+        floor = statistics.median(self.to_notification)
+        sends = (("send to start", self.to_start), ("send to result", self.to_result))
+        lines = [f"{name}: {_quantiles(values)}, {statistics.median(values) / floor:.1f} x" for name, values in sends]
+        return "\n".join(
+            [f"baseline, INSERT to NOTIFY received, alternately: {_quantiles(self.to_notification)}", *lines]
+        )
 
 
 def _stamp() -> TaskResult[int, TaskError]:
@@ -211,9 +232,8 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
     load_before = load()
     ratios: list[float] = []
     add_ratios: list[float] = []
-    to_notification: list[float] = []
-    to_start: list[float] = []
-    to_result: list[float] = []
+    back_to_back: list[float] = []
+    latencies = Latencies()
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
@@ -230,15 +250,13 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
                 with_arguments, cpu = await drain(url, runs_file, tasks, tree, task=ADD)
                 add_ratios.append(with_arguments / base)
                 print(f"  add(int, str) -> dict: {with_arguments:,.0f} tasks/s, {with_arguments / base:.2f} x, {cpu}")
-                to_notification += await baseline_notify_ms(url, sends)
-                starts, results = await latencies_ms(url, sends)
-                to_start, to_result = to_start + starts, to_result + results
+                back_to_back += await baseline_notify_ms(url, sends)
+                await latencies.measure(url, sends)
             ratio = statistics.median(ratios)
             print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
             print(f"drain of add: {statistics.median(add_ratios):.2f} x baseline")
-            print(f"baseline, INSERT to NOTIFY received: {_quantiles(to_notification)}")
-            print(f"send to start: {_quantiles(to_start)}")
-            print(f"send to result: {_quantiles(to_result)}")
+            print(f"baseline, INSERT to NOTIFY received, one after another: {_quantiles(back_to_back)}")
+            print(latencies)
             print(await idle(url, tree, idle_s, settle_s=min(SETTLE_S, idle_s)))
 
 
