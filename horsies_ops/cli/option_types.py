@@ -150,11 +150,10 @@ async def resolve_worker_id(ops: Ops, id_text: str) -> UUID:
     """Do the same for workers; a stopped worker needs its full id."""
     if not is_short_id(id_text):
         return UUID(id_text)
-    threshold = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
     # Filtered here: unlike tasks and runs, workers are few.
     found = {
         worker.worker_id: f"{worker.state}  {sanitize_text(worker.hostname, limit=80)}:{worker.pid}"
-        for worker in await ops.list_active_workers(threshold)
+        for worker in await ops.list_active_workers()
         if worker.worker_id.hex.endswith(id_text.lower())
     }
     if not found:

@@ -136,8 +136,13 @@ class WorkerReadQueries:
 WORKER_READS = load_queries(WorkerReadQueries, "horsies_ops.reads", "workers")
 
 
-async def list_active_workers(ops: Ops, threshold: timedelta) -> tuple[WorkerRow, ...]:
-    """Return workers that have not stopped, newest heartbeat first; `is_stale` means silent for `threshold`."""
+async def list_active_workers(ops: Ops, threshold: timedelta | None = None) -> tuple[WorkerRow, ...]:
+    """Return workers that have not stopped, newest heartbeat first.
+
+    `is_stale` means silent for `threshold` [default: recovery.worker_stale_threshold_ms].
+    """
+    if threshold is None:
+        threshold = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
     return tuple(stored.to_row() for stored in await ops.reader.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
 
 

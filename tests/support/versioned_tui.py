@@ -53,7 +53,7 @@ class VersionedSource(FakeSource):
             for row in rows
         )
 
-    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+    async def list_active_workers(self, threshold: timedelta | None = None) -> tuple[WorkerRow, ...]:
         rows = await super().list_active_workers(threshold)
         return tuple(replace(row, hostname=f"host{self.version}") for row in rows)
 

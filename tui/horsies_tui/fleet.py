@@ -87,8 +87,7 @@ def count_not_alive(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
 
 async def load_workers(source: DataSource) -> tuple[WorkerRow, ...]:
     """Return all workers that have not stopped; local settings decide which silent ones are stale."""
-    threshold_ms = source.settings.recovery.worker_stale_threshold_ms
-    return await source.list_active_workers(timedelta(milliseconds=threshold_ms))
+    return await source.list_active_workers()
 
 
 def align_buckets(buckets: Sequence[QueueBucket], now: datetime) -> list[QueueBucket | None]:

@@ -47,7 +47,7 @@ def list_(
     """
     workers = [
         worker
-        for worker in options.read(lambda ops: ops.list_active_workers(_stale_threshold(ops, threshold)))
+        for worker in options.read(lambda ops: ops.list_active_workers(threshold))
         if worker.is_stale or not stale
     ]
     warnings = list(worker_warnings(workers))
@@ -155,16 +155,11 @@ PING_COLUMNS: tuple[TableColumn[PingResult], ...] = (
 )
 
 
-def _stale_threshold(ops: Ops, given: timedelta | None) -> timedelta:
-    default = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
-    return default if given is None else given
-
-
 async def _ping(ops: Ops, id_text: str | None, wait: timedelta) -> list[PingResult]:
     worker_id = None if id_text is None else await resolve_worker_id(ops, id_text)
     live = {
         worker.worker_id: worker
-        for worker in await ops.list_active_workers(_stale_threshold(ops, None))
+        for worker in await ops.list_active_workers()
         if not worker.is_presumed_dead and worker_id in {None, worker.worker_id}
     }
     pongs = await ops.ping_workers(within=wait, worker_id=worker_id, expected=live)

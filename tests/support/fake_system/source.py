@@ -506,7 +506,8 @@ class FakeSource(Ops if TYPE_CHECKING else object):
         at = self.system.started_at if worker is LOST_WORKER else self.system.now()
         return at - worker.heartbeat_age
 
-    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+    async def list_active_workers(self, threshold: timedelta | None = None) -> tuple[WorkerRow, ...]:
+        threshold = threshold or timedelta(milliseconds=self.settings.recovery.worker_stale_threshold_ms)
         rows = [self._with_load(worker, threshold) for worker in WORKERS]
         return tuple(sorted(rows, key=lambda row: row.heartbeat_age))
 

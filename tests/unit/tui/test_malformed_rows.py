@@ -78,7 +78,7 @@ async def test_malformed_event_and_audit_entry_do_not_hide_the_others() -> None:
 class BrokenWorkers(FakeSource):
     """Workers whose number of processes is text, which the sum in the status line does not expect."""
 
-    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+    async def list_active_workers(self, threshold: timedelta | None = None) -> tuple[WorkerRow, ...]:
         rows = await super().list_active_workers(threshold)
         return tuple(replace(row, processes="many") for row in rows)  # pyright: ignore[reportArgumentType]
 

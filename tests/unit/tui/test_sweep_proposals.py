@@ -41,7 +41,7 @@ class SweepSource:
         del options
         return self.found
 
-    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+    async def list_active_workers(self, threshold: timedelta | None = None) -> tuple[WorkerRow, ...]:
         del threshold
         return (self.owner,)
 
