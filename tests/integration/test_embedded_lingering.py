@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from horsies.embedded import EmbeddedServer
-from horsies.embedded.layout import exclusive_lock
+from horsies.embedded import EmbeddedServer, watchdog
+from horsies.embedded.layout import ClusterPaths, ExclusiveLock, SharedLock, exclusive_lock
 from horsies.embedded.watchdog import LINGER_VARIABLE
 from horsies.errors import ConfigurationError
 from tests.support.databases import (
@@ -43,6 +44,12 @@ def lingering(folder: Path) -> Iterator[EmbeddedServer]:
 def _watchdogs(folder: Path) -> list[int]:
     processes = psutil.process_iter(["cmdline"])
     return [process.pid for process in processes if str(folder) in (process.info["cmdline"] or ())]
+
+
+def _pending_signals(pid: int) -> set[int]:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    pending = int(status["ShdPnd"], 16)
+    return {number for number in range(1, 65) if pending >> (number - 1) & 1}
 
 
 def test_commands_in_a_row_share_one_server(folder: Path, lingering: EmbeddedServer) -> None:
@@ -120,6 +127,29 @@ def test_deleting_the_folder_ends_a_lingering_server() -> None:
         shutil.rmtree(server.folder, ignore_errors=True)
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
         wait_until(lambda: not _watchdogs(server.folder))
+
+
+def test_deletion_while_the_watchdog_looks_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pid file it cannot find the server again. Suspended, because a server mostly ends by itself then."""
+    last_use = watchdog._last_use
+
+    def delete_after(paths: ClusterPaths, folder_id: int) -> int:
+        used_at = last_use(paths, folder_id)
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        return used_at
+
+    with temporary_cluster_folder() as parent:
+        server = EmbeddedServer(parent / "cluster", durable=False)
+        server.keep()
+        process = server_process(server)
+        monkeypatch.setattr(watchdog, "_last_use", delete_after)
+        cluster = server._cluster
+        process.suspend()
+        SharedLock(cluster.paths.users_lock).close()
+        watchdog._watch(cluster, ExclusiveLock(cluster.paths.linger_lock), LONG_S)
+        assert signal.SIGQUIT in _pending_signals(process.pid)
+        process.resume()
+        wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_six_users_in_turn_start_one_server(monkeypatch: pytest.MonkeyPatch) -> None:

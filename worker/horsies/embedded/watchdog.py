@@ -91,7 +91,7 @@ def _watch(cluster: Cluster, lock: ExclusiveLock, linger_s: float) -> None:
         while True:
             with exclusive_lock(paths.users_lock):  # waits until no process uses the server
                 used_at = _last_use(paths, folder_id)
-            server = _server_process(cluster)
+            server = _server_process(cluster) or server  # unless the folder, with its pid file, was just deleted
             deadline = time.monotonic() + linger_s
             while time.monotonic() < deadline and _last_use(paths, folder_id) == used_at:
                 if server is not None and not server.is_running():
