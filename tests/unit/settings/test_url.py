@@ -139,3 +139,10 @@ def test_source_line_with_the_password_is_not_quoted() -> None:
 def test_url_can_be_pickled() -> None:
     url = DatabaseUrl.parse(f"postgresql://u:{SECRET}@h/db")
     assert pickle.loads(pickle.dumps(url)) == url  # noqa: S301
+
+
+def test_settings_for_a_database_url() -> None:
+    config = AppConfig.for_database_url("postgresql://me@db.internal/shop")
+    assert config == AppConfig(broker=PostgresConfig(database_url="postgresql://me@db.internal/shop"))
+    with pytest.raises(ConfigurationError, match="must start with postgresql://"):
+        AppConfig.for_database_url("mysql://me@db.internal/shop")

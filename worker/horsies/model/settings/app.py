@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictI
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Settings, format_given
-from horsies.model.settings.broker import PostgresConfig
+from horsies.model.settings.broker import DatabaseUrl, PostgresConfig
 from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 from horsies.model.settings.schedule import ScheduleConfig
 from horsies.model.settings.worker import WorkerResilienceConfig
@@ -138,6 +138,11 @@ class AppConfig(Settings):
         ge=0,
         description='seconds until a due task that no worker has registered fails; 0 fails it at once, "none" never',
     )
+
+    @classmethod
+    def for_database_url(cls, url: str | DatabaseUrl) -> Self:
+        """The default settings with this database; raises HRS-203 if the URL is invalid."""
+        return cls(broker=PostgresConfig(database_url=url))
 
     def contradictions(self) -> Iterator[Fault]:
         yield from self._check_queue_mode()
