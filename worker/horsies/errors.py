@@ -153,19 +153,16 @@ class SourceLocation:
 
     @staticmethod
     def calling_module() -> str:
-        """Return the name of the first module outside horsies in the call stack; a script has the name of its file."""
-        frame = _first_frame_outside()
-        if frame is None:
+        """Return the name of the module that calls the caller of this; a script has the name of its file."""
+        if (caller := _frame_of_callers_caller()) is None:
             return "horsies"
-        name = str(frame.f_globals.get("__name__", "__main__"))
-        return Path(frame.f_code.co_filename).stem if name == "__main__" else name
+        name = str(caller.f_globals.get("__name__", "__main__"))
+        return Path(caller.f_code.co_filename).stem if name == "__main__" else name
 
     @staticmethod
     def calling_file() -> Path | None:
         """Return the file that calls the caller of this; None if it is one of ours, or not a file."""
-        frame = currentframe()
-        caller = frame and frame.f_back and frame.f_back.f_back
-        if caller is None:
+        if (caller := _frame_of_callers_caller()) is None:
             return None
         file = Path(caller.f_code.co_filename)
         return file.resolve() if file.is_file() and not str(file).startswith(_OUR_FOLDERS) else None
@@ -193,6 +190,14 @@ _OUR_FOLDERS = tuple(
         Path(__file__).parent.with_name("horsies_tui"),
     )
 )
+
+
+def _frame_of_callers_caller() -> FrameType | None:
+    """Return the frame that calls the caller of the function that calls this."""
+    frame = currentframe()
+    for _ in range(3):
+        frame = frame and frame.f_back
+    return frame
 
 
 def _first_frame_outside() -> FrameType | None:

@@ -11,6 +11,10 @@ def test_sample_app_is_valid() -> None:
     assert sample.app.check() == []
 
 
+def test_sample_app_is_named_after_its_module() -> None:
+    assert sample.app.name == "horsies.sample"
+
+
 def test_send_email_returns_receipt_or_error() -> None:
     assert sample.send_email("ada@example.org", "hello", "you").ok_value.characters == 8
     assert sample.send_email("ada", "hello").err_value.error_code == "ADDRESS_REFUSED"
