@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID, uuid4
 
 from horsies.errors import HorsiesError
@@ -32,6 +32,7 @@ from horsies_ops.reads.changes import (
     parse_task_new,
     parse_workflow_done,
 )
+from horsies_ops.reads.filters import GLOB_FIELDS, like_to_glob
 from horsies_ops.reads.server import SERVER_READS
 
 if TYPE_CHECKING:
@@ -84,7 +85,22 @@ class AuditRow:
 
     @property
     def filter(self) -> Any:
-        return json_value(self.filter_json)
+        """What selected the tasks, with the globs of a filter as the operator wrote them."""
+        return _with_globs(json_value(self.filter_json))
+
+
+def _with_globs(stored: Any) -> Any:
+    """Return a stored selector or a part of it; a filter contains its globs as LIKE patterns."""
+    if isinstance(stored, list):
+        return [_with_globs(part) for part in cast("list[Any]", stored)]
+    if not isinstance(stored, dict):
+        return stored
+    return {
+        name: [like_to_glob(str(pattern)) for pattern in cast("list[Any]", value)]
+        if name in GLOB_FIELDS and isinstance(value, list)
+        else _with_globs(value)
+        for name, value in cast("dict[str, Any]", stored).items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

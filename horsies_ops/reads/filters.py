@@ -106,9 +106,13 @@ def matches_any_glob(text: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(text, glob.replace("[", "[[]")) for glob in globs)
 
 
+GLOB_FIELDS: Final = frozenset({"names", "error_codes"})
+"""The conditions whose values are globs."""
+
+
 def _json_value(name: str, value: object) -> object:
     match name, value:
-        case "names" | "error_codes", _:
+        case _ if name in GLOB_FIELDS:
             return [glob_to_like(glob) for glob in cast("Sequence[str]", value)]
         case "statuses" | "queues", _:
             return list(cast("Sequence[str]", value))
@@ -128,6 +132,15 @@ _GLOB_TO_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\":
 def glob_to_like(glob: str) -> str:
     """Return the LIKE pattern for a glob with `*` and `?`."""
     return glob.translate(_GLOB_TO_LIKE)
+
+
+_LIKE_TOKEN = re.compile(r"\\(.)|[%_]", re.DOTALL)
+_LIKE_TO_GLOB = {"%": "*", "_": "?"}
+
+
+def like_to_glob(pattern: str) -> str:
+    """Return the glob that `glob_to_like` turned into this LIKE pattern."""
+    return _LIKE_TOKEN.sub(lambda token: token[1] or _LIKE_TO_GLOB[token[0]], pattern)
 
 
 def is_short_id(text: str) -> bool:

@@ -49,6 +49,14 @@ def test_audit_lists_actor_action_counts_and_reason(horsies: Executable, databas
     assert '"mail"' in shown
 
 
+def test_audit_shows_globs_as_they_were_written(horsies: Executable, database_url: str) -> None:
+    asyncio.run(insert_task(database_url, task_name="shop.make_report"))
+    horsies("task", "cancel", "--filter", "name:shop.make_* -name:*.send?ok", "--yes")
+    (done,) = horsies("audit", "--json").document["actions"]
+    assert [term["names"] for term in done["filter"]["filter"]] == [["shop.make_*"], ["*.send?ok"]]
+    assert '"shop.make_*"' in horsies("audit").stdout
+
+
 def test_audit_marks_dry_runs(horsies: Executable, database_url: str) -> None:
     task_id = str(asyncio.run(insert_task(database_url)))
     horsies("task", "fail", task_id, "--dry-run")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
+from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, glob_to_like, like_to_glob, parse_filter
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FULL_ID = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
@@ -133,3 +133,8 @@ def test_formatted_filter_parses_to_the_same_filter(included: TaskFilter, exclud
 def test_any_text_is_a_filter_or_a_fault_inside_it(text: str) -> None:
     parsed = parse_filter(text)
     assert isinstance(parsed, TaskFilter) or 0 <= parsed.position <= len(text)
+
+
+@given(st.text(max_size=20).filter(lambda text: "\\" not in text))
+def test_glob_survives_as_like_pattern(glob: str) -> None:
+    assert like_to_glob(glob_to_like(glob)) == glob
