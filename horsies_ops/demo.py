@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,26 +26,30 @@ from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
 from horsies.model.operator_actions import Action, ActionOptions
 from horsies.model.settings import TuiConfig
+from horsies.model.task import TaskStatus
 from horsies.store.endpoint import open_for_migration
 from horsies.store.migrate import migrate
 from horsies_ops.actions.plan import Selector
 from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import Overview
+from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.reads.workflows import WorkflowFilter
 
 STATUS_INTERVAL_S: Final = 2.0
-KILL_AFTER_S: Final = 4.0
+KILL_AFTER_S: Final = 3.0
 REPLACE_AFTER_S: Final = 40.0
 OPERATOR_INTERVAL_S: Final = 5.0
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 SEND_INTERVAL_S: Final = 0.25
 WORKFLOW_INTERVAL_S: Final = 4.0
-LONG_TASKS: Final = 3
+KILLED_TASKS: Final = 3
+"""So many long tasks run on the second worker before it is killed."""
+MAX_LONG_TASKS: Final = 12
 DELAYED_TASKS: Final = 20
 PAUSED_RUNS: Final = 2
-KILLED: Final = "worker 2 killed {age} ago: watch Stale (4)"
+KILLED: Final = "worker 2 killed {{age}} ago while it ran {held} tasks: watch Stale (4)"
 ENV_PREFIXES: Final = ("HORSIES_", "DATABASE_URL")
 
 # The shortest allowed values, so that the killed worker is detected while the user is still watching.
@@ -79,7 +83,12 @@ async def run_demo(
 ) -> DemoStatus:
     """Run the demo for `seconds`, reporting its status regularly; returns the last status."""
     loop = asyncio.get_running_loop()
-    async with _running_system(setup, settings, processes, on_message) as ops:
+
+    def tell_kill(pid: int, held: int) -> None:
+        tasks = f"which ran {held} tasks; the first one will recover them"
+        on_message(f"killed the second worker (kill -9, pid {pid}), {tasks}")
+
+    async with _running_system(setup, settings, processes, tell_kill) as ops:
         started = loop.time()
         while (elapsed_s := loop.time() - started) < seconds:
             on_status(await _read_status(ops, elapsed_s))
@@ -92,9 +101,9 @@ async def run_demo_with_tui(
 ) -> tuple[int, DemoStatus]:
     """Run `horsies tui` with these arguments over the demo; returns its exit code and the last status."""
     loop = asyncio.get_running_loop()
-    setup.tell(f"two workers run the sample app; worker 2 is killed after {KILL_AFTER_S:.0f} s")
+    setup.tell(f"two workers run the sample app; worker 2 is killed in {KILL_AFTER_S:.0f} s")
     # The TUI starts with the traffic, so that the user sees the kill.
-    async with _running_system(setup, settings, processes, lambda _: setup.tell(KILLED)) as ops:
+    async with _running_system(setup, settings, processes, lambda _, held: setup.tell(KILLED.format(held=held))) as ops:
         started = loop.time()
         async with _in_background(_tell_recoveries(setup, ops)):
             command = setup.command("tui", *arguments, "--story", str(setup.story))
@@ -122,14 +131,17 @@ async def _tell_recoveries(setup: DemoSetup, ops: Ops) -> None:
 
 @asynccontextmanager
 async def _running_system(
-    setup: DemoSetup, settings: LoadedSettings, processes: int, on_message: Callable[[str], None]
+    setup: DemoSetup, settings: LoadedSettings, processes: int, on_kill: Callable[[int, int], None]
 ) -> AsyncGenerator[Ops]:
-    """Run two workers with traffic and an operator; the second worker is killed and replaced again and again."""
+    """Run two workers with traffic and an operator; the second worker is killed and replaced again and again.
+
+    `on_kill` receives its pid and the number of tasks it ran.
+    """
     async with open_for_migration(settings.app.broker) as database:
         await migrate(database)
     async with open_ops(settings.app, actor="demo") as ops:
         with setup.worker(processes=processes):
-            async with _in_background(_kill_workers(setup, ops, on_message)):
+            async with _in_background(_kill_workers(setup, ops, on_kill)):
                 await _wait_for_workers(ops, count=2)
                 async with _in_background(_send_traffic(), _act_as_operator(ops)):
                     yield ops
@@ -157,21 +169,35 @@ async def _wait_for_workers(ops: Ops, *, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _kill_workers(setup: DemoSetup, ops: Ops, on_message: Callable[[str], None]) -> None:
+async def _kill_workers(setup: DemoSetup, ops: Ops, on_kill: Callable[[int, int], None]) -> None:
     """Start a second worker, kill it while it runs tasks, and replace it when the first one has recovered them."""
-    from horsies import sample
-
     while True:
-        with setup.worker(processes=2) as victim:
+        with setup.worker(processes=KILLED_TASKS + 1) as victim:
             await _wait_for_workers(ops, count=2)
-            # Long enough to be running when the worker is killed: these are the tasks that recovery has to retry.
-            for _ in range(LONG_TASKS):
-                await sample.import_catalogue.send_async(pages=8)
+            await _occupy(ops, victim.pid)
             await asyncio.sleep(KILL_AFTER_S)
+            held = (await _worker(ops, victim.pid)).tasks_running
             # Not terminate(): a worker that shuts down releases its tasks, and nothing would need recovery.
             victim.kill()
-            on_message(f"killed the second worker (kill -9, pid {victim.pid}); the first one will recover its tasks")
+            on_kill(victim.pid, held)
             await asyncio.sleep(REPLACE_AFTER_S)
+
+
+async def _occupy(ops: Ops, pid: int) -> None:
+    """Send long tasks until this worker runs several: these are the tasks that recovery has to retry."""
+    from horsies import sample
+
+    long_tasks = TaskFilter(names=(sample.import_catalogue.task_name,), statuses=(TaskStatus.RUNNING,))
+    for _ in range(MAX_LONG_TASKS):
+        page = await ops.list_tasks(replace(long_tasks, worker_id=str((await _worker(ops, pid)).worker_id)))
+        if len(page.tasks) >= KILLED_TASKS:
+            return
+        await sample.import_catalogue.send_async(pages=8)
+        await asyncio.sleep(0.2)  # until a worker has claimed it
+
+
+async def _worker(ops: Ops, pid: int) -> WorkerRow:
+    return next(worker for worker in await ops.list_active_workers() if worker.pid == pid)
 
 
 async def _act_as_operator(ops: Ops) -> None:
@@ -181,7 +207,9 @@ async def _act_as_operator(ops: Ops) -> None:
         await asyncio.sleep(OPERATOR_INTERVAL_S)
         with contextlib.suppress(HorsiesError):
             delayed = Selector.matching(TaskFilter(names=("sample.make_report",), due_later=True))
-            await ops.apply(await ops.plan(Action.CANCEL, delayed, reason))
+            planned = await ops.plan(Action.CANCEL, delayed, reason)
+            if planned.targets:
+                await ops.apply(planned)
             paused = await ops.list_workflows(WorkflowFilter(statuses=("PAUSED",)))
             for run in paused.workflows[PAUSED_RUNS:]:
                 await ops.cancel_workflow(run.id, reason="invalid address")

@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar, cast
 from uuid import UUID
 
@@ -181,6 +182,15 @@ def row_document(row: Any, **names: str | None) -> dict[str, Any]:
             is_duration = str(field.type).startswith("timedelta")
             document[f"{name}_s" if is_duration else name] = getattr(row, field.name)
     return document
+
+
+def program_name() -> str:
+    """Return how the user can run `horsies`: by its name if it is on the PATH, else as it was started."""
+    given = Path(sys.argv[0])
+    if given.name == "__main__.py":
+        return f"{sys.executable} -m {__package__}"
+    found = shutil.which("horsies")
+    return "horsies" if found is not None and Path(found).resolve() == given.resolve() else str(given)
 
 
 def format_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.support.cli import Executable
 def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None:
     with tempfile.TemporaryDirectory(prefix="horsies-") as folder:
         Path(folder).chmod(0o755)  # as root, the server runs as another user who needs access
-        answer = horsies("demo", "--seconds", "6", "--processes", "3", TMPDIR=folder)
+        answer = horsies("demo", "--seconds", "10", "--processes", "3", TMPDIR=folder)
         left = list(Path(folder).iterdir())
     assert answer.code == 0, answer.stderr
     facts = dict(line.rsplit(maxsplit=1) for line in answer.stdout.splitlines() if line)
@@ -20,6 +21,7 @@ def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None
     assert "killed the second worker" in answer.stderr
     assert "worker 2 was killed (kill -9)" in answer.stderr
     assert "next: horsies init" in answer.stderr
+    assert re.search(r"which ran [3-9] tasks", answer.stderr)
     assert left == []
 
 

@@ -12,7 +12,7 @@ import typer
 from horsies.errors import ExitCode, UsageError
 from horsies.model.settings import TuiConfig
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
-from horsies_ops.cli.output import print_facts, print_line
+from horsies_ops.cli.output import print_facts, print_line, program_name
 from horsies_ops.demo import DemoStatus, demo_setup, run_demo, run_demo_with_tui
 
 STARTING: Final = "starting a database and two workers …"
@@ -81,8 +81,8 @@ def _print_story(options: GlobalOptions, demo_status: DemoStatus) -> None:
     for line in (
         f"in {demo_status.elapsed_s:.0f} s two workers completed {done:,} tasks; {failed:,} failed on purpose",
         f"worker 2 was killed (kill -9); worker 1 recovered its tasks: {demo_status.recovered}",
-        "next: horsies init writes horsies.toml; docs/tasks.md shows how to define and send tasks",
-        "      horsies worker MODULE:app runs them; horsies tui shows them",
+        f"next: {program_name()} init writes horsies.toml; docs/tasks.md shows how to define and send tasks",
+        f"      {program_name()} worker MODULE:app runs them; {program_name()} tui shows them",
         "      docs/recovery.md explains what happens when a worker dies",
     ):
         options.print_message(line)

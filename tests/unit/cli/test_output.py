@@ -8,10 +8,24 @@ from uuid import UUID
 import pytest
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
-from horsies_ops.cli.output import Colour, format_value, print_error, to_json
+from horsies_ops.cli.output import Colour, format_value, print_error, program_name, to_json
 
 # As asyncpg returns infinity.
 INFINITY, INFINITELY_LONG_AGO = datetime.max, datetime.min  # noqa: DTZ901
+
+
+@pytest.mark.parametrize(("is_on_path", "expected"), [(True, "horsies"), (False, "venv/bin/horsies")])
+def test_program_is_named_as_it_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_on_path: bool, expected: str
+) -> None:
+    program = tmp_path / "venv" / "bin" / "horsies"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["venv/bin/horsies"])
+    monkeypatch.setenv("PATH", str(program.parent) if is_on_path else "/nowhere")
+    assert program_name() == expected
 
 
 @dataclass(frozen=True, slots=True)
