@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import Any, Final, cast
 from uuid import UUID
 
+from horsies.model.events import EventKind
+
 MAX_COUNT: Final = 1_000_000_000
 """A change counts for at most this many, whatever its notification says."""
 
@@ -43,6 +45,10 @@ class FeedStatus(StrEnum):
     POLLING = "polling"
     LOST = "lost"
     RESTORED = "restored"
+
+
+_REMARKS: Final = (EventKind.OVERLAP_POSSIBLE, EventKind.TASK_POISONED)
+"""Events that come with another one about the same change of status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,8 @@ def parse_event(payload: str, at: datetime) -> Change | None:
         ids, worker = _ids(message.get("ids") or ()), _ids([message.get("worker_id")])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    topic = Topic.STATUS_CHANGE if message.get("to") else Topic.EVENT
+    # A recovery may record several events about one change of status; only the first stands for the change.
+    topic = Topic.STATUS_CHANGE if message.get("to") and kind not in _REMARKS else Topic.EVENT
     if kind == "heartbeats":
         topic = Topic.HEARTBEATS
     return Change(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MAX_STATUS_COUNTED: Final = 20_000
 MAX_FAILED_COUNTED: Final = 200_000
 MAX_RUNS_COUNTED: Final = 10_000
-MAX_PER_BUCKET: Final = 2_000
+MAX_PER_BUCKET: Final = 5_000
+MAX_PER_QUEUE_BUCKET: Final = 2_000
 MAX_TIMED_TASKS: Final = 5_000
 MAX_PER_ERROR_CODE: Final = 2_000
 DAY: Final = timedelta(days=1)
@@ -256,20 +257,21 @@ def _not_none(ages: Iterable[timedelta | None]) -> list[timedelta]:
 
 async def throughput(ops: Ops, window: timedelta, buckets: int = 30) -> Throughput:
     """Return the throughput of the last `window`; `done` is extrapolated for buckets with very many tasks."""
-    rows = await ops.reader.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets))
+    rows = await ops.reader.fetch(OVERVIEW.throughput_buckets, *_bucket_arguments(window, buckets, MAX_PER_BUCKET))
     (times,) = await ops.reader.fetch(OVERVIEW.time_percentiles, window, MAX_TIMED_TASKS)
     return Throughput(buckets=tuple(rows), times=times)
 
 
 async def queue_throughput(ops: Ops, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
     """Return the throughput by queue, in the same buckets; buckets in which no task finished are left out."""
-    return tuple(await ops.reader.fetch(OVERVIEW.queue_buckets, *_bucket_arguments(window, buckets)))
+    arguments = _bucket_arguments(window, buckets, MAX_PER_QUEUE_BUCKET)
+    return tuple(await ops.reader.fetch(OVERVIEW.queue_buckets, *arguments))
 
 
-def _bucket_arguments(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
+def _bucket_arguments(window: timedelta, buckets: int, limit: int) -> tuple[timedelta, int, int]:
     if buckets < 1:
         raise ValueError("buckets must be at least 1")
-    return window / buckets, buckets, MAX_PER_BUCKET
+    return window / buckets, buckets, limit
 
 
 async def error_summary(ops: Ops, window: timedelta) -> tuple[ErrorCount, ...]:

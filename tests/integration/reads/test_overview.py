@@ -222,6 +222,7 @@ async def test_failures_are_counted_exactly_where_completed_tasks_are_estimated(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_BUCKET", 2)
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_QUEUE_BUCKET", 2)
     monkeypatch.setattr("horsies_ops.reads.overview.MAX_FINISHED_COUNTED", 2)
     at = NOW - 20 * timedelta(seconds=1)
     for seconds, status in enumerate(["FAILED"] * 3 + ["COMPLETED"] * 5):
@@ -240,6 +241,7 @@ async def test_burst_is_extrapolated_over_its_own_duration(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_BUCKET", 4)
+    monkeypatch.setattr("horsies_ops.reads.overview.MAX_PER_QUEUE_BUCKET", 4)
     begun = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR
     for index in range(20):
         at = begun + index * timedelta(seconds=1)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from horsies_ops.reads.changes import MAX_COUNT, parse_event
+from horsies_ops.reads.changes import MAX_COUNT, Topic, parse_event
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -34,3 +34,17 @@ def test_count_is_clamped(count: str, counted: int) -> None:
     change = parse_event(f'{{"kind": "x", "count": {count}}}', NOW)
     assert change is not None
     assert change.count == counted
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"),
+    [
+        ("task_recovered", Topic.STATUS_CHANGE),
+        ("overlap_possible", Topic.EVENT),
+        ("task_poisoned", Topic.EVENT),
+    ],
+)
+def test_recovered_task_changes_its_status_once(kind: str, topic: Topic) -> None:
+    change = parse_event(f'{{"kind": "{kind}", "from": "RUNNING", "to": "PENDING", "count": 1}}', NOW)
+    assert change is not None
+    assert change.topic is topic
