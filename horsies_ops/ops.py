@@ -145,7 +145,6 @@ class Ops:
 
     # Recovery and retention
     stale_candidates = sweep_actions.stale_candidates
-    nearly_stale_tasks = stale_reads.nearly_stale_tasks
     silent_tasks = stale_reads.silent_tasks
     sweep = sweep_actions.sweep
     release = sweep_actions.release

@@ -43,7 +43,7 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
         "timeout_ms": task.options.get("timeout_ms"),
         "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
         "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
-        "wait_reasons": [reason._asdict() for reason in detail.wait_reasons],
+        "wait_reasons": [reason._asdict() for reason in detail.reasons()],
         "attempts": [row_document(attempt, task_id=None, worker_process_name=None) for attempt in detail.attempts],
         "events": [{"at": event.at, "kind": event.kind, "evidence": event.evidence} for event in detail.events],
     }
@@ -58,8 +58,8 @@ def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) ->
     arguments, result = mask_values([detail.arguments, task.result], mask_keys)
     print_line(f"{task.id}  {sanitize_text(task.name, limit=limit)}  {task.status}")
     _print_section("State", _state_lines(detail), limit)
-    if detail.wait_reasons:
-        _print_section("Why is it waiting?", (reason.text for reason in detail.wait_reasons), limit)
+    if reasons := detail.reasons():
+        _print_section(detail.reasons_title, (reason.text for reason in reasons), limit)
     if detail.attempts:
         _print_section("Attempts", map(_attempt_line, reversed(detail.attempts)), limit)
     entries = timeline_entries(detail)
@@ -73,47 +73,46 @@ def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) ->
 
 
 def _state_lines(detail: TaskDetail) -> Iterator[str]:
-    task, decision = detail.task, detail.recovery_decision
+    task = detail.task
     attempt = task.attempt_count + (task.status == "RUNNING")
     flags = [name for name, is_set in task.flags.items() if is_set]
     yield _joined(
         f"status {task.status}",
         task.error_code,
-        _age_text(detail),
+        age_text(detail),
         f"queue {task.queue}",
         f"priority {task.priority}",
         f"attempt {attempt} of {task.max_retries + 1}",
         f"crashes {task.crash_count}" if task.crash_count else None,
     )
     yield _joined(
-        _owner_text(task),
+        None if detail.owner else _owner_text(task),
         f"claim token {task.claim_token}" if task.claim_token else None,
         f"workflow {task.workflow_id}" if task.workflow_id else None,
         f"retry of {task.retry_of}" if task.retry_of else None,
         f"flags {' '.join(flags)}" if flags else None,
         "attempts may have overlapped" if task.overlap_possible else None,
     )
-    yield f"recovery: {decision.description}" if decision else ""
     facts = {name: getattr(task, name) for name in _OTHER_FACTS} | dict(task.options)
     yield from (f"{name} {format_value(value)}" for name, value in facts.items() if value is not None)
 
 
 def _owner_text(of: TaskSummary | TaskAttemptInfo) -> str | None:
-    """Return the worker, and the child that ran the task."""
+    """Return the worker, and the child process that runs or ran the task."""
     if of.worker_id is None:
         return None
-    process = f", process {of.worker_pid} on {of.worker_hostname}" if of.worker_hostname else ""
-    return f"worker {short_form(of.worker_id)}{process}"
+    child = f", child process {of.worker_pid} on {of.worker_hostname}" if of.worker_hostname else ""
+    return f"worker {short_form(of.worker_id)}{child}"
 
 
 def _joined(*parts: str | None) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _age_text(detail: TaskDetail) -> str:
+def age_text(detail: TaskDetail) -> str:
     """Return the age that matters in the status of the task."""
     task = detail.task
-    now = task.sent_at + task.age
+    now = task.read_at
     if task.silence is not None:
         limit = detail.recovery_decision.effective_threshold if detail.recovery_decision else None
         return f"silent {format_age(task.silence)}" + (f" (limit {format_age(limit)})" if limit else "")

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from horsies.model.recovery.fleet import EffectivePolicy, Fleet, OperatorObserver, SweepOptions, effective_policy
-from horsies.model.task import TaskStatus
+from horsies.model.recovery.decision import MISSING_STATE
+from horsies.model.recovery.fleet import (
+    EffectivePolicy,
+    Fleet,
+    OperatorObserver,
+    SweepOptions,
+    effective_policy,
+    is_silent,
+    longest_gap,
+    parse_config,
+)
+from horsies.model.task import TaskStatus, short_form
+from horsies.model.waiting import OwnerFacts
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweptTask
 from horsies.store.queries import Query, load_queries
@@ -20,6 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SWEEP_OPTIONS: Final = SweepOptions()
 MAX_PAGES: Final = 10
+MAX_LATE_WORKERS: Final = 20
+"""More workers are late only if the database was away; their tasks are listed when they miss a heartbeat themselves."""
 TASK_SILENT_AFTER_HEARTBEATS: Final = 1.5
 """A task is silent after this many heartbeat intervals without a heartbeat."""
 
@@ -33,35 +46,80 @@ class StaleCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SilentTasks:
-    """Tasks that missed a heartbeat but are not stale yet; at most one page of each status is read."""
+class OwnedRow(StaleRow):
+    """A claimed or running task and its worker."""
 
-    count: int
-    longest: timedelta
-    stale_at: datetime
-    """When the first of them becomes stale without another heartbeat."""
+    owner_hostname: str | None
+    owner_pid: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleQueries:
-    owned_task: Query[StaleRow]
+    owned_task: Query[OwnedRow]
 
 
 STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "stale")
 
 
-async def recovery_decision(ops: Ops, task_id: UUID) -> SweptTask | None:
-    """Return what a sweep would do with a claimed or running task now, None for any other; hooks are not called."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who has a claimed or running task, and what recovery does with it."""
+
+    facts: OwnerFacts
+    decision: SweptTask
+    """What a sweep would do now."""
+    forecast: SweptTask
+    """What a sweep does, and when, if the task sends no further heartbeat."""
+
+
+async def ownership(ops: Ops, task_id: UUID) -> Ownership | None:
+    """Return who has a claimed or running task, None for any other; recovery hooks are not called."""
     row = await ops.reader.fetch_one(STALE_READS.owned_task, task_id)
     if row is None:
         return None
-    return StaleTask.from_row(row, await _effective_policy(ops, DEFAULT_SWEEP_OPTIONS)).to_swept_task(applied=False)
+    fleet = await RecoveryStore(ops.reader).fleet()
+    return assess_owner(row, fleet, _operator_policy(ops, DEFAULT_SWEEP_OPTIONS, fleet))
+
+
+def assess_owner(row: OwnedRow, fleet: Fleet, effective: EffectivePolicy) -> Ownership:
+    """Return the owner of a task with the decisions about it."""
+    stale = StaleTask.from_row(row, effective)
+    decision, coming = stale.to_swept_task(applied=False), stale.forecast()
+    config, is_running = parse_config(row.owner_config or {}), row.status is TaskStatus.RUNNING
+    interval_ms = config.runner_heartbeat_interval_ms if is_running else config.claimer_heartbeat_interval_ms
+    interval, worker_age = timedelta(milliseconds=interval_ms), row.owner_seen_at and row.now - row.owner_seen_at
+    state = decision.owner_state or MISSING_STATE
+    if state == "running" and worker_age is not None and worker_age > longest_gap(config):
+        state = "silent" if is_silent(worker_age, config) else "late"
+    began_at = row.started_at if is_running else row.claimed_at
+    facts = OwnerFacts(
+        worker=short_form(row.owner_id) if row.owner_id else "-",
+        process=f"{row.owner_hostname}:{row.owner_pid}" if row.owner_hostname else None,
+        worker_state=state,
+        worker_silence=worker_age if worker_age is None or worker_age > longest_gap(config) else None,
+        is_running=is_running,
+        child_pid=row.worker_pid,
+        elapsed=row.now - (began_at or row.now),
+        attempt=row.retry_count + 1,
+        max_attempts=row.max_retries + 1,
+        heartbeat_age=stale.silence,
+        heartbeat_interval=interval,
+        is_late=stale.silence > TASK_SILENT_AFTER_HEARTBEATS * interval,
+        due_in=coming.due_in or timedelta(0),
+        decision=coming.phrase,
+        has_reaper=any(
+            member.config.auto_fail_stale_running if is_running else member.config.auto_requeue_stale_claimed
+            for member in fleet.members
+            if member.worker_id in fleet.responsive_ids
+        ),
+    )
+    return Ownership(facts=facts, decision=decision, forecast=coming)
 
 
 async def count_stale(ops: Ops, fleet: Fleet) -> StaleCounts:
     """Count the tasks that a sweep would recover now, or that outage grace holds back; hooks are not called."""
     store = RecoveryStore(ops.reader)
-    effective = effective_policy(OperatorObserver(local_config=ops.settings.recovery), DEFAULT_SWEEP_OPTIONS, fleet)
+    effective = _operator_policy(ops, DEFAULT_SWEEP_OPTIONS, fleet)
     claimed, running = [
         await _count_scan(store, scan, effective) for scan in _scans(_fleet_thresholds(effective), owner_id=None)
     ]
@@ -80,50 +138,42 @@ async def _count_scan(store: RecoveryStore, scan: StaleScan, effective: Effectiv
     return count
 
 
-async def nearly_stale_tasks(
-    ops: Ops, within: timedelta, options: SweepOptions = DEFAULT_SWEEP_OPTIONS
-) -> tuple[SweptTask, ...]:
-    """Return tasks that become stale if they stay silent for `within` longer; at most one page of each status."""
+async def silent_tasks(ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> tuple[SweptTask, ...]:
+    """Return forecasts for tasks that missed a heartbeat, or whose worker did, but are not stale; soonest first.
+
+    At most one page of each status and worker is read.
+    """
     store = RecoveryStore(ops.reader)
-    effective = await _effective_policy(ops, options)
-    thresholds = [threshold - within for threshold in _fleet_thresholds(effective)]
-    tasks = await _read_tasks(store, effective, thresholds, options.worker_id)
-    # The scan used the thresholds of the fleet; those of a task may be longer.
-    return tuple(
-        task.to_swept_task(applied=False) for task in tasks if task.is_fresh and task.silence >= task.threshold - within
-    )
-
-
-async def silent_tasks(ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> SilentTasks | None:
-    """Summarize tasks that missed a heartbeat but that a sweep with these options would not recover yet."""
-    store, local_config = RecoveryStore(ops.reader), ops.settings.recovery
     fleet = await store.fleet()
-    effective = effective_policy(OperatorObserver(local_config=local_config), options, fleet)
+    effective = _operator_policy(ops, options, fleet)
     # Workers may have different intervals; with the longest one, no healthy task counts as silent.
-    configs = [member.config for member in fleet.live] or [local_config]
-    interval_ms = max(
-        max(config.claimer_heartbeat_interval_ms, config.runner_heartbeat_interval_ms) for config in configs
-    )
-    threshold = TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=interval_ms)
-    tasks = await _read_tasks(store, effective, [threshold, threshold], options.worker_id)
-    return summarize_silent(task for task in tasks if task.is_fresh)
+    configs = [member.config for member in fleet.live] or [ops.settings.recovery]
+    thresholds = [
+        TASK_SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=max(intervals))
+        for intervals in (
+            [config.claimer_heartbeat_interval_ms for config in configs],
+            [config.runner_heartbeat_interval_ms for config in configs],
+        )
+    ]
+    tasks = await _read_tasks(store, effective, thresholds, options.worker_id)
+    # A worker may be late before its tasks are: it sends its own heartbeats more often.
+    late = [member.worker_id for member in fleet.members if member.is_late(fleet.now)][:MAX_LATE_WORKERS]
+    for worker_id in late:
+        if options.worker_id in (None, worker_id):
+            tasks += await _read_tasks(store, effective, [timedelta(0)] * 2, worker_id)
+    return forecasts(tasks)
 
 
-def summarize_silent(tasks: Iterable[StaleTask]) -> SilentTasks | None:
-    silent = list(tasks)
-    if not silent:
-        return None
-    return SilentTasks(
-        count=len(silent),
-        longest=max(task.silence for task in silent),
-        stale_at=min(task.row.last_heartbeat_at + task.threshold for task in silent),
-    )
+def forecasts(tasks: Iterable[StaleTask]) -> tuple[SweptTask, ...]:
+    """Return what recovery will do with those that are not stale yet, each once, soonest first."""
+    coming = {task.row.id: task.forecast() for task in tasks if task.is_fresh}
+    # The id keeps the order of equal tasks the same on every read.
+    return tuple(sorted(coming.values(), key=lambda task: (task.due_in or timedelta(0), task.task_id)))
 
 
-async def _effective_policy(ops: Ops, options: SweepOptions) -> EffectivePolicy:
+def _operator_policy(ops: Ops, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
     """Return the policy of the live workers; without one, the settings of this process apply."""
-    observer = OperatorObserver(local_config=ops.settings.recovery)
-    return effective_policy(observer, options, await RecoveryStore(ops.reader).fleet())
+    return effective_policy(OperatorObserver(local_config=ops.settings.recovery), options, fleet)
 
 
 async def _read_tasks(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from horsies.model.task import TaskAttemptInfo, TaskStatus, parse_id
-from horsies.model.waiting import MAX_AHEAD_COUNTED, WaitFacts, WaitReason, wait_reasons
+from horsies.model.waiting import MAX_AHEAD_COUNTED, OwnerFacts, WaitFacts, WaitReason, owner_reasons, wait_reasons
 from horsies.recovery.report import SweptTask
 from horsies.store.queries import Query, json_list, json_object, json_value, load_queries
 from horsies.store.recovery import RecoveryStore
@@ -26,7 +26,7 @@ from horsies_ops.reads.search import (
     sent_at_from_id,
     time_limit,
 )
-from horsies_ops.reads.stale import recovery_decision
+from horsies_ops.reads.stale import ownership
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -79,10 +79,14 @@ class TaskSummary:
         return json_object(self.flags_json)
 
     @property
+    def read_at(self) -> datetime:
+        """When the row was read, by the database clock."""
+        return self.sent_at + self.age
+
+    @property
     def due_in(self) -> timedelta | None:
         """Time until a delayed PENDING task may be claimed; None for any other."""
-        # `age` was computed by the database, so `sent_at + age` is the current time of its clock.
-        left = self.enqueued_at - (self.sent_at + self.age)
+        left = self.enqueued_at - self.read_at
         return left if self.status == TaskStatus.PENDING and left > timedelta(0) else None
 
 
@@ -146,10 +150,25 @@ class TaskDetail:
     heartbeats: tuple[HeartbeatRow, ...]
     events: tuple[EventRow, ...]
     recovery_decision: SweptTask | None = None
+    forecast: SweptTask | None = None
+    """What recovery does with a claimed or running task, and when, if it sends no further heartbeat."""
+    owner: OwnerFacts | None = None
+    """Who has a claimed or running task."""
     wait_reasons: tuple[WaitReason, ...] = ()
     """Why a PENDING task has not started, the most important first; empty for any other."""
     parameters_json: str | None = None
     """The parameters of the function by name; None if no worker has registered the task."""
+
+    def reasons(self, since_read: timedelta = timedelta(0)) -> tuple[WaitReason, ...]:
+        """Return why the task is not finished: what it waits for, or who has it; ages grow by `since_read`."""
+        return self.wait_reasons if self.owner is None else owner_reasons(self.owner, since_read)
+
+    @property
+    def reasons_title(self) -> str:
+        """The question that `reasons` answer."""
+        if self.owner is None:
+            return "Why is it waiting?"
+        return "Who runs it?" if self.owner.is_running else "Who has it?"
 
     @property
     def positional_arguments(self) -> dict[str, Any]:
@@ -292,12 +311,15 @@ async def task(ops: Ops, task_id: str | UUID) -> TaskDetail | None:
     record = await database.fetch_one(TASK_READS.detail, task_uuid)
     if record is None:
         return None
+    owned = await ownership(ops, task_uuid)
     return TaskDetail(
         task=record,
         attempts=tuple(await database.fetch(TASKS.attempts, task_uuid)),
         heartbeats=tuple(await database.fetch(TASK_READS.heartbeats, task_uuid, MAX_DETAIL_ROWS)),
         events=tuple(await database.fetch(TASK_READS.events, task_uuid, MAX_DETAIL_ROWS)),
-        recovery_decision=await recovery_decision(ops, task_uuid),
+        recovery_decision=owned and owned.decision,
+        forecast=owned and owned.forecast,
+        owner=owned and owned.facts,
         wait_reasons=await _wait_reasons(ops, record),
         parameters_json=await database.fetch_one(TASK_READS.parameters, record.name),
     )

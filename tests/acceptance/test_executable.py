@@ -83,7 +83,7 @@ SUMMARIES = {
     "db start": "Start the embedded server and keep it running.",
     "db stop": "Stop the embedded server.",
     "task list": "List tasks that match the filters.",
-    "task why": "Explain why a task has not started.",
+    "task why": "Explain what a task waits for, or who runs it.",
     "task show": "Show one task with its attempts, heartbeats and events.",
     "task requeue": "Return claimed or running tasks to their queue.",
     "task retry": "Send finished tasks again as new tasks.",

@@ -99,22 +99,36 @@ def test_sweep_text_has_one_line_per_task_and_totals(at: Executable, database_ur
     lines = looked.stdout.splitlines()
     failed = next(line for line in lines if line.startswith(str(tasks["fail"])))
     assert failed.split()[-4:] == ["5m00s", "fail", "OWNER_LOST", "WORKER_CRASHED"]
-    assert lines[-1] == "would be: 1 requeued, 1 retried, 1 failed, 1 expired"
+    assert "would be: 1 requeued, 1 retried, 1 failed, 1 expired" in lines
     assert at("sweep").stdout.splitlines()[-1] == "1 requeued, 1 retried, 1 failed, 1 expired"
 
 
-def test_sweep_reports_silent_tasks_and_when_they_become_stale(at: Executable, database_url: str) -> None:
+def test_dry_run_lists_silent_tasks_with_what_comes_and_when(at: Executable, database_url: str) -> None:
     gone = asyncio.run(insert_listening_worker(database_url, silent_s=100))
-    asyncio.run(insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=100))
+    task_id = asyncio.run(
+        insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=100, task_options=CRASH_RETRY, max_retries=1)
+    )
     asyncio.run(
         insert_owned_task(
             database_url, "RUNNING", owner=asyncio.run(insert_listening_worker(database_url)), silent_s=20
         )
     )
-    output = at("sweep", "--dry-run", "--worker", str(gone)).stdout
-    assert output.startswith("nothing to do\n1 task silent for 1m4")
-    assert "stale from" in output
-    assert at("sweep", "--json").document["not_yet_stale"]["count"] == 1
+    output = at("sweep", "--dry-run").stdout
+    assert output.startswith("nothing to do\n\n1 task silent for up to 1m4")
+    (row,) = [line for line in output.splitlines() if line.startswith(str(task_id))]
+    assert " in 3m" in row
+    assert row.endswith("retry, attempt 2 of 2")
+    (listed,) = at("sweep", "--json", "--worker", str(gone)).document["not_yet_stale"]["tasks"]
+    assert (listed["id"], listed["decision"], 180 < listed["due_in_s"] < 200) == (str(task_id), "retry", True)
+
+
+def test_dry_run_lists_silent_tasks_beside_stale_ones(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+    gone = asyncio.run(insert_listening_worker(database_url, silent_s=100))
+    silent = asyncio.run(insert_owned_task(database_url, "CLAIMED", owner=gone, silent_s=50))
+    document = at("sweep", "--dry-run", "--json").document
+    assert str(silent) not in {task["id"] for task in document["tasks"]}
+    assert [(task["id"], task["decision"]) for task in document["not_yet_stale"]["tasks"]] == [(str(silent), "requeue")]
 
 
 def test_dry_run_exit_codes(at: Executable, database_url: str) -> None:

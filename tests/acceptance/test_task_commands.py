@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from tests.support.cli import Executable
-from tests.support.rows import insert, insert_owned_task, insert_task
+from tests.support.rows import CRASH_RETRY, insert, insert_listening_worker, insert_owned_task, insert_task
 
 LISTED = {
     "id",
@@ -144,7 +144,7 @@ def test_task_why_explains_a_waiting_task(tasks: Executable, database_url: str) 
 
 def test_task_why_of_other_tasks_gives_their_status(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="COMPLETED")
-    assert tasks("task", "why", task_id).stdout == "it is not waiting: COMPLETED\n"
+    assert tasks("task", "why", task_id).stdout.startswith("it is not waiting: COMPLETED, finished ")
     assert tasks("task", "why", "01890a5d-ac96-774b-bcce-b302099a8057").code == 5
 
 
@@ -224,9 +224,18 @@ def test_invalid_option_exits_2_and_is_named(tasks: Executable, option: str, val
     assert expected in answer.stderr
 
 
-def test_task_show_explains_the_recovery_decision(tasks: Executable, database_url: str) -> None:
-    task_id = str(asyncio.run(insert_owned_task(database_url, "RUNNING", owner=None, silent_s=1)))
-    assert "a sweep would not change it: not stale" in tasks("task", "show", task_id).stdout
+def test_running_task_shows_worker_child_and_what_comes(tasks: Executable, database_url: str) -> None:
+    owner = asyncio.run(insert_listening_worker(database_url, silent_s=100))
+    columns = {"worker_pid": 933, "worker_hostname": "host-1", "max_retries": 1, "task_options": CRASH_RETRY}
+    task_id = str(asyncio.run(insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=100, **columns)))
+    why = tasks("task", "why", task_id).stdout.splitlines()
+    assert why[0].startswith(f"worker {str(owner)[-8:]} (")
+    assert "in child process 933, attempt 1 of 2" in why[0]
+    assert any("silent, last seen 1m4" in line for line in why)
+    assert any(", if no heartbeat arrives: retry, attempt 2 of 2" in line for line in why)
+    shown = tasks("task", "show", task_id).stdout
+    assert "Who runs it?" in shown
+    assert all(line.split(" ago")[0].split(" for ")[0] in shown for line in why[:1])
 
 
 def test_task_show_has_documented_fields(tasks: Executable, database_url: str) -> None:

@@ -369,6 +369,8 @@ def make_swept_task(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> Sw
         resilient=False,
         decision=DecisionKind.RETRY,
         reason="OWNER_LOST",
+        max_retries=2,
+        retries_left=2,
     )
     return replace(task, **fields)
 

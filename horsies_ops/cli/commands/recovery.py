@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from horsies.model.retention import CategoryCleanup
     from horsies_ops.actions.sweep import CleanupReport
     from horsies_ops.ops import Ops
-    from horsies_ops.reads.stale import SilentTasks
 
 sweep_app, cleanup_app = group("sweep"), group("cleanup")
 
@@ -139,11 +139,12 @@ def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
 
 async def _sweep(
     ops: Ops, options: SweepOptions, worker: str | None, *, app: Horsies | None, reason: str | None
-) -> tuple[SweepReport, SilentTasks | None]:
-    """Return the report and, if nothing was stale, the tasks that are silent but not stale yet."""
+) -> tuple[SweepReport, Sequence[SweptTask]]:
+    """Return the report and, unless tasks were recovered, forecasts for those that are silent but not stale yet."""
     options = replace(options, worker_id=None if worker is None else await resolve_worker_id(ops, worker))
     report = await ops.sweep(options, app=app, reason=reason)
-    return report, await ops.silent_tasks(options) if report.status is SweepStatus.NOTHING else None
+    is_preview = report.dry_run or report.status is SweepStatus.NOTHING
+    return report, await ops.silent_tasks(options) if is_preview else ()
 
 
 def _exit_code(report: SweepReport, *, has_exit_code: bool) -> int:
@@ -165,31 +166,50 @@ _TASK_FIELDS = {
     "queue_name": "queue",
     "owner_id": "owner",
     "effective_threshold": "threshold",
+    "due_in": None,
 }
 """Fields of a task in the JSON document, where they differ from those of the row."""
 
 
-def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
+_FORECAST_FIELDS = {**_TASK_FIELDS, "due_in": "due_in", "reason": None, "applied": None, "hook": None}
+
+
+def sweep_document(report: SweepReport, silent: Sequence[SweptTask] = ()) -> dict[str, Any]:
     """Return the document of `sweep --json`."""
     return {
         **row_document(report),
         "thresholds": row_document(report.thresholds),
         "tasks": [row_document(task, **_TASK_FIELDS) for task in report.tasks],
-        "not_yet_stale": None if silent is None else row_document(silent),
+        "not_yet_stale": _silent_document(silent) if silent else None,
     }
 
 
-def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
-    """Print one line per task and workflow, then the totals, silent tasks and warnings."""
+def _silent_document(silent: Sequence[SweptTask]) -> dict[str, Any]:
+    return {
+        "count": len(silent),
+        "longest_s": longest_silence(silent),
+        "tasks": [row_document(task, **_FORECAST_FIELDS) for task in silent],
+    }
+
+
+def longest_silence(silent: Sequence[SweptTask]) -> timedelta:
+    return max(task.heartbeat_age or timedelta(0) for task in silent)
+
+
+def print_sweep(report: SweepReport, silent: Sequence[SweptTask] = ()) -> None:
+    """Print one line per task and workflow, then the totals, silent tasks with what comes, and warnings."""
     if report.tasks:
         print_rows(report.tasks, SWEEP_COLUMNS)
     for workflow in report.workflows:
         print_line(f"workflow {workflow.id}  heal  case {sanitize_text(workflow.case)}")
     print_line(_summary(report))
-    if silent is not None:
-        tasks = "1 task" if silent.count == 1 else f"{silent.count:,} tasks"
-        when = f"stale from {format_instant(silent.stale_at)}; use --threshold to recover sooner"
-        print_line(f"{tasks} silent for {format_age(silent.longest)}, {when}")
+    if silent:
+        tasks = "1 task" if len(silent) == 1 else f"{len(silent):,} tasks"
+        longest = format_age(longest_silence(silent))
+        print_line(
+            f"\n{tasks} silent for up to {longest}, not stale yet; if they stay silent (--threshold acts sooner):"
+        )
+        print_rows(silent, SILENT_COLUMNS)
     for warning in report.warnings:
         print_warning(warning)
 
@@ -221,6 +241,13 @@ SWEEP_COLUMNS: tuple[TableColumn[SweptTask], ...] = (
     TableColumn("decision", lambda task: task.decision),
     TableColumn("reason", lambda task: task.reason),
     TableColumn("note", _note),
+)
+
+
+SILENT_COLUMNS: tuple[TableColumn[SweptTask], ...] = (
+    *SWEEP_COLUMNS[:6],
+    TableColumn("due", lambda task: f"in {format_age(task.due_in)}", right=True),
+    TableColumn("decision", lambda task: task.phrase),
 )
 
 

@@ -38,7 +38,14 @@ from horsies_ops.cli.output import (
     row_document,
 )
 from horsies_ops.cli.task_actions import FilterOptions, add_actions
-from horsies_ops.cli.task_detail import MAX_VALUE_LENGTH, detail_document, due_text, print_detail, print_result
+from horsies_ops.cli.task_detail import (
+    MAX_VALUE_LENGTH,
+    age_text,
+    detail_document,
+    due_text,
+    print_detail,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -117,19 +124,19 @@ def show(
 @task_app.command()
 @with_global_options
 def why(options: GlobalOptions, task_id: TaskIdArgument, *, json: JsonOption = False) -> None:
-    """Explain why a task has not started.
+    """Explain what a task waits for, or who runs it.
 
     Example: horsies task why 9f3ac06b
     """
     detail = options.read(lambda ops: _read_detail(ops, task_id))
-    task, reasons = detail.task, detail.wait_reasons
+    task, reasons = detail.task, detail.reasons()
     if json:
         print_json({"id": task.id, "status": task.status, "reasons": [reason._asdict() for reason in reasons]})
         return
     for reason in reasons:
         print_line(sanitize_text(reason.text))
     if not reasons:
-        print_line(f"it is not waiting: {task.status}")
+        print_line(f"it is not waiting: {task.status}, {age_text(detail)}")
 
 
 @task_app.command()

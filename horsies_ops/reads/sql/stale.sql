@@ -5,7 +5,7 @@ SELECT t.id, t.task_name, t.status, t.queue_name, t.priority, t.claim_token, t.r
        t.started_at, t.good_until, t.claimed_by_worker_id AS owner_id, t.worker_hostname, t.worker_pid,
        t.worker_process_name, t.failed_reason, t.workflow_id::text AS workflow_id, t.retry_of::text AS retry_of, t.recovery_hold_until, t.no_restart,
        heartbeat.at AS last_heartbeat_at, now() AS now, w.state AS owner_state, w.last_heartbeat_at AS owner_seen_at,
-       w.recovery_config::text AS owner_config
+       w.recovery_config::text AS owner_config, w.hostname AS owner_hostname, w.pid AS owner_pid
   FROM horsies_tasks AS t
   LEFT JOIN horsies_workers AS w ON w.id = t.claimed_by_worker_id
  CROSS JOIN LATERAL (

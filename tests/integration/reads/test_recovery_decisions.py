@@ -1,4 +1,4 @@
-"""The recovery decision in a task detail, and nearly stale tasks."""
+"""The recovery decision in a task detail, and forecasts for silent tasks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import horsies_ops
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.store.database import Database
 from tests.support.rows import NOW, insert_listening_worker, insert_owned_task, insert_task, insert_worker
 from tests.support.store import ops_on
@@ -65,20 +66,54 @@ async def test_decision_is_the_same_as_in_a_sweep(database_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "is_listed"), [(260, False), (275, True), (310, False)], ids=["fresh", "nearly stale", "stale"]
+    ("worker_s", "silent_s", "is_listed"),
+    [(0, 20, False), (0, 50, True), (60, 20, True), (0, 310, False)],
+    ids=["healthy", "silent task", "silent worker", "stale"],
 )
-async def test_nearly_stale_task_is_listed(database_url: str, silent_s: float, *, is_listed: bool) -> None:
-    owner = await insert_listening_worker(database_url)
-    task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=silent_s)
+async def test_silent_task_is_listed_with_its_decision(
+    database_url: str, worker_s: float, silent_s: float, *, is_listed: bool
+) -> None:
+    await insert_listening_worker(database_url)
+    owner = await insert_listening_worker(database_url, silent_s=worker_s)
+    policy = {"max_retries": 2, "task_options": RETRY_ON_CRASH}
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=silent_s, **policy)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        near = await ops.nearly_stale_tasks(timedelta(seconds=30))
-    assert [task.task_id for task in near] == ([task_id] if is_listed else [])
+        silent = await ops.silent_tasks()
+    assert [(task.task_id, task.phrase) for task in silent] == (
+        [(task_id, "retry, attempt 2 of 3")] if is_listed else []
+    )
+    assert all(
+        abs(task.due_in - timedelta(seconds=300 - silent_s)) < timedelta(seconds=30) for task in silent if task.due_in
+    )
 
 
-async def test_nearly_stale_tasks_use_the_threshold_of_the_owner(database_url: str) -> None:
-    owner = await insert_listening_worker(database_url, running_stale_threshold_ms=600_000)
-    await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=310)
-    late = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=590)
+async def test_silent_tasks_are_sorted_by_the_time_of_the_decision(database_url: str) -> None:
+    await insert_listening_worker(database_url)
+    gone = await insert_listening_worker(database_url, silent_s=100)
+    tasks = {
+        "last": await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=70),
+        "second": await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=100),
+        "first": await insert_owned_task(database_url, "CLAIMED", owner=gone, silent_s=100),
+    }
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        (near,) = await ops.nearly_stale_tasks(timedelta(seconds=30))
-    assert (near.task_id, near.effective_threshold) == (late, timedelta(seconds=600))
+        silent = await ops.silent_tasks()
+    names = {task_id: name for name, task_id in tasks.items()}
+    assert [(names[task.task_id], task.decision) for task in silent] == [
+        ("first", "requeue"),
+        ("second", "fail"),
+        ("last", "fail"),
+    ]
+
+
+async def test_forecast_is_what_a_sweep_decides_at_that_time(database_url: str) -> None:
+    await insert_listening_worker(database_url)
+    gone = await insert_listening_worker(database_url, silent_s=280)
+    await insert_owned_task(
+        database_url, "RUNNING", owner=gone, silent_s=280, task_options=RETRY_ON_CRASH, max_retries=2
+    )
+    async with horsies_ops.connect(database_url) as ops:
+        (coming,) = await ops.silent_tasks()
+        # As if the time until the decision had passed.
+        threshold = timedelta(seconds=300) - (coming.due_in or timedelta(0))
+        (swept,) = (await ops.sweep(SweepOptions(sweep_threshold=threshold))).tasks
+    assert (coming.task_id, coming.decision, coming.phrase) == (swept.task_id, swept.decision, swept.phrase)

@@ -32,7 +32,6 @@ from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweepReport, SweptTask
 from horsies.recovery.sweep import SweepReportBuilder
-from horsies.store.recovery import StaleRow
 from horsies_ops.actions import report as actions
 from horsies_ops.actions.plan import Plan, PlanBuilder, Selector, TargetRow
 from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
@@ -53,7 +52,7 @@ from horsies_ops.reads.overview import (
 from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.reads.search import Count, Facet, Facets, ShortIdMatch
 from horsies_ops.reads.server import Storage
-from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, SilentTasks, summarize_silent
+from horsies_ops.reads.stale import DEFAULT_SWEEP_OPTIONS, OwnedRow, assess_owner, forecasts
 from horsies_ops.reads.tasks import (
     EVERY_TASK,
     PayloadPreview,
@@ -199,11 +198,12 @@ class FakeSource(Ops if TYPE_CHECKING else object):
 
     def task_detail(self, task: TaskRecord) -> TaskDetail:
         """The task with its attempts, and with heartbeats as often as a worker writes them."""
-        attempts, decision = self.system.attempts.get(task.id, [])[::-1], None
+        attempts, owned = self.system.attempts.get(task.id, [])[::-1], None
         spans = [(attempt.claim_token, attempt.started_at, attempt.finished_at) for attempt in attempts]
         if task.last_heartbeat_at is not None:
             spans.insert(0, (task.claim_token, task.started_at or task.last_heartbeat_at, task.last_heartbeat_at))
-            decision = self._stale_task(task, self._policy(DEFAULT_SWEEP_OPTIONS)).to_swept_task(applied=False)
+            policy = self._policy(DEFAULT_SWEEP_OPTIONS)
+            owned = assess_owner(self._owned_row(task), self._fleet(), policy)
         retries = [attempt.finished_at for attempt in attempts if attempt.will_retry]
         return TaskDetail(
             task=task,
@@ -212,7 +212,10 @@ class FakeSource(Ops if TYPE_CHECKING else object):
             events=tuple(
                 make_row(EventRow, at=at, kind="task_retry", evidence_json='{"delay_s": 60}') for at in retries
             ),
-            recovery_decision=decision,
+            recovery_decision=owned and owned.decision,
+            forecast=owned and owned.forecast,
+            # The fleet of these rules has no members.
+            owner=owned and replace(owned.facts, has_reaper=True),
             wait_reasons=self._wait_reasons(task) if task.status == TaskStatus.PENDING else (),
         )
 
@@ -320,15 +323,22 @@ class FakeSource(Ops if TYPE_CHECKING else object):
     # Recovery
 
     def _policy(self, options: SweepOptions) -> EffectivePolicy:
-        fleet = Fleet(now=self.system.now(), server_started_at=self.system.started_at - DAY)
-        return effective_policy(OperatorObserver(local_config=self.settings.recovery), options, fleet)
+        return effective_policy(OperatorObserver(local_config=self.settings.recovery), options, self._fleet())
+
+    def _fleet(self) -> Fleet:
+        return Fleet(now=self.system.now(), server_started_at=self.system.started_at - DAY)
 
     def _stale_task(self, task: TaskRecord, policy: EffectivePolicy) -> StaleTask:
         """The task with the decision that a real sweep would make."""
+        return StaleTask.from_row(self._owned_row(task), policy)
+
+    def _owned_row(self, task: TaskRecord) -> OwnedRow:
         owner = next((worker for worker in WORKERS if worker.worker_id == task.worker_id), None)
-        row = make_row(
-            StaleRow,
+        return make_row(
+            OwnedRow,
             task,
+            owner_hostname=owner and owner.hostname,
+            owner_pid=owner and owner.pid,
             task_name=task.name,
             queue_name=task.queue,
             status=TaskStatus(task.status),
@@ -339,7 +349,6 @@ class FakeSource(Ops if TYPE_CHECKING else object):
             owner_state=owner and owner.state,
             owner_seen_at=owner and self._seen_at(owner),
         )
-        return StaleTask.from_row(row, policy)
 
     def _in_flight(self, options: SweepOptions, *, is_fresh: bool) -> list[StaleTask]:
         """The claimed and running tasks that are stale, or those that are not."""
@@ -376,15 +385,9 @@ class FakeSource(Ops if TYPE_CHECKING else object):
                 self._move(task, TaskStatus.PENDING, None, enqueued_at=swept.run_at, retry_count=retry_count)
         return report
 
-    async def nearly_stale_tasks(
-        self, within: timedelta, options: SweepOptions = DEFAULT_SWEEP_OPTIONS
-    ) -> tuple[SweptTask, ...]:
-        fresh = self._in_flight(replace(options, worker_id=None), is_fresh=True)
-        return tuple(task.to_swept_task(applied=False) for task in fresh if task.silence >= task.threshold - within)
-
-    async def silent_tasks(self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> SilentTasks | None:
+    async def silent_tasks(self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) -> tuple[SweptTask, ...]:
         fresh = self._in_flight(options, is_fresh=True)
-        return summarize_silent(task for task in fresh if task.silence >= 1.5 * HEARTBEAT_INTERVAL)
+        return forecasts(task for task in fresh if task.silence >= 1.5 * HEARTBEAT_INTERVAL)
 
     # Numbers
 

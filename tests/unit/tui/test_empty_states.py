@@ -14,7 +14,7 @@ from tests.support.tui import NOON, eventually, running_app, screen_text
     ("screen_id", "text"),
     [
         (ScreenId.TASKS, "No tasks yet."),
-        (ScreenId.STALE, "✓ No stale tasks, and none near its limit."),
+        (ScreenId.STALE, "✓ No stale tasks, and none that missed a heartbeat."),
         (ScreenId.WORKFLOWS, "No workflow runs yet."),
     ],
 )

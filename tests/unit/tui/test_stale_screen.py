@@ -34,12 +34,13 @@ async def test_keys_typed_while_prompt_opens_go_into_it() -> None:
         await eventually(pilot, lambda: line.value == "90s")
 
 
-async def test_tasks_near_limit_are_listed_below_stale_ones() -> None:
+async def test_silent_tasks_are_listed_below_stale_ones() -> None:
     async with running_app(screen_id=ScreenId.STALE) as pilot:
-        listed = [(row.task.task_name, row.is_near_threshold) for row in _screen(pilot).list.rows]
-        assert sum(not is_near for _, is_near in listed) == 7
+        listed = [(row.task.task_name, row.due_at is not None) for row in _screen(pilot).list.rows]
+        assert sum(not is_silent for _, is_silent in listed) == 7
         assert listed[-1] == ("etl.load", True)
-        assert "1 task within 30s of the limit" in screen_text(pilot)
+        assert "1 silent task: recovered when due, unless a heartbeat arrives" in screen_text(pilot)
+        assert "in 19s" in screen_text(pilot)
 
 
 async def test_sweep_with_live_owners_requires_typed_count() -> None:

@@ -44,23 +44,23 @@ def _task(**fields: Any) -> SweptTask:
         "resilient": False,
         "decision": DecisionKind.RETRY,
         "reason": "OWNER_LOST",
+        "max_retries": 2,
         "retries_left": 2,
     }
     return SweptTask(**defaults | fields)
 
 
-def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
+def _candidate(**fields: Any) -> StaleCandidate:
     task = _task(**fields)
     silence = task.heartbeat_age or task.overdue_by
-    return StaleCandidate(
-        task=task, silent_since=NOON - silence if silence else None, owner=None, is_near_threshold=is_near
-    )
+    due_at = None if task.due_in is None else NOON + task.due_in
+    return StaleCandidate(task=task, silent_since=NOON - silence if silence else None, owner=None, due_at=due_at)
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "retry, 2 left"),
+        ({}, "retry 2 of 3"),
         ({"decision": DecisionKind.FAIL, "code": "WORKER_CRASHED"}, "fail"),
         ({"decision": DecisionKind.FAIL, "code": "POISON_TASK"}, "fail, poison"),
         ({"decision": DecisionKind.REQUEUE, "state": TaskStatus.CLAIMED}, "requeue"),
@@ -73,7 +73,7 @@ def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
             "hold 1m30s",
         ),
         ({"reason": "HEARTBEAT_LOST", "owner_state": "running"}, "? alive"),
-        ({"decision": DecisionKind.LEAVE, "reason": "fresh", "is_near": True}, "watch"),
+        ({"reason": "HEARTBEAT_LOST", "owner_state": "running", "due_in": timedelta(seconds=42)}, "retry 2 of 3"),
     ],
 )
 def test_decision_text_is_short(fields: dict[str, Any], text: str) -> None:
@@ -135,7 +135,7 @@ def test_silent_owner_is_not_shown_as_reporting() -> None:
     lines = list(evidence_lines(candidate, None, STATUS, NOON))
     assert f"its worker is silent too, since {format_time(silent.last_heartbeat_at)}" in lines
     assert not any("still sends heartbeats" in line for line in lines)
-    assert decision_text(candidate, NOON) == "retry, 2 left"
+    assert decision_text(candidate, NOON) == "retry 2 of 3"
 
 
 async def test_running_tasks_come_first_most_overdue_on_top() -> None:
@@ -144,4 +144,16 @@ async def test_running_tasks_come_first_most_overdue_on_top() -> None:
     assert states == sorted(states, key=[TaskStatus.RUNNING, TaskStatus.CLAIMED].index)
     running = [row.over_threshold(NOON) for row in candidates.stale if row.task.state is TaskStatus.RUNNING]
     assert running == sorted(running, reverse=True)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert [decision_text(row, NOON) for row in candidates.near_threshold] == ["watch"]
+
+
+async def test_silent_tasks_come_with_decision_and_time_soonest_first() -> None:
+    candidates = await load_stale_candidates(FakeSource(frozen_system(), read_only=True), SweepOptions())
+    assert [decision_text(row, NOON) for row in candidates.silent] == ["retry 3 of 4"]
+    assert [row.over_threshold(NOON) for row in candidates.silent] == [timedelta(seconds=-19)]
+
+
+def test_evidence_of_silent_task_says_what_comes_and_when() -> None:
+    lines = list(evidence_lines(_candidate(due_in=timedelta(seconds=42)), None, STATUS, NOON))
+    assert "in 42s, if no heartbeat arrives: retry, attempt 2 of 3" in lines
+    later = list(evidence_lines(_candidate(due_in=timedelta(seconds=42)), None, STATUS, NOON + timedelta(seconds=50)))
+    assert "with the next sweep: retry, attempt 2 of 3" in later

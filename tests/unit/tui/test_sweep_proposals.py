@@ -12,18 +12,16 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import SweepReport, SweepStatus
-from horsies_ops.reads.stale import SilentTasks
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.reads.workers import WorkerRow
 from horsies_ops.source import DataSource
-from horsies_tui.format import format_time
 from horsies_tui.proposals.model import Confirmation, Proposal, ProposalReport
 from horsies_tui.proposals.sweep import propose_sweep
-from tests.support.rows import NOON, WORKER, make_sweep_report, make_swept_task, make_worker
+from tests.support.rows import WORKER, make_sweep_report, make_swept_task, make_worker
 
 ONE_WORKER = SweepOptions(worker_id=WORKER)
-SILENT = SilentTasks(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
 LIVE_WORKER = make_worker()
+SILENT = tuple(make_swept_task(due_in=timedelta(seconds=seconds)) for seconds in (42, 50))
 BLOCKED = make_swept_task(owner_state="running", reason="HEARTBEAT_LOST")
 
 
@@ -45,7 +43,7 @@ class SweepSource:
         del threshold
         return (self.owner,)
 
-    async def silent_tasks(self, options: SweepOptions) -> SilentTasks:
+    async def silent_tasks(self, options: SweepOptions) -> tuple[SweptTask, ...]:
         del options
         return SILENT
 
@@ -88,15 +86,15 @@ async def test_silent_worker_is_not_called_live() -> None:
     assert not any("still sends heartbeats" in warning for warning in proposal.warnings)
 
 
-async def test_empty_sweep_counts_silent_tasks_and_says_when_stale() -> None:
+async def test_empty_sweep_counts_silent_tasks_and_says_what_comes() -> None:
     assert (await _proposal(make_sweep_report())).warnings == (
-        f"2 tasks silent for 2m19s, stale at {format_time(NOON)}",
+        "2 silent tasks, the first stale in 42s: retry, attempt 2 of 3",
     )
 
 
 async def test_silent_tasks_are_not_counted_if_some_are_stale() -> None:
     assert not any(
-        "silent for" in warning for warning in (await _proposal(make_sweep_report(make_swept_task()))).warnings
+        "silent task" in warning for warning in (await _proposal(make_sweep_report(make_swept_task()))).warnings
     )
 
 

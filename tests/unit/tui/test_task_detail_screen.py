@@ -70,7 +70,8 @@ async def test_stale_task_shows_silence_and_recovery_decision() -> None:
         assert "✖ STALE" in lines(pilot)[2]
         assert "silent" in screen_text(pilot)
         assert "┄┄┄┄" in screen_text(pilot)
-        assert "a sweep would retry it" in screen_text(pilot)
+        assert "Who runs it?" in screen_text(pilot)
+        assert "with the next sweep: retry, attempt" in screen_text(pilot)
 
 
 async def test_pending_task_shows_why_it_waits() -> None:

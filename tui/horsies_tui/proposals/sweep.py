@@ -12,7 +12,7 @@ from uuid import UUID
 import humanize
 
 from horsies.model.recovery.decision import DecisionKind, RecoveryReason
-from horsies.model.recovery.fleet import SweepOptions, Thresholds
+from horsies.model.recovery.fleet import MAX_GAP_INTERVALS, SweepOptions, Thresholds
 from horsies.model.retention import CategoryCleanup
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
@@ -28,13 +28,9 @@ from horsies_tui.proposals.model import Confirmation, Proposal, ProposalLine, Pr
 if TYPE_CHECKING:
     from horsies.model.settings import RecoveryConfig
     from horsies_ops.actions.sweep import CleanupReport
-    from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import TaskRecord
     from horsies_ops.reads.workers import MaintenanceStatus, WorkerRow
 
-
-NEAR_MARGIN: Final = timedelta(seconds=30)
-"""Tasks that become stale within this time are listed as near their threshold."""
 
 _STATUS_ORDER: Final = {TaskStatus.RUNNING: 0, TaskStatus.CLAIMED: 1, TaskStatus.PENDING: 2}
 _AUTO_SETTINGS: Final = {
@@ -44,7 +40,6 @@ _AUTO_SETTINGS: Final = {
 _NO_TIME: Final = timedelta(0)
 _DECISION_PHRASES: Final = {
     DecisionKind.REQUEUE: "requeue it (it had not started)",
-    DecisionKind.RETRY: "schedule a retry",
     DecisionKind.FAIL: "fail it",
     DecisionKind.EXPIRE: "expire it",
     DecisionKind.HOLD: "leave it alone",
@@ -68,8 +63,8 @@ class StaleCandidate:
     silent_since: datetime | None
     """Its last heartbeat, or its good_until if it is overdue; None if the report has neither."""
     owner: WorkerRow | None
-    is_near_threshold: bool = False
-    """Not stale yet, but soon."""
+    due_at: datetime | None = None
+    """Set for a task that is silent but not stale: when recovery decides, unless a heartbeat arrives."""
 
     @property
     def id(self) -> UUID:
@@ -87,7 +82,7 @@ class StaleCandidate:
 
     @property
     def _is_only_silent(self) -> bool:
-        is_stale = not self.is_near_threshold and self.task.reason == RecoveryReason.HEARTBEAT_LOST
+        is_stale = self.due_at is None and self.task.reason == RecoveryReason.HEARTBEAT_LOST
         return is_stale and self.task.state is TaskStatus.RUNNING
 
     @property
@@ -101,7 +96,9 @@ class StaleCandidate:
         return now - self.silent_since if is_claimed and self.silent_since is not None else None
 
     def over_threshold(self, now: datetime) -> timedelta | None:
-        """Time past its threshold; negative for a task that is near it."""
+        """Time past its threshold; negative for a task that is not stale yet."""
+        if self.due_at is not None:
+            return now - self.due_at
         if self.silent_since is None:
             return None
         return now - self.silent_since - (self.task.effective_threshold or _NO_TIME)
@@ -109,11 +106,12 @@ class StaleCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCandidates:
-    """Stale tasks and tasks near their threshold, at one moment."""
+    """Stale tasks, and silent tasks that become stale if they stay silent, at one moment."""
 
     report: SweepReport
     stale: tuple[StaleCandidate, ...]
-    near_threshold: tuple[StaleCandidate, ...]
+    silent: tuple[StaleCandidate, ...]
+    """The soonest to become stale first."""
     maintenance_status: MaintenanceStatus
 
     @property
@@ -122,30 +120,30 @@ class StaleCandidates:
 
 
 async def load_stale_candidates(source: DataSource, options: SweepOptions) -> StaleCandidates:
-    """The tasks that a sweep with these options would find now."""
+    """The tasks that a sweep with these options would find now, and those that it would find later."""
     report = await source.stale_candidates(options)
-    near = await source.nearly_stale_tasks(NEAR_MARGIN, options)
+    silent = await source.silent_tasks(options)
     workers = {worker.worker_id: worker for worker in await load_workers(source)}
     status = await source.maintenance_status()
     stale_candidates = [_candidate(task, workers, status.at) for task in report.tasks]
-    near_candidates = [_candidate(task, workers, status.at, is_near=True) for task in near]
+    # A task that became stale between the two reads is listed once.
+    stale_ids = {task.task_id for task in report.tasks}
+    silent_candidates = [_candidate(task, workers, status.at) for task in silent if task.task_id not in stale_ids]
     return StaleCandidates(
         report=report,
         stale=tuple(sorted(stale_candidates, key=_sort_key)),
-        near_threshold=tuple(sorted(near_candidates, key=_sort_key)),
+        silent=tuple(silent_candidates),
         maintenance_status=status,
     )
 
 
-def _candidate(
-    task: SweptTask, workers: Mapping[UUID, WorkerRow], now: datetime, *, is_near: bool = False
-) -> StaleCandidate:
+def _candidate(task: SweptTask, workers: Mapping[UUID, WorkerRow], now: datetime) -> StaleCandidate:
     silence = task.heartbeat_age if task.heartbeat_age is not None else task.overdue_by
     return StaleCandidate(
         task=task,
         silent_since=None if silence is None else now - silence,
         owner=None if task.owner_id is None else workers.get(task.owner_id),
-        is_near_threshold=is_near,
+        due_at=None if task.due_in is None else now + task.due_in,
     )
 
 
@@ -159,8 +157,6 @@ def _sort_key(candidate: StaleCandidate) -> tuple[int, timedelta, UUID]:
 
 def decision_text(candidate: StaleCandidate, now: datetime) -> str:
     """What a sweep would do, in one or two words; `? alive` if the owner still sends heartbeats."""
-    if candidate.is_near_threshold:
-        return "watch"
     return "? alive" if candidate.has_live_owner else sweep_decision_text(candidate.task, now)
 
 
@@ -169,7 +165,7 @@ def sweep_decision_text(task: SweptTask, now: datetime) -> str:
     until = "" if task.held_until is None else f" {format_age(task.held_until - now)}"
     match task.decision:
         case DecisionKind.RETRY:
-            return f"retry, {task.retries_left} left"
+            return f"retry {task.next_attempt} of {task.max_retries + 1}"
         case DecisionKind.FAIL if task.code == OperationalErrorCode.POISON_TASK:
             return "fail, poison"
         case DecisionKind.LEAVE:
@@ -190,7 +186,8 @@ def owner_text(candidate: StaleCandidate, now: datetime) -> str:
     if worker is None:
         return f"{short_id(task.owner_id)} {task.owner_state}"
     state = "lost" if task.owner_state == "lost" else worker.display_state
-    shown = "up" if state == "running" else state
+    is_late = now - worker.last_heartbeat_at > MAX_GAP_INTERVALS * worker.heartbeat_interval
+    shown = ("late" if is_late else "up") if state == "running" else state
     return f"{short_id(task.owner_id)} {shown} {format_short_age(now - worker.last_heartbeat_at)}"
 
 
@@ -216,7 +213,7 @@ def evidence_lines(
 
 
 def _last_heartbeat_line(candidate: StaleCandidate, record: TaskRecord | None) -> str:
-    host = f" from {record.worker_hostname}:{record.worker_pid}" if record and record.worker_hostname else ""
+    host = f" from child {record.worker_pid} on {record.worker_hostname}" if record and record.worker_hostname else ""
     resilient = ", resilient" if candidate.task.resilient else ""
     threshold = f"threshold {format_age(candidate.task.effective_threshold)}{resilient}"
     crashes = f", crashed {record.crash_count} times before" if record is not None and record.crash_count else ""
@@ -227,10 +224,13 @@ def _decision_parts(candidate: StaleCandidate, record: TaskRecord | None, now: d
     task = candidate.task
     if record is not None and task.state is TaskStatus.RUNNING:
         yield f"{record.retry_count} of {record.max_retries} retries used;"
-    if candidate.is_near_threshold:
-        yield f"stale in {format_age(-(candidate.over_threshold(now) or _NO_TIME))}"
+    if candidate.due_at is not None:
+        due_in = candidate.due_at - now
+        when = f"in {format_age(due_in)}, if no heartbeat arrives" if due_in > _NO_TIME else "with the next sweep"
+        yield f"{when}: {task.phrase}"
         return
-    yield f"{task.reason}: a sweep would {_DECISION_PHRASES[task.decision]}"
+    phrase = task.phrase if task.decision is DecisionKind.RETRY else _DECISION_PHRASES[task.decision]
+    yield f"{task.reason}: a sweep would {phrase}"
     if task.code is not None:
         yield f"with {task.code}"
     if task.run_at is not None and task.run_at > now:
@@ -273,7 +273,7 @@ async def propose_sweep(source: DataSource, options: SweepOptions) -> Proposal:
     due = [task for task in preview.tasks if task.changes_state]
     healed = len(preview.workflows)
     alive = await _count_live_owners(source, due) if due else 0
-    silent = None if due or healed else await source.silent_tasks(options)
+    silent = () if due or healed else await source.silent_tasks(options)
 
     async def apply(confirmed: Confirmation) -> ProposalReport:
         report = await source.sweep(options, reason=confirmed.reason, stop=confirmed.stop)
@@ -329,10 +329,10 @@ def _sweep_warnings(due: Sequence[SweptTask], alive: int) -> Iterator[str]:
         yield f"{alive:,} of these are silent but their worker still sends heartbeats"
 
 
-def _next_stale_warning(silent: SilentTasks | None) -> Iterator[str]:
-    if silent is not None:
-        count = plural(silent.count, "task")
-        yield f"{count} silent for {format_age(silent.longest)}, stale at {format_time(silent.stale_at)}"
+def _next_stale_warning(silent: Sequence[SweptTask]) -> Iterator[str]:
+    if silent:
+        soonest = silent[0]
+        yield f"{plural(len(silent), 'silent task')}, the first stale in {format_age(soonest.due_in)}: {soonest.phrase}"
 
 
 def sweep_command(options: SweepOptions) -> str:

@@ -1,4 +1,4 @@
-"""Stale tasks: what a sweep would do with each and why, tasks near their limit, and actions on them."""
+"""Stale tasks: what a sweep would do with each and why, silent tasks and what comes for them, and actions on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from horsies_tui.format import format_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.model import ProposalFactory, propose_task_action
 from horsies_tui.proposals.sweep import (
-    NEAR_MARGIN,
     StaleCandidate,
     StaleCandidates,
     decision_text,
@@ -60,13 +59,13 @@ def _over_threshold_cell(candidate: StaleCandidate, now: datetime) -> Cell:
     if over is None:
         return Cell("-", Tone.DIM)
     if over < timedelta(0):
-        return Cell(f"-{format_age(-over)}", Tone.DIM)
+        return Cell(f"in {format_age(-over)}", Tone.WARN)
     return Cell(f"+{format_age(over)}", Tone.BAD)
 
 
 def _decision_cell(candidate: StaleCandidate, now: datetime) -> Cell:
     tone = Tone.WARN if candidate.has_live_owner else _TONES[candidate.task.decision]
-    return Cell(decision_text(candidate, now), Tone.DIM if candidate.is_near_threshold else tone)
+    return Cell(decision_text(candidate, now), tone if candidate.due_at is None else Tone.PLAIN)
 
 
 STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
@@ -75,10 +74,12 @@ STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
     Column("QUEUE", 8, lambda row: row.task.queue_name, grows=1, drop_rank=3),
     Column("STATE", 7, lambda row: Cell(row.task.state, status_tone(row.task.state))),
     Column("SILENT", 6, value_at=lambda row, now: format_age(row.silence(now)), right=True),
-    Column("OVER", 7, value_at=_over_threshold_cell, right=True),
-    Column("WORKER", 17, value_at=owner_text, tone=Tone.DIM, grows=2, drop_rank=1),
-    Column("DECISION", 13, value_at=_decision_cell, grows=1),
-    Column("REASON", 14, lambda row: row.task.reason, tone=Tone.DIM, drop_rank=4),
+    Column("DUE", 8, value_at=_over_threshold_cell, right=True),
+    Column("WORKER", 18, value_at=owner_text, tone=Tone.DIM, grows=2, drop_rank=1),
+    Column("DECISION", 12, value_at=_decision_cell, grows=1),
+    Column(
+        "REASON", 14, lambda row: row.task.reason if row.due_at is None else "if silent", tone=Tone.DIM, drop_rank=4
+    ),
 )
 
 
@@ -133,20 +134,20 @@ class StaleScreen(MainScreen, scope=ScreenId.STALE):
 
     def _show(self, candidates: StaleCandidates) -> None:
         self.candidates = candidates
-        stale, near = candidates.stale, candidates.near_threshold
-        listed_ids = {candidate.id for candidate in (*stale, *near)}
+        stale, silent = candidates.stale, candidates.silent
+        listed_ids = {candidate.id for candidate in (*stale, *silent)}
         if vanished := [key for key in self.list.selection.marks if key not in listed_ids]:
             self.list.selection.unmark(vanished)
             # While a preview is open, its own action is the likely cause: no notice then.
             if self.is_current:
                 self.notify(f"{plural(len(vanished), 'marked row')} no longer stale")
         limits = candidates.thresholds
-        self.list.empty_text = f"""{Glyph.DONE} No stale tasks, and none near its limit.
+        self.list.empty_text = f"""{Glyph.DONE} No stale tasks, and none that missed a heartbeat.
 Healthy: this list stays empty. The dashboard names workers that are silent and what they hold.
-A running task is stale after {format_age(limits.running)} without one, a claimed task after \
+A running task is stale after {format_age(limits.running)} without a heartbeat, a claimed task after \
 {format_age(limits.claimed)}; a sweep then recovers it."""
-        heading = Heading(f"{plural(len(near), 'task')} within {format_age(NEAR_MARGIN)} of the limit")
-        self.list.show([*stale, *([heading, *near] if near else [])])
+        heading = Heading(f"{plural(len(silent), 'silent task')}: recovered when due, unless a heartbeat arrives")
+        self.list.show([*stale, *([heading, *silent] if silent else [])])
         source = THRESHOLD_SOURCES[limits.source]
         text = f" Limits ({source}): claimed {format_age(limits.claimed)} · running {format_age(limits.running)}"
         self.query_one("#thresholds", Static).update(safe(f"{text} · pending past good_until"))
@@ -172,7 +173,7 @@ A running task is stale after {format_age(limits.running)} without one, a claime
         self.set_status(
             f"{len(marks)} marked" if marks else "",
             f"{len(candidates.stale):,} stale",
-            f"{len(candidates.near_threshold):,} near limit",
+            f"{len(candidates.silent):,} silent",
             f"{plural(runs, 'workflow run')} to heal" if runs else "",
             *candidates.report.warnings,
             f"ages use the database clock (offset {self.context.clock.offset.total_seconds():+.1f}s)",
@@ -227,7 +228,7 @@ A running task is stale after {format_age(limits.running)} without one, a claime
             "silent, but the worker still reports: may be blocked and still running": sum(
                 candidate.has_live_owner for candidate in selected
             ),
-            "not stale yet": sum(candidate.is_near_threshold for candidate in selected),
+            "not stale yet": sum(candidate.due_at is not None for candidate in selected),
         }
         return tuple(f"{count} {caution}" for caution, count in counts.items() if count)
 

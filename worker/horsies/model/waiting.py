@@ -1,4 +1,4 @@
-"""Why a PENDING task has not started: one rule over facts about its queue, the workers and the tasks ahead of it."""
+"""Why a task is not finished: what a PENDING one waits for, and who has a claimed or running one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _MAX_NAMES_SHOWN: Final = 3
 
 
 class WaitCause(StrEnum):
-    """What a task waits for. The first three hold it back, whatever the workers do."""
+    """What a PENDING task waits for, or what is known about a claimed or running one.
+
+    The first three hold it back, whatever the workers do.
+    """
 
     DELAYED = "delayed"
     PAUSED = "paused"
@@ -27,6 +30,11 @@ class WaitCause(StrEnum):
     BUSY = "busy"
     POSITION = "position"
     NEXT = "next"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    HEARTBEAT = "heartbeat"
+    SILENT = "silent"
+    RECOVERY = "recovery"
 
 
 class WaitReason(NamedTuple):
@@ -107,3 +115,72 @@ def _names(running: Mapping[str, int]) -> str:
     shown = [name if number == 1 else f"{number} × {name}" for name, number in most[:_MAX_NAMES_SHOWN]]
     others = sum(number for _, number in most[_MAX_NAMES_SHOWN:])
     return ", ".join(shown) + (f" and {others} others" if others else "")
+
+
+# Claimed and running tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerFacts:
+    """The worker of a CLAIMED or RUNNING task, and what recovery does with the task."""
+
+    worker: str
+    """Its short id."""
+    process: str | None
+    """Host and pid of the worker; None if its row is gone."""
+    worker_state: str
+    """`late` or `silent` if heartbeats are missing, else its state; `missing` if its row is gone."""
+    worker_silence: timedelta | None
+    """Age of the worker's last heartbeat, if the next one is overdue."""
+    is_running: bool
+    """False for a task that is claimed but not started."""
+    child_pid: int | None
+    """The child process that runs the task."""
+    elapsed: timedelta
+    """Since the claim or, if the task has started, the start."""
+    attempt: int
+    max_attempts: int
+    heartbeat_age: timedelta
+    heartbeat_interval: timedelta
+    is_late: bool
+    """Whether a heartbeat of the task is overdue."""
+    due_in: timedelta
+    """Time until recovery decides, if no heartbeat arrives."""
+    decision: str
+    """What it decides then."""
+    has_reaper: bool
+    """Whether a live worker recovers such tasks."""
+
+
+def owner_reasons(facts: OwnerFacts, since_read: timedelta = timedelta(0)) -> tuple[WaitReason, ...]:
+    """Return who has the task and, if heartbeats are overdue, what happens to it when."""
+    return tuple(WaitReason(cause, text) for cause, text in _ownership(facts, since_read))
+
+
+def _ownership(facts: OwnerFacts, since_read: timedelta) -> Iterator[tuple[WaitCause, str]]:
+    process = f" ({facts.process})" if facts.process else ""
+    elapsed = format_age(facts.elapsed + since_read)
+    if not facts.is_running:
+        yield WaitCause.CLAIMED, f"worker {facts.worker}{process} claimed it {elapsed} ago and has not started it"
+    else:
+        attempt = f"attempt {facts.attempt} of {facts.max_attempts}"
+        child = "" if facts.child_pid is None else f" in child process {facts.child_pid}"
+        yield WaitCause.RUNNING, f"worker {facts.worker}{process} has run it for {elapsed}{child}, {attempt}"
+    beat = f"last heartbeat {format_age(facts.heartbeat_age + since_read)} ago"
+    yield WaitCause.HEARTBEAT, f"{beat}, one is due every {format_age(facts.heartbeat_interval)}"
+    if not facts.is_late and facts.worker_silence is None:
+        return
+    yield WaitCause.SILENT, _silence(facts, since_read)
+    due_in = facts.due_in - since_read
+    when = f"in {format_age(due_in)}, if no heartbeat arrives" if due_in > timedelta(0) else "with the next sweep"
+    yield WaitCause.RECOVERY, f"{when}: {facts.decision}"
+    if not facts.has_reaper:
+        yield WaitCause.RECOVERY, "no live worker recovers it: start one, or sweep by hand"
+
+
+def _silence(facts: OwnerFacts, since_read: timedelta) -> str:
+    if facts.worker_state != "running" and facts.worker_silence is None:
+        return f"its worker is {facts.worker_state}"
+    if facts.worker_silence is None:
+        return "its worker still sends heartbeats: the task may be blocked or busy, and still running"
+    return f"its worker is {facts.worker_state}, last seen {format_age(facts.worker_silence + since_read)} ago"

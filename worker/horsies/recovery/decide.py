@@ -23,6 +23,7 @@ from horsies.model.recovery.decision import (
     Requeue,
     TaskOwner,
     decide,
+    forecast,
     recovery_reason,
 )
 from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
@@ -69,6 +70,15 @@ class StaleTask:
         evidence = replace(self.evidence, hook_answer=answered.answer)
         decision = decide(self.row, evidence, self.effective_policy.policy, self.row.now)
         return replace(self, evidence=evidence, decision=decision, hook=answered.hook)
+
+    def forecast(self) -> SweptTask:
+        """Return what recovery does with the task, and when, if it sends no further heartbeat."""
+        row, evidence = self.row, self.evidence
+        at, decision = forecast(row, evidence, self.effective_policy.policy, row.now)
+        coming = replace(self, row=replace(row, now=at), decision=decision).to_swept_task(applied=False)
+        return replace(
+            coming, heartbeat_age=self.silence, owner_state=self._owner_state, due_in=max(at - row.now, timedelta(0))
+        )
 
     @property
     def is_fresh(self) -> bool:
@@ -139,6 +149,7 @@ class StaleTask:
             decision=self.kind,
             reason=self.reason or GOOD_UNTIL,
             code=self.code,
+            max_retries=row.max_retries,
             retries_left=max(0, row.max_retries - row.retry_count),
             hook=self.hook,
             applied=applied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -17,12 +17,6 @@ from horsies.model.task import TaskStatus
 OUTAGE_GRACE: Final = "outage_grace"
 GOOD_UNTIL: Final = "GOOD_UNTIL"
 
-_LEAVE_REASONS: Final = {
-    "fresh": "not stale",
-    OUTAGE_GRACE: "outage grace period",
-    "disabled": "disabled in the settings",
-    "hook_skip": "held by a recovery hook",
-}
 PAST_TENSE: Final[Mapping[DecisionKind, str]] = {
     DecisionKind.REQUEUE: "requeued",
     DecisionKind.RETRY: "retried",
@@ -76,10 +70,13 @@ class SweptTask:
     resilient: bool = False
     code: str | None = None
     """The error code, for the decision `fail`."""
+    max_retries: int = 0
     retries_left: int = 0
     run_at: datetime | None = None
     held_until: datetime | None = None
     """When a hold or outage grace ends."""
+    due_in: timedelta | None = None
+    """Only in a forecast: time until the decision, if the task sends no further heartbeat."""
     overdue_by: timedelta | None = None
     """How long an unclaimed task is past its `good_until`."""
     hook: str | None = None
@@ -95,13 +92,16 @@ class SweptTask:
         return self.decision in PAST_TENSE
 
     @property
-    def description(self) -> str:
-        """The decision and its reason as a sentence."""
-        if self.changes_state:
-            code = f" with {self.code}" if self.code else ""
-            return f"a sweep would {self.decision} it{code}: {self.reason or 'stale'}"
-        until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
-        return f"a sweep would not change it{until}: {_LEAVE_REASONS.get(self.reason, self.reason)}"
+    def phrase(self) -> str:
+        """The decision in a few words, such as `retry, attempt 2 of 3` or `fail with WORKER_CRASHED`."""
+        if self.decision is DecisionKind.RETRY:
+            return f"retry, attempt {self.next_attempt} of {self.max_retries + 1}"
+        return f"{self.decision} with {self.code}" if self.code else self.decision.value
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that a retry starts."""
+        return self.max_retries - self.retries_left + 2
 
     @property
     def is_exempt(self) -> bool:

@@ -21,6 +21,7 @@ from textual.widgets import Static
 from horsies.model.operator_actions import Action
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
+from horsies.model.waiting import WaitCause
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.changes import Topic
@@ -52,6 +53,7 @@ from horsies_tui.widgets.page import (
 )
 
 GAP = "  "
+_REASON_STYLES = {WaitCause.SILENT: "$text-warning", WaitCause.RECOVERY: "bold $text-warning"}
 
 
 # Sections of the page
@@ -92,7 +94,7 @@ def is_stale(detail: TaskDetail) -> bool:
 
 
 def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
-    """Return the status, the owner, and what a sweep would do."""
+    """Return the status and the facts about the last claim."""
     task = detail.task
     attempt = task.attempt_count + (task.status == TaskStatus.RUNNING)
     parts = [
@@ -103,12 +105,7 @@ def state_lines(detail: TaskDetail, now: datetime, width: int) -> list[str]:
         f"attempt {attempt} of {task.max_retries + 1}",
         f"crashes {task.crash_count}" if task.crash_count else "",
     ]
-    recovery, is_live = detail.recovery_decision, TaskStatus(task.status) in LIVE_STATUSES
-    return [
-        *wrap_parts([part for part in parts if part], width),
-        *_owner_lines(detail, width),
-        *([recovery.description] if recovery is not None and is_live else []),
-    ]
+    return [*wrap_parts([part for part in parts if part], width), *_owner_lines(detail, width)]
 
 
 def _age_text(detail: TaskDetail, now: datetime) -> str:
@@ -128,13 +125,12 @@ def _age_text(detail: TaskDetail, now: datetime) -> str:
 
 
 def _owner_lines(detail: TaskDetail, width: int) -> list[str]:
-    task, recovery = detail.task, detail.recovery_decision
-    host = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    owner_state = None if recovery is None else recovery.owner_state
-    state = "" if owner_state in (None, "running") else f", {owner_state.upper()}"
+    task = detail.task
+    child = f", child process {task.worker_pid} on {task.worker_hostname}" if task.worker_hostname else ""
     flags = [name for name, is_set in task.flags.items() if is_set]
     parts = [
-        f"worker {short_id(task.worker_id)}{host}{state}" if task.worker_id else "",
+        # A claimed or running task has a section about its worker.
+        f"worker {short_id(task.worker_id)}{child}" if task.worker_id and detail.owner is None else "",
         f"claim token {task.claim_token}" if task.claim_token else "",
         f"workflow {short_id(task.workflow_id)}" if task.workflow_id else "",
         f"retry of {short_id(task.retry_of)}" if task.retry_of else "",
@@ -207,7 +203,7 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         yield self.filter_bar
         with Page():
             yield Section("State", name="task-state")
-            yield Section("Why is it waiting?", name="task-wait")
+            yield Section("", name="task-reasons")
             yield Section("Attempts and heartbeats", name="task-attempts")
             yield Section("Timeline", name="task-timeline")
             yield Section("Arguments", name="task-arguments")
@@ -258,8 +254,6 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         if detail is None:
             return
         self._draw_live_sections(detail)
-        self._section("wait").display = bool(detail.wait_reasons)
-        self._section("wait").show([reason.text for reason in detail.wait_reasons])
         self._draw_timeline(detail)
         size = len(detail.task.args_json) + len(detail.task.kwargs_json)
         title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
@@ -270,6 +264,12 @@ class TaskDetailScreen(MainScreen, scope=SharedScope.TASK):
         """Draw the sections that show ages."""
         now, width = self.context.clock.now(), self._content_width
         self._section("state").show(partial(state_lines, detail, now, width))
+        reasons = [
+            safe(reason.text, _REASON_STYLES.get(reason.cause, ""))
+            for reason in detail.reasons(now - detail.task.read_at)
+        ]
+        self._section("reasons").display = bool(reasons)
+        self._section("reasons").show(reasons, title=detail.reasons_title)
         self._section("attempts").show(partial(attempt_chart, detail, now, width=width))
 
     def _draw_timeline(self, detail: TaskDetail) -> None:

@@ -12,6 +12,7 @@ from textual.content import Content
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
+from horsies.model.waiting import WaitCause
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, TaskSummary
 from horsies_ops.source import DataSource
@@ -181,15 +182,15 @@ async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], setting
 
 
 def preview_lines(detail: TaskDetail, now: datetime, settings: TuiConfig) -> list[Content]:
-    """Status, error, arguments and why it waits or what a sweep would do."""
+    """Status, error, arguments and why it waits or what recovery does with it."""
     waits = f"waits: {detail.wait_reasons[0].text}" if detail.wait_reasons else ""
     texts = {_status_line(detail.task, now): "", _error_line(detail): "$text-error", waits: "$text-warning"}
     lines = [safe(text, style) for text, style in texts.items() if text]
-    return [*lines, _arguments_line(detail, settings), *filter(None, [safe(_decision_line(detail))])]
+    return [*lines, _arguments_line(detail, settings), *filter(None, [safe(_decision_line(detail), "$text-warning")])]
 
 
 def _status_line(task: TaskRecord, now: datetime) -> str:
-    worker = f" on {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
+    worker = f" on {task.worker_hostname}, child {task.worker_pid}" if task.worker_hostname else ""
     sent = f"   sent {format_time(task.sent_at)}  wait {format_elapsed(wait_time(task, now))}"
     if task.status in LIVE_STATUSES:
         return f"{task.status}{worker}, silent {format_age(silence(task, now))}{sent}"
@@ -217,7 +218,5 @@ def _arguments_line(detail: TaskDetail, settings: TuiConfig) -> Content:
 
 
 def _decision_line(detail: TaskDetail) -> str:
-    recovery = detail.recovery_decision
-    if recovery is None or TaskStatus(detail.task.status) not in LIVE_STATUSES:
-        return ""
-    return f"a sweep would: {recovery.decision} ({recovery.reason or 'no action needed'})"
+    reasons = [reason for reason in detail.reasons() if reason.cause is WaitCause.RECOVERY]
+    return reasons[0].text if reasons else ""

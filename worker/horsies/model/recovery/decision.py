@@ -295,6 +295,18 @@ def decide(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: date
     )
 
 
+def forecast(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: datetime) -> tuple[datetime, Decision]:
+    """Return the decision about a task that sends no further heartbeat, and when it is taken: `now` if it is due."""
+    owner, at = evidence.owner, max(now, task.recovery_hold_until or now)
+    if owner is None or not owner.is_stopped:
+        threshold = policy.threshold(task, owner)
+        silent_since = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold, now)
+        grace_until = evidence.listening.outage_grace_until(silent_since, threshold)
+        at = max(at, evidence.last_heartbeat_at + threshold, grace_until)
+    # By then, an observer has been connected for long enough.
+    return at, decide(task, replace(evidence, listening=ListeningWindow()), policy, at)
+
+
 def asks_hooks(decision: Decision) -> bool:
     """Whether hooks may change the decision: not for poison, expired tasks, or tasks of a paused or cancelled run."""
     return isinstance(decision, (Requeue, Retry)) or (isinstance(decision, Fail) and decision.code == CRASH.code)

@@ -117,6 +117,10 @@ class FleetMember:
         """Whether it is running or draining, and has sent a heartbeat within its own threshold."""
         return self.state in {"running", "draining"} and now < self.stale_at
 
+    def is_late(self, now: datetime) -> bool:
+        """Whether a heartbeat is overdue."""
+        return now - self.last_heartbeat_at > longest_gap(self.config)
+
     def is_silent(self, now: datetime) -> bool:
         """Whether it has missed so many heartbeats that it is probably dead."""
         return is_silent(now - self.last_heartbeat_at, self.config)
