@@ -9,6 +9,7 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
+from horsies_ops.reads.search import Count
 from horsies_ops.reads.workflows import WorkflowRow
 from horsies_tui.screens.alerts import (
     Alert,
@@ -69,7 +70,7 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
                 ]
             ),
             WARN,
-            "queue mail: paused by ana (smtp down), 3 wait, oldest 3m12s",
+            'queue mail: paused by ana, 3 wait, oldest 3m12s "smtp down"',
         ),
         (
             AlertInputs(workers=[make_worker(**LOST, tasks_running=3, tasks_claimed=2)]),
@@ -97,9 +98,11 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
             "worker 000000a7 host-3:4121: clock is off",
         ),
         (
-            AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]),
+            AlertInputs(
+                failed=Count(number=60), errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]
+            ),
             WARN,
-            "58 failures in 1h, 41 are TIMEOUT in mail.send",
+            "60 failures in 1h, mostly TIMEOUT in mail.send",
         ),
         (
             AlertInputs(queues=[make_queue(pending=3, oldest_due_age=3 * MINUTES)], idle=7 * MINUTES),
@@ -112,9 +115,11 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
             WARN,
             "3 workflow runs paused: etl, digest",
         ),
-        (AlertInputs(errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
+        (AlertInputs(failed=Count(number=2), errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
         (
-            AlertInputs(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
+            AlertInputs(
+                failed=Count(number=6), errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]
+            ),
             WARN,
             "6 failures in 1h, most frequent X in a",
         ),
@@ -125,6 +130,17 @@ def test_problem_becomes_one_alert(inputs: AlertInputs, severity: Severity, text
     alert = find_alerts(inputs)[-1]
     assert (alert.severity, alert.text) == (severity, text)
     assert len(find_alerts(inputs)) == 1 + (alert.key == "stalled")
+
+
+def test_lost_workers_without_tasks_share_one_alert() -> None:
+    gone = [
+        make_worker(worker_id=UUID(int=number), state="lost", heartbeat_age=timedelta(minutes=number))
+        for number in (3, 2, 4)
+    ]
+    holding = make_worker(worker_id=UUID(int=9), state="lost", heartbeat_age=timedelta(minutes=1), tasks_running=1)
+    alerts = find_alerts(AlertInputs(workers=[*gone, holding]))
+    assert [alert.text for alert in alerts][1:] == ["3 workers lost in 1h, the last seen 2m00s ago, hold no tasks"]
+    assert (alerts[0].verb, alerts[1].target) == ("requeue", UUID(int=2))
 
 
 def test_ages_grow_between_two_reads() -> None:
@@ -155,7 +171,9 @@ def test_ages_grow_between_two_reads() -> None:
         AlertInputs(workers=[make_worker(tasks_running=4, cpu_percent=100.0)]),
         AlertInputs(workers=[make_worker(processes=4, children_busy=4, tasks_running=4)]),
         AlertInputs(workers=[make_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
-        AlertInputs(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
+        AlertInputs(
+            failed=Count(number=9), errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]
+        ),
     ],
 )
 def test_healthy_or_old_conditions_raise_no_alert(inputs: AlertInputs) -> None:
@@ -168,6 +186,7 @@ def test_errors_come_before_warnings() -> None:
             stale=make_sweep_report(CLAIMED, make_swept_task()),
             queues=[make_queue("slow", pending=1, oldest_due_age=LATE), make_queue("dead", pending=1, served_by=0)],
             workers=[make_worker(**LOST, tasks_running=1)],
+            failed=Count(number=1),
             errors=[_failed("a", "X", 1)],
         )
     )
@@ -199,11 +218,13 @@ def test_queue_with_longer_wait_comes_first() -> None:
         (AlertInputs(runs=[_run("FAILED", 1), _run("FAILED", 2)]), RunTarget(UUID(int=1))),
         (AlertInputs(workers=[make_worker(**LOST)]), WORKER),
         (
-            AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
+            AlertInputs(failed=Count(number=9), errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
             TaskFilter(statuses=(TaskStatus.FAILED,), names=("mail.send",), error_codes=("TIMEOUT",)),
         ),
         (
-            AlertInputs(errors=[_failed("a", "X", 1), _failed("b", "Y", 1), _failed("c", "Z", 1)]),
+            AlertInputs(
+                failed=Count(number=9), errors=[_failed("a", "X", 1), _failed("b", "Y", 1), _failed("c", "Z", 1)]
+            ),
             TaskFilter(statuses=(TaskStatus.FAILED,)),
         ),
     ],
@@ -226,7 +247,7 @@ def test_alert_targets_the_affected_rows(inputs: AlertInputs, target: AlertTarge
         (AlertInputs(runs=[_run("FAILED")]), "requeue", "retry"),
         (AlertInputs(runs=[_run("PAUSED")]), "pause", "resume"),
         (AlertInputs(runs=[_run("PAUSED", 1), _run("PAUSED", 2)]), "", "open"),
-        (AlertInputs(errors=[_failed("a", "X", 1)]), "", "tasks"),
+        (AlertInputs(failed=Count(number=9), errors=[_failed("a", "X", 1)]), "", "tasks"),
     ],
 )
 def test_every_alert_names_what_fixes_it(inputs: AlertInputs, verb: str, label: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -110,7 +111,24 @@ def test_recorded_events_and_operator_actions_become_entries() -> None:
         "worker lost",
         "silence_s=301",
     )
+    assert lost.headline == "silent for 5m01s"
     assert (done.kind, done.subject, done.summary) == (EntryKind.OPERATOR, "ana retry", "41 changed, 0 skipped")
+
+
+def test_recovery_headline_is_decision_and_silence() -> None:
+    evidence = {"owner": str(UUID(int=7)), "decision": "retry", "code": None, "silence_s": 12.4}
+    event = EventRow(
+        id=7,
+        at=NOON,
+        kind="task_recovered",
+        task_id=TASK.id,
+        workflow_id=None,
+        worker_id=None,
+        claim_token=2,
+        queue="mail",
+        evidence_json=json.dumps(evidence),
+    )
+    assert entry_from_event(event, {}).headline == "retry, silent for 12s"
 
 
 def test_similar_entries_of_one_second_fold_with_stable_key() -> None:

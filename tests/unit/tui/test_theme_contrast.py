@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from rich.segment import Segment
@@ -10,7 +11,7 @@ from textual.pilot import Pilot
 
 from horsies_tui.keys import ScreenId
 from horsies_tui.theme import THEME_CYCLE
-from tests.support.tui import eventually, rendered_segments, running_app, until_plan_dialog, until_stable
+from tests.support.tui import eventually, rendered_segments, running_app, screen_text, until_plan_dialog, until_stable
 
 
 def _is_invisible(segment: Segment) -> bool:
@@ -37,11 +38,14 @@ async def _invisible_texts(pilot: Pilot[None], themes: Iterable[str] = THEME_CYC
 @pytest.mark.parametrize("no_color", [False, True])
 @pytest.mark.parametrize("screen_id", list(ScreenId))
 async def test_no_text_has_the_colour_of_its_background(
-    screen_id: ScreenId, no_color: bool, monkeypatch: pytest.MonkeyPatch
+    screen_id: ScreenId, no_color: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
-    async with running_app(screen_id=screen_id, size=(120, 36)) as pilot:
+    story = tmp_path / "story.txt"
+    story.write_text("worker 2 killed {age} ago: watch Stale (4)")
+    async with running_app(screen_id=screen_id, size=(120, 36), story=story) as pilot:
+        await eventually(pilot, lambda: "watch Stale (4)" in screen_text(pilot))
         assert pilot.app.no_color is no_color
         # The dashboard has every colour, and the cursor on them; one screen in all themes is enough.
         themes = pilot.app.available_themes if screen_id is ScreenId.DASHBOARD else THEME_CYCLE

@@ -14,11 +14,12 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.fleet import TARGET_WAIT, QueueHealth, queue_health
-from horsies_tui.format import format_age, plural, short_id
+from horsies_tui.format import format_age, format_count, plural, short_id
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.reads.overview import ErrorCount, QueueRow
+    from horsies_ops.reads.search import Count
     from horsies_ops.reads.workers import WorkerRow
     from horsies_ops.reads.workflows import WorkflowRow
 
@@ -74,8 +75,10 @@ class AlertInputs:
     queues: Sequence[QueueRow] = ()
     workers: Sequence[WorkerRow] = ()
     stale: SweepReport | None = None
+    failed: Count | None = None
+    """Tasks that failed in the last hour."""
     errors: Sequence[ErrorCount] = ()
-    """Errors of the last hour."""
+    """Errors of the last hour; they say which are frequent, `failed` how many there are."""
     runs: Sequence[WorkflowRow] = ()
     """Failed and paused runs."""
     idle: timedelta | None = None
@@ -110,7 +113,7 @@ def find_alerts(inputs: AlertInputs) -> tuple[Alert, ...]:
         *_stall_alerts(inputs.queues, inputs.idle),
         *_worker_alerts(inputs.workers),
         *_run_alerts(inputs.runs),
-        *_failure_alerts(inputs.errors),
+        *_failure_alerts(inputs.failed, inputs.errors),
     ]
     # Sorting is stable: within a severity the order above remains.
     return tuple(sorted(alerts, key=lambda alert: alert.severity))
@@ -172,9 +175,10 @@ def _queue_problem(queue: QueueRow) -> tuple[Severity, str] | None:
             return Severity.BAD, f"no worker serves it, {waiting}"
         case QueueHealth.PAUSED if queue.pending:
             by = f" by {queue.paused_by}" if queue.paused_by else ""
-            reason = f" ({queue.pause_reason})" if queue.pause_reason else ""
+            # Last: a long reason must not push the numbers out of the line.
+            reason = f' "{queue.pause_reason}"' if queue.pause_reason else ""
             waiting = f"{queue.pending:,} wait, oldest {format_age(queue.oldest_due_age)}"
-            return Severity.WARN, f"paused{by}{reason}, {waiting}"
+            return Severity.WARN, f"paused{by}, {waiting}{reason}"
         case QueueHealth.BACKLOG:
             oldest = f"oldest {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)})"
             return Severity.WARN, f"{queue.pending:,} wait, {oldest}, {plural(queue.served_by, 'worker')}"
@@ -216,9 +220,25 @@ def _run_alerts(runs: Sequence[WorkflowRow]) -> Iterator[Alert]:
 
 
 def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
-    for worker in sorted(workers, key=lambda worker: worker.tasks_running + worker.tasks_claimed, reverse=True):
+    idle_lost = [
+        worker
+        for worker in workers
+        if worker.is_presumed_dead and worker.heartbeat_age < LOST_WORKER_ALERT_AGE and not _held(worker)
+    ]
+    if len(idle_lost) > 1:
+        newest = min(idle_lost, key=lambda worker: worker.heartbeat_age)
+        seen = f"the last seen {format_age(newest.heartbeat_age)} ago"
+        yield Alert(
+            key="lost workers",
+            severity=Severity.WARN,
+            text=f"{len(idle_lost)} workers lost in 1h, {seen}, hold no tasks",
+            target=newest.worker_id,
+            label="open",
+        )
+        workers = [worker for worker in workers if worker not in idle_lost]
+    for worker in sorted(workers, key=_held, reverse=True):
         label = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
-        held = worker.tasks_running + worker.tasks_claimed
+        held = _held(worker)
         if worker.is_responsive:
             for warning in worker.problems:
                 yield Alert(
@@ -240,20 +260,26 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
             )
 
 
-def _failure_alerts(errors: Sequence[ErrorCount]) -> Iterator[Alert]:
-    failed = [error for error in errors if error.status == TaskStatus.FAILED]
-    counts = Counter({(error.name, error.code): error.last_hour for error in failed})
-    total = counts.total()
-    if not total:
+def _held(worker: WorkerRow) -> int:
+    return worker.tasks_running + worker.tasks_claimed
+
+
+def _failure_alerts(failed: Count | None, errors: Sequence[ErrorCount]) -> Iterator[Alert]:
+    counts = Counter(
+        {(error.name, error.code): error.last_hour for error in errors if error.status == TaskStatus.FAILED}
+    )
+    if failed is None or not failed.number or not counts.total():
         return
     (name, code), most = counts.most_common(1)[0]
     # If at least half of the failures have one cause, Enter lists only those.
-    is_dominant = 2 * most >= total
-    share = "all" if most == total else f"{most:,} are" if is_dominant else "most frequent"
+    is_dominant = 2 * most >= counts.total()
+    # Without a number: that of `failed` is exact and of another instant.
+    share = "all" if most == counts.total() else "mostly" if is_dominant else "most frequent"
+    total = format_count(failed.number, is_capped=failed.is_capped)
     yield Alert(
         key="failures",
         severity=Severity.WARN,
-        text=f"{plural(total, 'failure')} in 1h, {share} {code} in {name}",
+        text=f"{total} {'failure' if failed.number == 1 else 'failures'} in 1h, {share} {code} in {name}",
         target=TaskFilter(
             statuses=(TaskStatus.FAILED,),
             names=(name,) if is_dominant else (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from horsies_tui.format import fit, format_count, format_time, plural, sanitize
 from horsies_tui.keys import ScreenId, first_key
 from horsies_tui.screens.alerts import Alert, AlertInputs, RunTarget, Severity, UnservedQueue, find_alerts
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowRun, ShowTasks, ShowWorker
-from horsies_tui.screens.entries import NO_ACTIONS, StreamEntry, log_line
+from horsies_tui.screens.entries import NO_ACTIONS, StreamEntry, short_log_line
 from horsies_tui.screens.summary import (
     STYLES,
     Activity,
@@ -86,10 +85,9 @@ def event_line(entry: StreamEntry | Heading) -> Content:
     if isinstance(entry, Heading):
         return Content.styled(sanitize(entry.text), "dim")
     subject = f" {fit(entry.kind, 6)} {fit(entry.subject, 24)} "
-    # The values alone: the decision and its reason, or the seconds of silence.
-    values = re.sub("[a-z_]+=", "", entry.note)
-    note = f"  {values}" if entry.is_notable else ""
-    summary = (sanitize(entry.summary), STYLES[entry.tone])
+    note = f"  {entry.headline}" if entry.headline else ""
+    # The kind has its own column: "worker … lost", not "worker … worker lost".
+    summary = (sanitize(entry.summary.removeprefix(f"{entry.kind} ")), STYLES[entry.tone])
     return Content.assemble((format_time(entry.at), "dim"), subject, summary, (sanitize(note), "dim"))
 
 
@@ -215,7 +213,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def show_overview(self, overview: Overview) -> None:
         super().show_overview(overview)
         self._overview = overview
-        self._show_alerts("overview", overview.at, queues=overview.queues)
+        self._show_alerts("overview", overview.at, queues=overview.queues, failed=overview.failed_last_hour)
 
     def _show_activity(self, activity: Activity) -> None:
         self._activity = activity
@@ -231,7 +229,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         self._known_tasks = stream.known_tasks
         # Above the stream of task changes, in which they would be visible for a moment only.
         since = self.context.clock.now() - NOTABLE_AGE
-        notable = [entry for entry in stream.entries if entry.is_notable and entry.at > since][:MAX_NOTABLE]
+        notable = [entry for entry in stream.entries if entry.headline and entry.at > since][:MAX_NOTABLE]
         entries = [*notable, *fold_entries(entry for entry in stream.entries if entry not in notable)]
         self.show_pane(
             "events",
@@ -242,7 +240,7 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
         )
 
     def _show_actions(self, rows: tuple[AuditRow, ...]) -> None:
-        self.show_pane("operator-actions", lambda: [log_line(row) for row in reversed(rows)] or [NO_ACTIONS])
+        self.show_pane("operator-actions", lambda: [short_log_line(row) for row in reversed(rows)] or [NO_ACTIONS])
 
     def _show_alerts(self, query: str, read_at: datetime | None = None, **inputs: Any) -> None:
         """Draw the alerts with the result of another query."""

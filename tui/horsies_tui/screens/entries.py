@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from horsies.model.events import EventKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.filters import ConditionTests, TaskFilter, is_match, matches_any_glob
-from horsies_tui.format import fit, format_time, sanitize, short_id
+from horsies_tui.format import fit, format_age, format_time, sanitize, short_id
 from horsies_tui.widgets.page import stored_json
 from horsies_tui.widgets.row_list import Tone
 
@@ -56,8 +57,8 @@ class StreamEntry:
     error_code: str | None = None
     worker_id: UUID | None = None
     workflow_id: UUID | None = None
-    is_notable: bool = False
-    """Whether the dashboard keeps it above the stream of changes for a while."""
+    headline: str = ""
+    """Set if the dashboard keeps it above the stream of changes for a while: the evidence in a few words."""
 
     @property
     def group_name(self) -> str:
@@ -176,8 +177,8 @@ def _tone(change: Change) -> Tone:
 def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> StreamEntry:
     """Convert a row of `horsies_events`, with its evidence as the note."""
     stored = stored_json(lambda: row.evidence)
-    pairs = cast("dict[str, object]", stored).items() if isinstance(stored, dict) else [("evidence", stored)]
-    evidence = " ".join(f"{name}={value}" for name, value in pairs if value is not None)
+    values = cast("dict[str, object]", stored) if isinstance(stored, dict) else {"evidence": stored}
+    evidence = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     task = None if row.task_id is None else known_tasks.get(row.task_id)
     subject, kind = row.queue or "", EntryKind.EVENT
     if row.task_id is not None:
@@ -199,8 +200,18 @@ def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> 
         queue=row.queue,
         worker_id=row.worker_id,
         workflow_id=row.workflow_id,
-        is_notable=row.kind in NOTABLE_KINDS,
+        headline=_headline(row.kind, values) if row.kind in NOTABLE_KINDS else "",
     )
+
+
+def _headline(kind: str, evidence: Mapping[str, object]) -> str:
+    """Return what matters most in the evidence, for the dashboard."""
+    silence = evidence.get("silence_s")
+    silent = f"silent for {format_age(timedelta(seconds=silence))}" if isinstance(silence, (int, float)) else ""
+    if kind == EventKind.TASK_POISONED:
+        return f"crashed {evidence.get('crash_count')} times"
+    parts = [evidence.get("decision"), evidence.get("code"), silent]
+    return ", ".join(str(part) for part in parts if part) or "no details"
 
 
 def entry_from_audit(row: AuditRow) -> StreamEntry:
@@ -257,6 +268,16 @@ def log_line(row: AuditRow) -> str:
     return f"{who} {fit(target_text(row), 18)} {result}{reason}"
 
 
+def short_log_line(row: AuditRow) -> str:
+    """`12:01:08 ana      retry    mail.send        41 changed "smtp is back"`, for a narrow pane."""
+    target = target_text(row)
+    # "pause" with the target "queue mail", not "pause queue".
+    action = _words(row.action).removesuffix(f" {target.split()[0]}") if target else _words(row.action)
+    result = "dry run" if row.dry_run else f"{row.affected:,} changed"
+    reason = f' "{sanitize(row.reason, limit=200)}"' if row.reason else ""
+    return f"{format_time(row.at)} {fit(row.actor, 8)} {fit(action, 8)} {fit(target, 14)} {result}{reason}"
+
+
 def entry_lines(row: AuditRow) -> list[str]:
     """Return the full record of one operator action."""
     ids, more = " ".join(map(str, row.task_ids[:MAX_TASK_IDS])), len(row.task_ids) - MAX_TASK_IDS
@@ -266,7 +287,7 @@ def entry_lines(row: AuditRow) -> list[str]:
             f"{row.actor} on {row.host} via {row.via}  {action_text(row)}"
         ),
         f"matched {row.matched:,}  changed {row.affected:,}  skipped {row.skipped:,}",
-        *([f"selector {row.filter_json}"] if row.filter_json else []),
+        *([f"selector {json.dumps(stored_json(lambda: row.filter), ensure_ascii=False)}"] if row.filter_json else []),
         *([f"tasks {ids}{f' and {more:,} more' if more > 0 else ''}"] if ids else []),
         f"reason {row.reason or '-'}",
     ]

@@ -140,7 +140,7 @@ async def load_event_stream(
     entries.sort(key=lambda entry: entry.at, reverse=True)
     # Changes are logged with the time of the local clock.
     local_now = clock.now() - clock.offset
-    shown = [*entries[:limit], *(entry for entry in entries[limit:] if entry.is_notable)]
+    shown = [*entries[:limit], *(entry for entry in entries[limit:] if entry.headline)]
     return EventStream(entries=tuple(shown), known_tasks=tasks, per_minute=change_log.per_minute(local_now))
 
 

@@ -176,8 +176,8 @@ class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):
     """List of schedules, overdue ones first, with a pane about the one under the cursor."""
 
     no_rows_text = """There are no schedules.
-Define them in the app with @app.scheduled, in horsies.toml under [[schedule.entries]],
-or at run time with app.schedules.create. A worker of the app stores and fires them.
+Define them with @app.scheduled, in horsies.toml under [[schedule.entries]],
+or at run time with app.schedules.create. A worker stores and fires them.
 Healthy: NEXT RUN is in the future, and every slot of LAST 20 fired."""
 
     def __init__(self, context: AppContext) -> None:

@@ -20,7 +20,7 @@ from horsies_tui.fleet import (
     queue_health,
     worker_health,
 )
-from horsies_tui.format import fit, format_age, format_count, format_elapsed, safe
+from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_short_age, safe
 from horsies_tui.theme import Glyph, area_chart, bar, downsample, sparkline
 from horsies_tui.widgets.row_list import Tone
 
@@ -97,9 +97,8 @@ class Activity:
 
     @property
     def peak(self) -> str:
-        buckets = self.shown.buckets
-        most = max((bucket.done for bucket in buckets), default=0)
-        return format_count(most, is_estimate=any(bucket.is_estimate for bucket in buckets))
+        most = max(self.shown.buckets, key=lambda bucket: bucket.done, default=None)
+        return "0" if most is None else format_count(most.done, is_estimate=most.is_estimate)
 
     def idle_time(self, now: datetime) -> timedelta | None:
         """Time since the end of the last minute in which a task finished, at most the whole window."""
@@ -116,7 +115,8 @@ async def load_activity(source: DataSource) -> Activity:
     if not busy or busy[0] < len(minutes.buckets) - FIRST_MINUTES:
         return Activity(minutes=minutes)
     seconds = await source.throughput(timedelta(seconds=SECONDS_SHOWN), SECONDS_SHOWN)
-    return Activity(minutes=minutes, seconds=seconds)
+    has_finished = any(bucket.done or bucket.failed for bucket in seconds.buckets)
+    return Activity(minutes=minutes, seconds=seconds if has_finished else None)
 
 
 def chart_lines(
@@ -190,7 +190,7 @@ def queue_lines(
     overview: Overview, buckets: Sequence[QueueBucket], now: datetime, *, rows: int, points: int
 ) -> Iterator[Content]:
     """One line per queue, those with a problem first, and a heading; the chart has `points` points."""
-    yield Content.styled(f"{fit('QUEUE', 14)}   WAIT  OLDEST   RUN  DONE/m  30 min", "bold dim")
+    yield Content.styled(f"{fit('QUEUE', 14)}   WAIT  OLDEST   RUN  DONE/m 30 min", "bold dim")
     elapsed = now - overview.at
     ordered = sorted(overview.queues, key=lambda queue: queue_health(queue) is QueueHealth.OK)
     for queue in ordered[:rows]:
@@ -213,19 +213,28 @@ def _queue_line(queue: QueueRow, finished: Sequence[float], elapsed: timedelta) 
         (f" {format_age(oldest):>7}", style if oldest else "dim"),
         (f" {queue.running:>5,}", "" if queue.running else "dim"),
         (f" {format_count(done, is_estimate=queue.is_estimate):>7}", "" if done else "dim"),
-        "  ",
+        " ",
         chart,
     )
 
 
 def worker_lines(workers: Sequence[WorkerRow], now: datetime, rows: int) -> Iterator[Content]:
-    """One line per worker, those with a problem first, and a heading. Full slots are no problem."""
+    """One line per worker, those with a problem first, and a heading. Full slots are no problem.
+
+    A lost worker whose tasks are recovered comes last.
+    """
+
+    def rank(worker: WorkerRow) -> int:
+        if worker_health(worker) is WorkerHealth.LOST and not worker.tasks_running + worker.tasks_claimed:
+            return 2
+        return 0 if worker_health(worker) in _WORKER_STATES else 1
+
     yield Content.styled(f"{fit('HOST:PID', 14)} {fit('LOAD', 16)} STATE", "bold dim")
-    for worker in sorted(workers, key=lambda worker: worker_health(worker) not in _WORKER_STATES)[:rows]:
+    for worker in sorted(workers, key=rank)[:rows]:
         health = worker_health(worker)
         glyph, tone = _WORKER_STATES.get(health, ("", Tone.DIM))
         # Without an age while the worker responds: it would be redrawn every second.
-        age = "" if worker.is_responsive else f" {format_age(now - worker.last_heartbeat_at)}"
+        age = "" if worker.is_responsive else f" {format_short_age(now - worker.last_heartbeat_at)}"
         load = f"{bar(worker.children_busy, worker.processes, 10)} {worker.children_busy}/{worker.processes}"
         yield Content.assemble(
             safe(fit(f"{worker.hostname}:{worker.pid}", 14), STYLES[tone] if glyph else ""),
