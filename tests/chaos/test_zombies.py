@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -198,7 +199,10 @@ async def test_workers_suspended_together_recover_nothing(
             return len(await ledger.fetch(sql, 2 * THRESHOLD_S)) == 2
 
         async def have_both_reported_it() -> bool:
-            return len(await ledger.events("outage_grace_started")) == 2
+            # A busy machine may delay heartbeats enough for further, short outages.
+            started = await ledger.events("outage_grace_started")
+            long = [event for event in started if json.loads(event["evidence"])["outage_s"] > THRESHOLD_S]
+            return len({event["worker_id"] for event in long}) == 2
 
         async with suspended(one), suspended(other):
             await ledger.until(are_silent)
