@@ -7,6 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from horsies import Ok
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, worker_in_process
@@ -103,6 +105,28 @@ async def test_function_gets_the_child_without_coroutines(database_url: str, tmp
         assert {row["claim_token"] for row in rows.values()} == {1}
         assert len({start.pid for start in await ledger.starts(*naps)}) == 1
         assert await ledger.violations([function, busy, *naps]) == []
+
+
+@pytest.mark.parametrize(("name", "argument"), [("wait_for", "file"), ("nap", "seconds")])
+async def test_running_task_names_its_child_also_if_claimed_for_another(
+    database_url: str, tmp_path: Path, name: str, argument: str
+) -> None:
+    gate = tmp_path / "gate"
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=2) as worker:
+        # Many short tasks, so that the next ones seem short too and are claimed for one child.
+        await ledger.until_terminal(*await _send(worker, "plain", [{}] * 100))
+        sent = await _send(worker, name, [{argument: str(gate) if name == "wait_for" else 3.0}] * 2)
+        await ledger.until_started(*sent)
+
+        async def are_named() -> bool:
+            rows = await ledger.rows(*sent)
+            return all(rows[start.task_id]["worker_pid"] == start.pid for start in await ledger.starts(*sent))
+
+        await ledger.until(are_named, within_s=2)
+        assert {row["status"] for row in (await ledger.rows(*sent)).values()} == {"RUNNING"}
+        gate.touch()
+        await ledger.until_terminal(*sent)
+        assert await ledger.violations(sent) == []
 
 
 async def _send_behind_blocked_loop(worker: InProcessWorker, ledger: Ledger, name: str, gate: Path) -> str:

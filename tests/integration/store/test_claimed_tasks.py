@@ -44,6 +44,18 @@ async def test_start_is_refused_when(
     assert await _start(claims, ref) == 0
 
 
+async def test_running_task_moves_to_another_child_while_its_claim_holds(
+    claims: ClaimStore, database: Database, database_url: str, connection: Connection
+) -> None:
+    await insert_task(database_url)
+    ref = await claim_and_start(database)
+    await claims.move({ref: 8, ref._replace(claim_token=9): 9, ref._replace(worker_id=uuid4()): 9})
+    assert await only_row(connection, "horsies_tasks", "worker_pid", "worker_process_name") == (8, "worker-8")
+    await connection.execute("UPDATE horsies_tasks SET status = 'FAILED', terminal_at = now()")
+    await claims.move({ref: 9})
+    assert await only_row(connection, "horsies_tasks", "worker_pid") == (8,)
+
+
 async def test_claim_of_another_worker_cannot_be_started_or_released(
     claims: ClaimStore, database: Database, database_url: str
 ) -> None:

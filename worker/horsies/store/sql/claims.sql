@@ -153,6 +153,25 @@ WITH input AS (
 )
 SELECT id, claim_token FROM started;
 
+-- name: move
+-- Record the child that RUNNING tasks were sent to, if it is not the one that they were claimed for.
+WITH input AS (
+    SELECT *
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
+           AS input(id, claim_token, worker_id, pid)
+), locked AS (
+    SELECT t.id, input.pid
+      FROM input
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+)
+UPDATE horsies_tasks AS t
+   SET worker_pid = locked.pid, worker_process_name = 'worker-' || locked.pid::text, updated_at = now()
+  FROM locked
+ WHERE t.id = locked.id;
+
 -- name: expire
 -- End claimed tasks whose good_until has passed, each with the result given. The condition on `messages`, here and
 -- below, is always true: PostgreSQL does not run a CTE that only selects unless something reads it.
