@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.errors import NotFound, Refused
 from horsies.model.schedule.decide import (
-    Fire,
+    FireSlot,
     RunKind,
-    RunOutcome,
     ScheduleDefinition,
     ScheduleState,
+    SlotOutcome,
     anchored_policy,
     good_until,
 )
-from horsies.scheduler.firing import start_runs
+from horsies.scheduler.firing import start_run
 from horsies.scheduler.sync import store_definitions
 from horsies.store.database import Transaction
 from horsies.store.operators import AuditProgress, record_audit
-from horsies.store.schedules import LockedSchedule, ScheduleStore, SlotRun, slot_run
+from horsies.store.schedules import FiredSlot, LockedSchedule, ScheduleStore
 from horsies_ops.actions.report import (
     BACKFILL_SCHEDULE,
     FORGET_SCHEDULE,
@@ -57,7 +57,7 @@ class _Change:
 
     affected: int
     matched: int = 1
-    fired: Sequence[SlotRun] = ()
+    fired: Sequence[FiredSlot] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -197,7 +197,7 @@ async def _audited(
     async def report(transaction: Transaction, done: _Change) -> ActionReport:
         affected = 0 if dry_run else done.affected
         entry = session.audit_entry(action, reason, scope, matched=done.matched, is_dry_run=dry_run)
-        ids = tuple(run.fired_id for run in done.fired if run.fired_id is not None)
+        ids = tuple(run.fired_id for run in done.fired)
         progress = AuditProgress(affected=affected, skipped=done.matched - done.affected, task_ids=ids)
         return ActionReport(
             action=action,
@@ -236,7 +236,7 @@ async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: da
             hint = "backfill a shorter range"
             raise Refused(f"more than {MAX_BACKFILL:,} slots from {first} to {last}", hint=hint)
     outcomes = await store.slot_outcomes(locked.schedule_name, first, last)
-    due = tuple(slot for slot in slots if outcomes.get(slot) is not RunOutcome.FIRED)
+    due = tuple(slot for slot in slots if outcomes.get(slot) is not SlotOutcome.FIRED)
     return BackfillPlan(name=locked.schedule_name, slots=due, already_fired=len(slots) - len(due))
 
 
@@ -245,14 +245,14 @@ async def _fire(
     locked: LockedSchedule,
     slots: Sequence[tuple[datetime | None, datetime]],
     kind: RunKind,
-) -> Sequence[SlotRun]:
+) -> Sequence[FiredSlot]:
     """Fire slots, each given with the one before it."""
     policy = anchored_policy(locked.definition, locked.anchor_at)
     # The task of an old slot may start although the time that it was good for has passed: an operator wants it now.
     limit = good_until(policy, locked.now)
-    decisions = [Fire(slot=slot, previous_slot=previous, good_until=limit) for previous, slot in slots]
-    runs = [slot_run(locked.schedule_name, decision, kind) for decision in decisions]
-    fired = await store.record(runs, kind=kind, by=None)
+    due = [FireSlot(slot=slot, previous_slot=previous, good_until=limit) for previous, slot in slots]
+    fired = await store.record_unplanned(locked.schedule_name, due, kind=kind)
     if locked.plan is not None and isinstance(store.executor, Transaction):
-        await start_runs(store.executor, locked.plan, fired)
+        for slot in fired:
+            await start_run(store.executor, locked.plan, slot)
     return fired

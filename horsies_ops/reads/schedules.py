@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfoNotFoundError
 from horsies.errors import NotFound
 from horsies.model.schedule.decide import (
     RunKind,
-    RunOutcome,
+    SlotOutcome,
     SchedulePolicy,
     ScheduleState,
     describe_pattern,
@@ -105,7 +105,7 @@ class ScheduleRunRow:
 
     slot_at: datetime
     kind: RunKind
-    outcome: RunOutcome
+    outcome: SlotOutcome
     reason: str | None
     task_id: UUID | None
     workflow_id: UUID | None

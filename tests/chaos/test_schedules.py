@@ -20,7 +20,7 @@ import pytest
 
 from horsies import CronSchedule, DailySchedule, HourlySchedule, IntervalSchedule, SchedulePattern, TaskSchedule
 from horsies.client.schedules import encode_schedules
-from horsies.model.schedule.decide import DueSchedule, Fire, SchedulePolicy, decide_slots
+from horsies.model.schedule.decide import DueSchedule, FireSlot, SchedulePolicy, decide_slots
 from horsies.model.settings.patterns import DstGap, load_zone
 from horsies.scheduler.firing import fire_due
 from horsies.scheduler.service import Scheduler, ScheduleSet
@@ -287,7 +287,7 @@ def fired_slots(pattern: SchedulePattern, zone: str, day: datetime, gap: DstGap)
     fired: list[datetime] = []
     while now <= end and following is not None:
         plan = decide_slots(DueSchedule(policy=policy, first_slot=following, last_fired_slot=last), now)
-        fired += [decision.slot for decision in plan.decisions if isinstance(decision, Fire)]
+        fired += [decision.slot for decision in plan.decisions if isinstance(decision, FireSlot)]
         following = plan.next_slot
         now += timedelta(minutes=10)
     return [f"{slot.astimezone(load_zone(zone)):%H:%M}" for slot in fired if slot < end]

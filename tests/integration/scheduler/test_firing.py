@@ -250,3 +250,13 @@ async def test_overlap_is_decided_by_what_was_committed_before_the_lock(
     async with asyncio.timeout(10):
         rows = await database.run(lambda transaction: ScheduleStore(transaction).lock_due(limit=1))
     assert [row.is_running for row in rows] == [True]
+
+
+async def test_name_of_a_schedule_is_stored_as_it_is(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    name = 'say "hi" \\ {now} ü'
+    await sync(database, database_url, minutely(name))
+    await make_due(connection, 1, name)
+    await fire_due(database)
+    assert await connection.fetchval("SELECT context #>> '{schedule,name}' FROM horsies_tasks") == name

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from math import sin
 from typing import Final
 
-from horsies.model.schedule.decide import RunKind, RunOutcome, SchedulePolicy, ScheduleState
+from horsies.model.schedule.decide import RunKind, SchedulePolicy, ScheduleState, SlotOutcome
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
@@ -58,11 +58,11 @@ def schedule_runs(row: ScheduleRow, now: datetime, *, limit: int) -> tuple[Sched
     runs = list[ScheduleRunRow]()
     for n, outcome in enumerate(reversed(row.recent[-limit:])):
         slot = (row.last_slot_at or now) - n * HOUR
-        is_fired = outcome == RunOutcome.FIRED
+        is_fired = outcome == SlotOutcome.FIRED
         run = ScheduleRunRow(
             slot_at=slot,
             kind=RunKind.CLOCK,
-            outcome=RunOutcome(outcome),
+            outcome=SlotOutcome(outcome),
             reason=None if is_fired else "an earlier slot is running",
             task_id=row.last_task_id if is_fired else None,
             workflow_id=None,

@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from horsies.model.schedule.decide import RunOutcome, ScheduleState
+from horsies.model.schedule.decide import ScheduleState, SlotOutcome
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.schedules import ScheduleRow, ScheduleRunRow
 from horsies_ops.source import DataSource
@@ -34,10 +34,10 @@ from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 HISTORY_LIMIT: Final = 100
 _OUTCOME_GLYPHS: Final = {
-    RunOutcome.FIRED: Glyph.DONE,
-    RunOutcome.SKIPPED: Glyph.SKIPPED,
-    RunOutcome.REFUSED: "!",
-    RunOutcome.WAITING: Glyph.WAITING,
+    SlotOutcome.FIRED: Glyph.DONE,
+    SlotOutcome.SKIPPED: Glyph.SKIPPED,
+    SlotOutcome.REFUSED: "!",
+    SlotOutcome.WAITING: Glyph.WAITING,
 }
 LEGEND: Final = f"{Glyph.DONE} fired {Glyph.SKIPPED} skipped ! refused {Glyph.WAITING} waiting"
 
@@ -52,7 +52,7 @@ def schedule_text(schedule: ScheduleRow) -> str:
 
 def ribbon(outcomes: Sequence[str]) -> str:
     """One glyph per slot, the newest at the right."""
-    return "".join(_OUTCOME_GLYPHS.get(RunOutcome(outcome), Glyph.UNKNOWN) for outcome in outcomes)
+    return "".join(_OUTCOME_GLYPHS.get(SlotOutcome(outcome), Glyph.UNKNOWN) for outcome in outcomes)
 
 
 def _next_run_cell(schedule: ScheduleRow, now: datetime) -> Cell:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import zoneinfo
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from uuid import UUID
 from zoneinfo import ZoneInfoNotFoundError
@@ -19,13 +17,13 @@ from pydantic import TypeAdapter
 
 from horsies.errors import format_one_line, is_transient
 from horsies.model.events import EventKind, EventRecord
-from horsies.model.schedule.decide import Decision, Fire, Refuse, RunKind, Skip, SlotPlan, decide_slots
+from horsies.model.schedule.decide import Decision, FireSlot, RefuseSlot, SkipSlot, SlotPlan, decide_slots
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowPlan
 from horsies.store.database import Database, Executor, Transaction
 from horsies.store.operators import EventStore, Target, Termination, end_tasks
-from horsies.store.schedules import Advance, DueRow, ScheduleStore, SlotRun, slot_run
+from horsies.store.schedules import DueRow, FiredSlot, ScheduleStore
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.control import cancel
 from horsies.workflows.start import store_run
@@ -140,7 +138,7 @@ class _Firing:
                 plans.append((row, plan))
             else:
                 await self._pause(row.schedule_name, plan.pause_reason)
-        fired = [run for run in await self._carry_out(plans) if run.fired_hex is not None]
+        fired = await self._carry_out(plans)
         if len(fired) > MAX_LOGGED:
             logger.info("schedules fired count=%d", len(fired))
         else:
@@ -163,29 +161,26 @@ class _Firing:
         await self._store.pause(name, by="horsies", reason=reason)
         await self._event(EventKind.SCHEDULE_PAUSED, name, reason=reason)
 
-    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> Sequence[SlotRun]:
+    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> Sequence[FiredSlot]:
         for row, plan in plans:
             if plan.replaces_running:
                 await cancel_unfinished(self._transaction, row.schedule_name)
-        runs = [slot_run(row.schedule_name, decision) for row, plan in plans for decision in plan.decisions]
-        recorded = await self._store.record(runs, kind=RunKind.CLOCK, by=self._by)
-        by_name = {name: list(found) for name, found in groupby(recorded, key=itemgetter(0))}
-        if plans:
-            advances = [Advance.of(row, plan, by_name.get(row.schedule_name, ())) for row, plan in plans]
-            await self._store.advance(advances, tz_version=zone_data_version())
+        fired = await self._store.record(plans, by=self._by, tz_version=zone_data_version())
+        workflows = {row.schedule_name: row.plan for row, _ in plans if row.plan is not None}
+        for slot in fired if workflows else ():
+            if slot.schedule_name in workflows:
+                await start_run(self._transaction, workflows[slot.schedule_name], slot)
         for row, plan in plans:
-            if row.plan is not None:
-                await start_runs(self._transaction, row.plan, by_name.get(row.schedule_name, ()))
-            if len(plan.decisions) != 1 or not isinstance(plan.decisions[0], Fire):
+            if len(plan.decisions) != 1 or not isinstance(plan.decisions[0], FireSlot):
                 await self._report(row.schedule_name, plan.decisions)
-        return recorded
+        return fired
 
     async def _report(self, name: str, decisions: Sequence[Decision]) -> None:
-        if skipped := [decision for decision in decisions if isinstance(decision, Skip)]:
+        if skipped := [decision for decision in decisions if isinstance(decision, SkipSlot)]:
             slots = [decision.slot.isoformat() for decision in skipped[-20:]]
             reasons = sorted({decision.reason for decision in skipped})
             await self._event(EventKind.SCHEDULE_SKIPPED, name, count=len(skipped), slots=slots, reasons=reasons)
-        if refused := [decision for decision in decisions if isinstance(decision, Refuse)]:
+        if refused := [decision for decision in decisions if isinstance(decision, RefuseSlot)]:
             slots = [decision.slot.isoformat() for decision in refused[-20:]]
             await self._event(EventKind.SCHEDULE_REFUSED, name, slots=slots, reason=refused[-1].reason)
 
@@ -205,16 +200,14 @@ def _decide(row: DueRow) -> SlotPlan:
 
 
 def _refused(decision: Decision, reason: str) -> Decision:
-    return Refuse(slot=decision.slot, reason=reason) if isinstance(decision, Fire) else decision
+    return RefuseSlot(slot=decision.slot, reason=reason) if isinstance(decision, FireSlot) else decision
 
 
-async def start_runs(transaction: Transaction, workflow_plan: str, slot_runs: Iterable[SlotRun]) -> None:
-    """Start the workflow runs of recorded slots."""
-    for recorded in slot_runs:
-        if recorded.fired_id is not None:
-            workflow = parse_plan(workflow_plan)
-            nodes = tuple(replace(node, good_until=node.good_until or recorded.good_until) for node in workflow.nodes)
-            await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), recorded.fired_id)
+async def start_run(transaction: Transaction, workflow_plan: str, fired: FiredSlot) -> None:
+    """Start the workflow run of a recorded slot."""
+    workflow = parse_plan(workflow_plan)
+    nodes = tuple(replace(node, good_until=node.good_until or fired.good_until) for node in workflow.nodes)
+    await store_run(WorkflowStore(transaction), replace(workflow, nodes=nodes), fired.fired_id)
 
 
 async def cancel_unfinished(transaction: Transaction, name: str) -> None:

@@ -10,16 +10,16 @@ from uuid import UUID
 
 from horsies.model.schedule.decide import (
     DueSchedule,
-    Fire,
-    Refuse,
+    FireSlot,
+    RefuseSlot,
     RunKind,
-    RunOutcome,
     ScheduleChange,
     ScheduleState,
-    Skip,
+    SkipSlot,
+    SlotOutcome,
     SlotPlan,
     StoredSchedule,
-    Wait,
+    WaitSlot,
     anchored_policy,
     format_slot,
     jitter,
@@ -94,23 +94,36 @@ class ScheduleHistoryRow(NamedTuple):
     failures: int
 
 
-class SlotRun(NamedTuple):
-    """What is recorded about a slot."""
+class FiredSlot(NamedTuple):
+    """A slot that fires, with the task or workflow run to start."""
 
     schedule_name: str
     slot_at: datetime
-    outcome: RunOutcome
-    reason: str | None = None
-    fired_hex: str | None = None
+    fired_hex: str
     """The digits of `fired_id`."""
-    previous_slot_at: datetime | None = None
-    good_until: datetime | None = None
-    start_at: datetime | None = None
+    good_until: datetime | None
 
     @property
-    def fired_id(self) -> UUID | None:
-        """The task or workflow run of a slot that fires."""
-        return None if self.fired_hex is None else UUID(self.fired_hex)
+    def fired_id(self) -> UUID:
+        return UUID(self.fired_hex)
+
+
+class DecidedSlot(NamedTuple):
+    """What is stored for a decision, in the order of the columns; without `outcome`, nothing is recorded."""
+
+    slot_at: datetime | None = None
+    outcome: SlotOutcome | None = None
+    reason: str | None = None
+    previous_slot_at: datetime | None = None
+    good_until: datetime | None = None
+    is_last: bool | None = None
+    """Whether its schedule advances with this slot; the columns that follow are for those."""
+    next_run_at: datetime | None = None
+    waiting_slot_at: datetime | None = None
+    fired_slot_at: datetime | None = None
+    fired_count: int | None = None
+    refused_count: int | None = None
+    failures: int | None = None
 
 
 class SlotKey(NamedTuple):
@@ -148,7 +161,7 @@ class LockedSchedule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOutcomeRow:
     slot_at: datetime
-    outcome: RunOutcome
+    outcome: SlotOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +190,7 @@ class ScheduleQueries:
     lock_due: Query[DueRow]
     lock_waiting: Query[DueRow]
     schedule_history: Query[ScheduleHistoryRow]
-    insert_runs: Query[SlotKey]
-    advance: Query[None]
+    record_slots: Query[SlotKey]
     unfinished_of: Query[UnfinishedRow]
     pause: Query[str]
     resume: Query[str]
@@ -196,36 +208,6 @@ class ScheduleQueries:
 
 
 SCHEDULES = load_queries(ScheduleQueries, "horsies.store", "schedules")
-
-
-class Advance(NamedTuple):
-    """Where a locked schedule continues, and what its recorded slots add up to."""
-
-    schedule_name: str
-    next_run_at: datetime | None
-    waiting_slot_at: datetime | None
-    fired_slot_at: datetime | None
-    """The newest slot that fired."""
-    fired_hex: str | None
-    fired_count: int
-    refused_count: int
-    failures: int
-
-    @classmethod
-    def of(cls, row: DueRow, plan: SlotPlan, runs: Sequence[SlotRun]) -> Advance:
-        fired = [run for run in runs if run.outcome is RunOutcome.FIRED]
-        newest = fired[0] if len(fired) == 1 else max(fired, key=lambda run: run.slot_at, default=None)
-        refused = len(runs) - len(fired) and sum(run.outcome is RunOutcome.REFUSED for run in runs)
-        return cls(
-            row.schedule_name,
-            plan.next_slot,
-            plan.waiting_slot,
-            newest and newest.slot_at,
-            newest and newest.fired_hex,
-            len(fired),
-            refused,
-            row.failures,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,22 +242,68 @@ class ScheduleStore:
             completed.append(row._replace(is_running=is_running, failures=failures))
         return completed
 
-    async def record(self, runs: Sequence[SlotRun], *, kind: RunKind, by: UUID | None) -> Sequence[SlotRun]:
-        """Record slots of locked schedules, and send the tasks of those that fire.
+    async def record(
+        self, plans: Sequence[tuple[DueRow, SlotPlan]], *, by: UUID | None, tz_version: str
+    ) -> Sequence[FiredSlot]:
+        """Carry out the plans of locked schedules: record their slots, send the tasks of those that fire, and advance.
 
-        Returns the recorded ones: a slot that fired before is left alone.
+        Returns the slots that fired; one that fired before is left alone. Schedules with the same plan share its rows.
         """
-        if not runs:
-            return runs
-        names, slots, outcomes, reasons, ids, *times = zip(*runs, strict=True)
-        columns = (names, _times(slots), "\n".join(outcomes), _texts(reasons), _texts(ids), *map(_times, times))
-        left_alone = await self.executor.fetch(SCHEDULES.insert_runs, *columns, kind, by)
-        return [run for run in runs if run[:2] not in left_alone] if left_alone else runs
+        decided: list[DecidedSlot] = []
+        rows: list[tuple[str, int, Decision | None]] = []
+        first_numbers: dict[int, int] = {}
+        for row, plan in plans:
+            number = first_numbers.get(id(plan))
+            if number is None:
+                number = first_numbers[id(plan)] = len(decided) + 1
+                decided += decided_slots(plan, failures=row.failures)
+            if plan.decisions:
+                rows += [(row.schedule_name, n, each) for n, each in enumerate(plan.decisions, number)]
+            else:
+                rows.append((row.schedule_name, number, None))
+        return await self._record(decided, rows, kind=RunKind.CLOCK, by=by, tz_version=tz_version)
 
-    async def advance(self, advances: Sequence[Advance], *, tz_version: str) -> None:
-        names, following, waiting, fired, ids, *counts = zip(*advances, strict=True)
-        columns = (names, *map(_times, (following, waiting, fired)), *map(_texts, (ids, *counts)))
-        await self.executor.execute(SCHEDULES.advance, *columns, tz_version)
+    async def record_unplanned(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredSlot]:
+        """Fire slots that an operator asked for; the schedule does not advance."""
+        rows = [(name, number, slot) for number, slot in enumerate(slots, 1)]
+        return await self._record([_decided(slot) for slot in slots], rows, kind=kind)
+
+    async def _record(
+        self,
+        decided: Sequence[DecidedSlot],
+        rows: Sequence[tuple[str, int, Decision | None]],
+        *,
+        kind: RunKind,
+        by: UUID | None = None,
+        tz_version: str | None = None,
+    ) -> Sequence[FiredSlot]:
+        if not rows:
+            return []
+        fired: list[FiredSlot] = []
+        ids: list[str] = []
+        starts: list[datetime | None] = []
+        for name, _, decision in rows:
+            if not isinstance(decision, FireSlot):
+                ids.append("")
+                starts.append(None)
+                continue
+            slot = decision.slot
+            # A manual run has no slot of its own: it gets a new id each time.
+            fired_hex = slot_id_hex(f"{name}/manual" if kind is RunKind.MANUAL else name, slot)
+            ids.append(fired_hex)
+            starts.append(None if decision.jitter_s is None else slot + jitter(name, slot, decision.jitter_s))
+            fired.append(FiredSlot(name, slot, fired_hex, decision.good_until))
+        names, numbers, _ = zip(*rows, strict=True)
+        run_columns = (names, "\n".join(map(str, numbers)), "\n".join(ids) if fired else "", _times(starts))
+        slots, outcomes, reasons, previous, limits, are_last, following, waiting, fired_slots, *counts = zip(
+            *decided, strict=True
+        )
+        columns = (
+            *(_times(slots), _texts(outcomes), _texts(reasons), _times(previous), _times(limits), _texts(are_last)),
+            *(_times(following), _times(waiting), _times(fired_slots), *map(_texts, counts)),
+        )
+        left_alone = await self.executor.fetch(SCHEDULES.record_slots, *run_columns, *columns, kind, by, tz_version)
+        return [run for run in fired if run[:2] not in left_alone] if left_alone else fired
 
     async def unfinished(self, name: str) -> list[UnfinishedRow]:
         return await self.executor.fetch(SCHEDULES.unfinished_of, name)
@@ -283,7 +311,7 @@ class ScheduleStore:
     async def locked(self, name: str) -> LockedSchedule | None:
         return await self.executor.fetch_one(SCHEDULES.lock_schedule, name)
 
-    async def slot_outcomes(self, name: str, first: datetime, last: datetime) -> dict[datetime, RunOutcome]:
+    async def slot_outcomes(self, name: str, first: datetime, last: datetime) -> dict[datetime, SlotOutcome]:
         rows = await self.executor.fetch(SCHEDULES.slot_outcomes, name, first, last)
         return {row.slot_at: row.outcome for row in rows}
 
@@ -344,21 +372,33 @@ class ScheduleStore:
         return await self.executor.fetch(SCHEDULES.retire, owner, LIVE_PARTICIPANT_S)
 
 
-def slot_run(name: str, decision: Decision, kind: RunKind = RunKind.CLOCK) -> SlotRun:
-    """What is recorded for a decision about a slot."""
+def decided_slots(plan: SlotPlan, *, failures: int) -> Sequence[DecidedSlot]:
+    """What is stored for a plan: a row for each decision, and for a plan without decisions one that only advances."""
+    rows = [_decided(decision) for decision in plan.decisions] or [DecidedSlot()]
+    fired = [number for number, row in enumerate(rows) if row.outcome is SlotOutcome.FIRED]
+    last = fired[-1] if fired else -1  # the newest slot that fires: its id is stored in the schedule
+    rows[last] = rows[last]._replace(
+        is_last=True,
+        next_run_at=plan.next_slot,
+        waiting_slot_at=plan.waiting_slot,
+        fired_slot_at=rows[last].slot_at if fired else None,
+        fired_count=len(fired),
+        refused_count=sum(row.outcome is SlotOutcome.REFUSED for row in rows),
+        failures=failures,
+    )
+    return rows
+
+
+def _decided(decision: Decision) -> DecidedSlot:
     match decision:
-        case Fire(slot=slot):
-            # A manual run has no slot of its own: it gets a new id each time.
-            fired_hex = slot_id_hex(f"{name}/manual" if kind is RunKind.MANUAL else name, slot)
-            start_at = None if decision.jitter_s is None else slot + jitter(name, slot, decision.jitter_s)
-            previous, good_until = decision.previous_slot, decision.good_until
-            return SlotRun(name, slot, RunOutcome.FIRED, None, fired_hex, previous, good_until, start_at)
-        case Skip(slot=slot, reason=reason):
-            return SlotRun(name, slot, RunOutcome.SKIPPED, reason)
-        case Wait(slot=slot, reason=reason):
-            return SlotRun(name, slot, RunOutcome.WAITING, reason)
-        case Refuse(slot=slot, reason=reason):
-            return SlotRun(name, slot, RunOutcome.REFUSED, reason)
+        case FireSlot(slot=slot, previous_slot=previous, good_until=good_until):
+            return DecidedSlot(slot, SlotOutcome.FIRED, None, previous, good_until)
+        case SkipSlot(slot=slot, reason=reason):
+            return DecidedSlot(slot, SlotOutcome.SKIPPED, reason)
+        case WaitSlot(slot=slot, reason=reason):
+            return DecidedSlot(slot, SlotOutcome.WAITING, reason)
+        case RefuseSlot(slot=slot, reason=reason):
+            return DecidedSlot(slot, SlotOutcome.REFUSED, reason)
 
 
 # Columns are passed as text with one value per line, an empty one for None. Passing arrays instead would take the

@@ -35,7 +35,7 @@ class RunKind(StrEnum):
     MANUAL = "manual"
 
 
-class RunOutcome(StrEnum):
+class SlotOutcome(StrEnum):
     """What happened with a slot."""
 
     FIRED = "fired"
@@ -134,8 +134,7 @@ def slot_id(schedule_name: str, slot: datetime) -> UUID:
 def slot_id_hex(schedule_name: str, slot: datetime) -> str:
     """Like `slot_id`, as 32 digits, which takes half the time."""
     digits = _slot_digest(schedule_name, slot)[:10].hex()
-    variant = "89ab"[int(digits[4], 16) & 3]
-    return f"{int(slot.timestamp() * 1000):012x}7{digits[:3]}{variant}{digits[5:]}"
+    return f"{_slot_ms_hex(slot)}7{digits[:3]}{_VARIANTS[digits[4]]}{digits[5:]}"
 
 
 def jitter(schedule_name: str, slot: datetime, jitter_s: float) -> timedelta:
@@ -146,6 +145,14 @@ def jitter(schedule_name: str, slot: datetime, jitter_s: float) -> timedelta:
 
 def _slot_digest(schedule_name: str, slot: datetime) -> bytes:
     return sha256(f"{schedule_name}\0{format_slot(slot)}".encode()).digest()
+
+
+_VARIANTS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
+@lru_cache(maxsize=1024)
+def _slot_ms_hex(slot: datetime) -> str:
+    return f"{int(slot.timestamp() * 1000):012x}"
 
 
 @lru_cache(maxsize=1024)
@@ -173,7 +180,7 @@ class DueSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fire:
+class FireSlot:
     """Send the task or start the workflow run of a slot."""
 
     slot: datetime
@@ -184,13 +191,13 @@ class Fire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class SkipSlot:
     slot: datetime
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitSlot:
     """Fire the slot when the earlier one has ended."""
 
     slot: datetime
@@ -198,14 +205,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class RefuseSlot:
     """The slot cannot be sent, and trying again will not help."""
 
     slot: datetime
     reason: str
 
 
-Decision = Fire | Skip | Wait | Refuse
+Decision = FireSlot | SkipSlot | WaitSlot | RefuseSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +295,7 @@ class _Overlaps:
             self.waiting = None
 
     def skip(self, slot: datetime, reason: str) -> None:
-        self.decisions.append(Skip(slot=slot, reason=reason))
+        self.decisions.append(SkipSlot(slot=slot, reason=reason))
 
     def add(self, slot: datetime) -> None:
         overlap = self._due.policy.overlap
@@ -301,14 +308,14 @@ class _Overlaps:
             self._fire(slot)
         elif overlap == "queue_one" and self.waiting is None:
             self.waiting = slot
-            self.decisions.append(Wait(slot=slot, reason="an earlier slot is running"))
+            self.decisions.append(WaitSlot(slot=slot, reason="an earlier slot is running"))
         else:
             self.skip(slot, "an earlier slot is running")
 
     def _fire(self, slot: datetime) -> None:
         policy = self._due.policy
         self.decisions.append(
-            Fire(
+            FireSlot(
                 slot=slot,
                 previous_slot=self._previous,
                 good_until=good_until(policy, slot),
@@ -319,7 +326,9 @@ class _Overlaps:
 
 
 def _replaced(decision: Decision) -> Decision:
-    return Skip(slot=decision.slot, reason="replaced by a later slot") if isinstance(decision, Fire) else decision
+    return (
+        SkipSlot(slot=decision.slot, reason="replaced by a later slot") if isinstance(decision, FireSlot) else decision
+    )
 
 
 def good_until(policy: SchedulePolicy, slot: datetime) -> datetime | None:

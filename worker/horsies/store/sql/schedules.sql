@@ -44,70 +44,81 @@ SELECT s.schedule_name,
   FROM horsies_schedule_state AS s
  WHERE s.schedule_name = ANY($1::text[]);
 
--- name: insert_runs
--- Record slots and send the tasks of those that fire; returns the slots that are left alone, because they fired before.
--- The call is in the schedule's row, so that no application code is needed. All columns but the names are texts with
--- one value per line.
-WITH input AS (
-    SELECT input.*, s.call, s.revision, s.call ->> 'plan'::text IS NOT NULL AS is_workflow
-      FROM unnest($1::text[], string_to_array($2, E'\n')::timestamptz[], string_to_array($3, E'\n'),
-                  string_to_array($4, E'\n', ''), string_to_array($5, E'\n', '')::uuid[],
-                  string_to_array($6, E'\n', '')::timestamptz[], string_to_array($7, E'\n', '')::timestamptz[],
-                  string_to_array($8, E'\n', '')::timestamptz[])
-           AS input(schedule_name, slot_at, outcome, reason, fired_id, previous_slot_at, good_until, start_at)
-      JOIN horsies_schedule_state AS s ON s.schedule_name = input.schedule_name
+-- name: record_slots
+-- Record decided slots, send the tasks of those that fire and advance their schedules, whose rows the caller has locked.
+-- Returns the slots that are left alone, because they fired before. The call is in the schedule's row, so that no
+-- application code is needed. A decision ($5 to $16) is passed once for all schedules that share it; $1 to $4 are the
+-- rows: name, number of the decision, id and start of the task. All columns but the names are texts with a value per line.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), decision AS MATERIALIZED (
+    SELECT decision.*,
+           concat(', "slot_at": ', to_json(decision.slot_at),
+                  ', "previous_slot_at": ', coalesce(to_json(decision.previous_slot_at)::text, 'null'),
+                  ', "fired_at": ', to_json(clock.now), '}}') AS context
+      FROM clock,
+           unnest(string_to_array($5, E'\n', '')::timestamptz[], string_to_array($6, E'\n', ''),
+                  string_to_array($7, E'\n', ''), string_to_array($8, E'\n', '')::timestamptz[],
+                  string_to_array($9, E'\n', '')::timestamptz[], string_to_array($10, E'\n', '')::boolean[],
+                  string_to_array($11, E'\n', '')::timestamptz[], string_to_array($12, E'\n', '')::timestamptz[],
+                  string_to_array($13, E'\n', '')::timestamptz[], string_to_array($14, E'\n', '')::integer[],
+                  string_to_array($15, E'\n', '')::integer[], string_to_array($16, E'\n', '')::integer[])
+           WITH ORDINALITY
+           AS decision(slot_at, outcome, reason, previous_slot_at, good_until, is_last, next_run_at, waiting_slot_at,
+                       fired_slot_at, fired_count, refused_count, failures, number)
+), input AS MATERIALIZED (
+    SELECT row.schedule_name, row.fired_id, row.start_at, decision.*, s.ctid AS state_ctid, s.call, s.revision,
+           s.call ? 'plan'::text AS is_workflow
+      FROM unnest($1::text[], string_to_array($2, E'\n')::bigint[], string_to_array($3, E'\n', '')::uuid[],
+                  string_to_array($4, E'\n', '')::timestamptz[]) AS row(schedule_name, number, fired_id, start_at)
+      JOIN decision ON decision.number = row.number
+      JOIN horsies_schedule_state AS s ON s.schedule_name = row.schedule_name
 ), recorded AS (
     INSERT INTO horsies_schedule_runs AS run (schedule_name, slot_at, kind, outcome, reason, task_id, workflow_id,
                                               fired_at, fired_by, revision)
-    SELECT input.schedule_name, input.slot_at, $9, input.outcome, input.reason,
+    SELECT input.schedule_name, input.slot_at, $17, input.outcome, input.reason,
            CASE WHEN NOT input.is_workflow THEN input.fired_id END,
            CASE WHEN input.is_workflow THEN input.fired_id END,
-           CASE WHEN input.outcome = 'fired' THEN clock_timestamp() END, $10, input.revision
-      FROM input
+           CASE WHEN input.outcome = 'fired' THEN clock.now END, $18, input.revision
+      FROM clock, input
+     WHERE input.outcome IS NOT NULL
      ORDER BY input.schedule_name, input.slot_at
     ON CONFLICT (schedule_name, slot_at) WHERE kind <> 'manual'
     DO UPDATE SET kind = EXCLUDED.kind, outcome = EXCLUDED.outcome, reason = EXCLUDED.reason,
                   task_id = EXCLUDED.task_id, workflow_id = EXCLUDED.workflow_id, fired_at = EXCLUDED.fired_at,
                   fired_by = EXCLUDED.fired_by, revision = EXCLUDED.revision
      WHERE run.outcome <> 'fired' AND EXCLUDED.outcome IN ('fired', 'refused')
-    RETURNING run.schedule_name, run.slot_at, run.task_id, run.fired_at
+    RETURNING run.schedule_name, run.slot_at, run.task_id
 ), sent AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, context, sent_at, enqueued_at,
                                good_until, max_retries, task_options, flags, enqueue_sha)
     SELECT recorded.task_id, input.call ->> 'task_name'::text, input.call ->> 'queue_name'::text,
            (input.call ->> 'priority'::text)::smallint, input.call -> 'args'::text, input.call -> 'kwargs'::text,
-           pg_catalog.jsonb_build_object('schedule', pg_catalog.jsonb_build_object(
-               'name', input.schedule_name, 'slot_at', input.slot_at, 'previous_slot_at', input.previous_slot_at,
-               'fired_at', recorded.fired_at)),
-           input.slot_at, coalesce(input.start_at, clock_timestamp()), input.good_until,
+           concat('{"schedule": {"name": ', to_json(input.schedule_name), input.context)::jsonb,
+           input.slot_at, coalesce(input.start_at, clock.now), input.good_until,
            (input.call ->> 'max_retries'::text)::integer, input.call -> 'task_options'::text,
-           input.call -> 'flags'::text, encode(sha256(recorded.task_id::text::bytea), 'hex')
-      FROM recorded
+           input.call -> 'flags'::text, recorded.task_id::text -- fingerprint: the id is a hash of name and slot
+      FROM clock, recorded
       JOIN input ON input.fired_id = recorded.task_id
     ON CONFLICT (id) DO NOTHING
+), advanced AS (
+    -- The rows are locked, so they are where `input` has found them.
+    UPDATE horsies_schedule_state AS s
+       SET next_run_at = input.next_run_at, waiting_slot_at = input.waiting_slot_at,
+           last_slot_at = coalesce(input.fired_slot_at, s.last_slot_at),
+           last_run_at = CASE WHEN input.fired_count > 0 THEN now() ELSE s.last_run_at END,
+           last_task_id = coalesce(input.fired_id, s.last_task_id), run_count = s.run_count + input.fired_count,
+           refusals = CASE WHEN input.fired_count > 0 THEN 0 ELSE s.refusals + input.refused_count END,
+           failures = input.failures, tz_version = $19, updated_at = now()
+      FROM input
+     WHERE input.is_last AND s.ctid = input.state_ctid AND s.schedule_name = input.schedule_name
 )
 SELECT input.schedule_name, input.slot_at
   FROM input
- WHERE NOT EXISTS (SELECT
+ WHERE input.outcome IS NOT NULL
+   AND NOT EXISTS (SELECT
                      FROM recorded
                     WHERE recorded.schedule_name = input.schedule_name AND recorded.slot_at = input.slot_at);
-
--- name: advance
--- Store what was decided about the locked schedules. All columns but the names are texts with one value per line.
-UPDATE horsies_schedule_state AS s
-   SET next_run_at = input.next_run_at, waiting_slot_at = input.waiting_slot_at,
-       last_slot_at = coalesce(input.fired_slot_at, s.last_slot_at),
-       last_run_at = CASE WHEN input.fired_count > 0 THEN now() ELSE s.last_run_at END,
-       last_task_id = coalesce(input.task_id, s.last_task_id), run_count = s.run_count + input.fired_count,
-       refusals = CASE WHEN input.fired_count > 0 THEN 0 ELSE s.refusals + input.refused_count END,
-       failures = input.failures, tz_version = $9, updated_at = now()
-  FROM unnest($1::text[], string_to_array($2, E'\n', '')::timestamptz[],
-              string_to_array($3, E'\n', '')::timestamptz[], string_to_array($4, E'\n', '')::timestamptz[],
-              string_to_array($5, E'\n', '')::uuid[], string_to_array($6, E'\n')::integer[],
-              string_to_array($7, E'\n')::integer[], string_to_array($8, E'\n')::integer[])
-       AS input(schedule_name, next_run_at, waiting_slot_at, fired_slot_at, task_id, fired_count, refused_count,
-                failures)
- WHERE s.schedule_name = input.schedule_name;
 
 -- name: unfinished_of
 -- Tasks and runs of a schedule that have not ended, for the overlap policy `replace`.
