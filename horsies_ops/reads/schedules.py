@@ -11,16 +11,18 @@ from uuid import UUID
 from zoneinfo import ZoneInfoNotFoundError
 
 from horsies.errors import NotFound
+from horsies.model.recovery.fleet import is_silent, parse_config
 from horsies.model.schedule.decide import (
     RunKind,
-    SlotOutcome,
     SchedulePolicy,
     ScheduleState,
+    SlotOutcome,
     describe_pattern,
     parse_policy,
 )
+from horsies.scheduler.service import RENEW_S
 from horsies.store.queries import Query, load_queries
-from horsies.store.schedules import LIVE_PARTICIPANT_S
+from horsies.store.workers import WorkerState
 
 if TYPE_CHECKING:
     from horsies.model.settings import TaskSchedule
@@ -128,10 +130,27 @@ class OutcomeCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParticipantRow:
+    """A process that fires schedules: a worker, which sends heartbeats, or `horsies scheduler`, which is renewed."""
+
+    seen_ago: timedelta
+    worker_state: str | None
+    heartbeat_age: timedelta | None
+    config: Mapping[str, object]
+
+    @property
+    def is_live(self) -> bool:
+        if self.heartbeat_age is None:
+            return self.seen_ago.total_seconds() < 1.5 * RENEW_S
+        is_ended = self.worker_state in (WorkerState.STOPPED, WorkerState.LOST)
+        return not is_ended and not is_silent(self.heartbeat_age, parse_config(self.config))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleReadQueries:
     list: Query[ScheduleRow]
     history: Query[ScheduleRunRow]
-    participants: Query[int]
+    participants: Query[ParticipantRow]
     totals: Query[OutcomeCount]
     newest_run: Query[int]
 
@@ -173,8 +192,8 @@ async def schedule_history(ops: Ops, name: str, *, limit: int = 50) -> tuple[Sch
 
 
 async def schedule_participants(ops: Ops) -> int:
-    """Count the processes that take part in firing schedules."""
-    return await ops.reader.fetch_single(SCHEDULE_READS.participants, LIVE_PARTICIPANT_S)
+    """Count the live processes that take part in firing schedules."""
+    return sum(row.is_live for row in await ops.reader.fetch(SCHEDULE_READS.participants))
 
 
 def overdue_after_s(ops: Ops) -> float:

@@ -42,8 +42,11 @@ SELECT run.slot_at, run.kind, run.outcome, run.reason, run.task_id, run.workflow
  LIMIT $2;
 
 -- name: participants
--- Processes that take part in firing schedules.
-SELECT count(*) AS participants FROM horsies_schedule_participants WHERE seen_at > now() - make_interval(secs => $1);
+-- Processes that take part in firing schedules, with the state of those that are workers.
+SELECT now() - p.seen_at AS seen_ago, w.state AS worker_state, now() - w.last_heartbeat_at AS heartbeat_age,
+       coalesce(w.recovery_config, '{}')::text AS config
+  FROM horsies_schedule_participants AS p
+  LEFT JOIN horsies_workers AS w ON w.id = p.id;
 
 -- name: totals
 -- Slots by outcome since $1, and the lags of those that fired by the clock, in seconds.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from horsies import IntervalSchedule
 from horsies.errors import NotFound, Refused
 from horsies.scheduler.firing import fire_due
+from horsies.scheduler.sync import retire_undefined
 from horsies.store.database import Database
+from horsies.store.schedules import ScheduleStore
 from horsies_ops.actions.schedules import MAX_BACKFILL
 from horsies_ops.ops import Ops
 from horsies_tui.proposals.schedules import propose_backfill
-from tests.support.schedules import hourly, make_due, outcomes, state_of, sync
+from tests.support.rows import insert_worker
+from tests.support.schedules import finish, fired_ids, hourly, make_due, outcomes, state_of, sync
 from tests.support.store import Connection
 
 
@@ -82,8 +87,8 @@ async def test_proposed_backfill_leaves_out_times_with_too_many_slots(
     await sync(database, database_url, hourly("often", pattern=IntervalSchedule(seconds=1)))
     proposal = await propose_backfill(ops, "often")
     assert (proposal.option_text, proposal.apply_label) == ("the last 1h00m", "backfill 3,600")
-    await sync(database, database_url, hourly("minutely", pattern=IntervalSchedule(minutes=1)))
-    daily = await propose_backfill(ops, "minutely")
+    await sync(database, database_url, hourly("hourly", pattern=IntervalSchedule(minutes=1)))
+    daily = await propose_backfill(ops, "hourly")
     assert daily.with_next_option is not None
     assert (await daily.with_next_option()).option_text == "the last 1h00m"  # 7 days are 10,080 slots
 
@@ -126,3 +131,59 @@ async def test_overdue_schedules_come_first(
     row = await ops.schedule("late")
     assert (list(row.recent), row.is_overdue, row.run_count) == (["skipped"] * 4 + ["fired"], False, 1)
     assert row.next_slots(3)[2] - row.next_slots(3)[0] == timedelta(hours=2)
+
+
+async def _with_waiting_slot(database: Database, url: str, connection: Connection) -> None:
+    await sync(database, url, hourly(missed="all", overlap="queue_one"))
+    await make_due(connection, 2)
+    await fire_due(database)
+    assert await outcomes(connection) == ["fired", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"), [(False, ["fired", "skipped"]), (True, ["fired", "fired"])], ids=["now", "catch-up"]
+)
+async def test_waiting_slot_fires_after_a_pause_only_by_catch_up(
+    ops: Ops, database: Database, database_url: str, connection: Connection, catch_up: bool, expected: list[str]
+) -> None:
+    await _with_waiting_slot(database, database_url, connection)
+    await ops.pause_schedule("hourly")
+    await finish(connection, await fired_ids(connection))
+    assert (await fire_due(database)).fired == 0
+    await ops.resume_schedule("hourly", catch_up=catch_up)
+    await fire_due(database)
+    assert (await outcomes(connection))[:2] == expected
+    assert (await state_of(connection))["waiting_slot_at"] is None
+
+
+@pytest.mark.parametrize("change", ["pattern", "disabled", "retired"])
+async def test_changed_schedule_skips_its_waiting_slot(
+    database: Database, database_url: str, connection: Connection, change: str
+) -> None:
+    await _with_waiting_slot(database, database_url, connection)
+    if change == "retired":
+        await retire_undefined(database, "shop")
+    else:
+        changed: dict[str, Any] = {"enabled": False} if change == "disabled" else {"pattern": IntervalSchedule(hours=3)}
+        await sync(database, database_url, hourly(missed="all", overlap="queue_one", **changed))
+    assert await outcomes(connection) == ["fired", "skipped"]
+    assert (await state_of(connection))["waiting_slot_at"] is None
+
+
+async def test_only_live_participants_count(
+    ops: Ops, database: Database, database_url: str, connection: Connection
+) -> None:
+    store = ScheduleStore(database)
+    long_ago = timedelta(minutes=2)
+    workers = [
+        await insert_worker(database_url),
+        await insert_worker(database_url, state="lost"),
+        await insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - long_ago),
+    ]
+    alone, gone = uuid4(), uuid4()
+    for participant in (*workers, alone, gone):
+        await store.join(participant, "shop", [], hostname="host", pid=1)
+    await connection.execute(
+        "UPDATE horsies_schedule_participants SET seen_at = now() - $2::interval WHERE id = $1", gone, long_ago
+    )
+    assert await ops.schedule_participants() == 2

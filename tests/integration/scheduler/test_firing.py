@@ -256,7 +256,7 @@ async def test_name_of_a_schedule_is_stored_as_it_is(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     name = 'say "hi" \\ {now} ü'
-    await sync(database, database_url, minutely(name))
+    await sync(database, database_url, hourly(name))
     await make_due(connection, 1, name)
     await fire_due(database)
     assert await connection.fetchval("SELECT context #>> '{schedule,name}' FROM horsies_tasks") == name

@@ -246,3 +246,11 @@ EXISTS (SELECT
 false AS is_running, 0 AS failures, now() AS now,
 ({{ schedule }}.definition ->> 'overlap'::text <> 'allow'
  OR {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL) AS uses_history
+
+-- fragment: skip_waiting(schedules, reason)
+-- Record the waiting slots of schedules as skipped.
+UPDATE horsies_schedule_runs AS run
+   SET outcome = 'skipped', reason = '{{ reason }}'
+  FROM {{ schedules }} AS s
+ WHERE run.schedule_name = s.schedule_name AND run.slot_at = s.waiting_slot_at AND run.kind <> 'manual'
+   AND run.outcome = 'waiting'

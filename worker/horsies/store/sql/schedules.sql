@@ -139,10 +139,19 @@ UPDATE horsies_schedule_state
 RETURNING schedule_name;
 
 -- name: resume
--- With `$2` it continues there. Without, it catches up from where it was paused.
+-- With `$2` it continues there, and a slot that waited is skipped. Without, it catches up from where it was paused. The
+-- caller has locked the row.
+WITH before AS (
+    SELECT schedule_name, waiting_slot_at
+      FROM horsies_schedule_state
+     WHERE schedule_name = $1 AND paused_at IS NOT NULL AND $2::timestamptz IS NOT NULL
+), skipped AS (
+    {{ skip_waiting(before, the schedule was paused) }}
+)
 UPDATE horsies_schedule_state
    SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, resumed_at = now(), failures = 0,
-       next_run_at = greatest(next_run_at, $2), updated_at = now()
+       next_run_at = greatest(next_run_at, $2), updated_at = now(),
+       waiting_slot_at = CASE WHEN $2 IS NULL THEN waiting_slot_at END
  WHERE schedule_name = $1 AND paused_at IS NOT NULL
 RETURNING schedule_name;
 
@@ -179,19 +188,34 @@ SELECT schedule_name, owner, source, state, definition::text AS definition, conf
 SELECT clock_timestamp() AS now;
 
 -- name: upsert
--- Store definitions. A superseded hash is remembered; one that is in use again is not superseded any more.
+-- Store definitions, whose rows the caller has locked. A superseded hash is remembered; one that is in use again is not
+-- superseded any more. A schedule that starts anew, or stops, skips its waiting slot.
+WITH input AS (
+    SELECT *
+      FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],
+                  $10::timestamptz[], $11::timestamptz[])
+           AS input(schedule_name, source, state, definition, call, config_hash, revision, next_run_at, anchor_at)
+), restarted AS (
+    SELECT s.schedule_name, s.waiting_slot_at
+      FROM input
+      JOIN horsies_schedule_state AS s ON s.schedule_name = input.schedule_name
+     WHERE s.waiting_slot_at IS NOT NULL
+       AND (input.state <> 'active' OR input.anchor_at IS DISTINCT FROM s.anchor_at)
+), skipped AS (
+    {{ skip_waiting(restarted, the definition has changed) }}
+)
 INSERT INTO horsies_schedule_state AS s (schedule_name, owner, source, state, definition, call, config_hash, revision,
                                          next_run_at, anchor_at, tz_version)
 SELECT input.schedule_name, $1, input.source, input.state, input.definition::jsonb, input.call::jsonb,
        input.config_hash, input.revision, input.next_run_at, input.anchor_at, $2
-  FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],
-              $10::timestamptz[], $11::timestamptz[])
-       AS input(schedule_name, source, state, definition, call, config_hash, revision, next_run_at, anchor_at)
+  FROM input
 ON CONFLICT (schedule_name) DO UPDATE
    SET owner = EXCLUDED.owner, source = EXCLUDED.source, state = EXCLUDED.state, definition = EXCLUDED.definition,
        call = EXCLUDED.call, config_hash = EXCLUDED.config_hash, revision = EXCLUDED.revision, next_run_at = EXCLUDED.next_run_at,
        anchor_at = EXCLUDED.anchor_at, tz_version = EXCLUDED.tz_version, updated_at = now(),
-       waiting_slot_at = CASE WHEN EXCLUDED.state = 'active' THEN s.waiting_slot_at END,
+       waiting_slot_at = CASE WHEN EXCLUDED.state = 'active' AND EXCLUDED.anchor_at IS NOT DISTINCT FROM s.anchor_at
+                              THEN s.waiting_slot_at
+                          END,
        old_hashes = CASE WHEN s.config_hash = EXCLUDED.config_hash THEN s.old_hashes
                          ELSE pg_catalog.array_remove(pg_catalog.array_append(s.old_hashes, s.config_hash),
                                                       EXCLUDED.config_hash)
@@ -211,13 +235,23 @@ DELETE FROM horsies_schedule_participants WHERE id = $1;
 
 -- name: retire
 -- Retire schedules of an owner that no live participant defines any more.
+WITH undefined AS (
+    SELECT s.schedule_name, s.waiting_slot_at
+      FROM horsies_schedule_state AS s
+     WHERE s.owner = $1 AND s.source <> 'dynamic' AND s.state <> 'retired'
+       AND NOT EXISTS (SELECT
+                         FROM horsies_schedule_participants AS p
+                        WHERE p.owner = s.owner AND s.schedule_name = ANY(p.names)
+                          AND p.seen_at > now() - make_interval(secs => $2))
+     ORDER BY s.schedule_name
+       FOR UPDATE
+), skipped AS (
+    {{ skip_waiting(undefined, its app does not define the schedule any more) }}
+)
 UPDATE horsies_schedule_state AS s
    SET state = 'retired', waiting_slot_at = NULL, updated_at = now()
- WHERE s.owner = $1 AND s.source <> 'dynamic' AND s.state <> 'retired'
-   AND NOT EXISTS (SELECT
-                     FROM horsies_schedule_participants AS p
-                    WHERE p.owner = s.owner AND s.schedule_name = ANY(p.names)
-                      AND p.seen_at > now() - make_interval(secs => $2))
+  FROM undefined
+ WHERE s.schedule_name = undefined.schedule_name
 RETURNING s.schedule_name;
 
 -- name: info
