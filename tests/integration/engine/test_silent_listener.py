@@ -38,9 +38,10 @@ async def worker(database_url: str, ledger: Ledger) -> AsyncIterator[InProcessWo
         proxy.restore()
 
 
-async def test_new_task_is_found(worker: InProcessWorker, ledger: Ledger) -> None:
-    task_id = await worker.send("work")
-    assert (await ledger.until_terminal(task_id))[task_id]["status"] == "COMPLETED"
+async def test_new_tasks_are_found(worker: InProcessWorker, ledger: Ledger) -> None:
+    for _ in range(2):  # the first may be found by the claims of the start
+        task_id = await worker.send("work")
+        assert (await ledger.until_terminal(task_id))[task_id]["status"] == "COMPLETED"
 
 
 async def test_end_of_a_node_stored_by_another_process_is_found(
