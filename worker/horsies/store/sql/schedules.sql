@@ -53,9 +53,9 @@ WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), decision AS MATERIALIZED (
     SELECT decision.*,
-           concat(', "slot_at": ', to_json(decision.slot_at),
-                  ', "previous_slot_at": ', coalesce(to_json(decision.previous_slot_at)::text, 'null'),
-                  ', "fired_at": ', to_json(clock.now), '}}') AS context
+           pg_catalog.concat(', "slot_at": ', pg_catalog.to_json(decision.slot_at),
+                  ', "previous_slot_at": ', coalesce(pg_catalog.to_json(decision.previous_slot_at)::text, 'null'),
+                  ', "fired_at": ', pg_catalog.to_json(clock.now), '}}') AS context
       FROM clock,
            unnest(string_to_array($5, E'\n', '')::timestamptz[], string_to_array($6, E'\n', ''),
                   string_to_array($7, E'\n', ''), string_to_array($8, E'\n', '')::timestamptz[],
@@ -94,7 +94,7 @@ WITH clock AS MATERIALIZED (
                                good_until, max_retries, task_options, flags, enqueue_sha)
     SELECT recorded.task_id, input.call ->> 'task_name'::text, input.call ->> 'queue_name'::text,
            (input.call ->> 'priority'::text)::smallint, input.call -> 'args'::text, input.call -> 'kwargs'::text,
-           concat('{"schedule": {"name": ', to_json(input.schedule_name), input.context)::jsonb,
+           pg_catalog.concat('{"schedule": {"name": ', pg_catalog.to_json(input.schedule_name), input.context)::jsonb,
            input.slot_at, coalesce(input.start_at, clock.now), input.good_until,
            (input.call ->> 'max_retries'::text)::integer, input.call -> 'task_options'::text,
            input.call -> 'flags'::text, recorded.task_id::text -- fingerprint: the id is a hash of name and slot
