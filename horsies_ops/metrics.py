@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 LAG_BOUNDS_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 SCRAPE_TIMEOUT_S: Final = 30.0
-MAX_QUEUES: Final = 200
-OTHER_QUEUES: Final = "(other)"
-"""Label of all queues above MAX_QUEUES."""
+MAX_NAMES: Final = 200
+OTHER_NAMES: Final = "(other)"
+"""Label of all queues, or schedules, above MAX_NAMES."""
 
 log = logging.getLogger("horsies.metrics")
 
@@ -114,7 +114,7 @@ class Exporter:
             self.totals.add(increments)
             self._since = increments.until
             await self.schedules.update(self.ops)
-        schedules = _schedule_metrics(self.schedules, await list_schedules(self.ops))
+        schedules = schedule_metrics(self.schedules, await list_schedules(self.ops))
         return [_up(1), *_gauges(await self.ops.overview()), *_counters(self.totals), *schedules]
 
 
@@ -161,14 +161,14 @@ class _ThreadCollector:
             return [_up(0)]
 
 
-def queue_labels(names: Iterable[str]) -> dict[str, str]:
-    """Label values for queues: printable, short, and one for all queues above MAX_QUEUES.
+def name_labels(names: Iterable[str]) -> dict[str, str]:
+    """Label values for queues or schedules: printable, short, and one for all names above MAX_NAMES.
 
     Names come from rows that any producer may write, and each label value is a time series that Prometheus keeps.
     """
     known = sorted(set(names))
-    shown = {name: sanitize_text(name, limit=100) for name in known[:MAX_QUEUES]}
-    return shown | dict.fromkeys(known[MAX_QUEUES:], OTHER_QUEUES)
+    shown = {name: sanitize_text(name, limit=100) for name in known[:MAX_NAMES]}
+    return shown | dict.fromkeys(known[MAX_NAMES:], OTHER_NAMES)
 
 
 def _up(value: int) -> Metric:
@@ -179,7 +179,7 @@ def _gauges(overview: Overview) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("horsies_tasks", "Unfinished tasks.", labels=("status", "queue"))
     due = GaugeMetricFamily("horsies_oldest_due_seconds", "Time the oldest due task has waited.", labels=("queue",))
     counts, waits = Counter[tuple[str, str]](), dict[str, float]()
-    labels = queue_labels(queue.name for queue in overview.queues)
+    labels = name_labels(queue.name for queue in overview.queues)
     for queue in overview.queues:
         label = labels[queue.name]
         counts["PENDING", label] += queue.pending + queue.delayed
@@ -200,7 +200,7 @@ def _gauges(overview: Overview) -> Iterable[Metric]:
 
 def _counters(totals: MetricTotals) -> Iterable[Metric]:
     finished = CounterMetricFamily("horsies_tasks_finished", "Finished tasks.", labels=("status", "queue"))
-    labels = queue_labels(queue for _, queue in totals.finished)
+    labels = name_labels(queue for _, queue in totals.finished)
     counts = Counter[tuple[str, str]]()
     for (status, queue), number in totals.finished.items():
         counts[status, labels[queue]] += number
@@ -215,11 +215,14 @@ def _counters(totals: MetricTotals) -> Iterable[Metric]:
     return finished, recovered, late, seconds
 
 
-def _schedule_metrics(totals: ScheduleTotals, rows: Iterable[ScheduleRow]) -> Iterable[Metric]:
+def schedule_metrics(totals: ScheduleTotals, rows: Iterable[ScheduleRow]) -> Iterable[Metric]:
     late = GaugeMetricFamily("horsies_schedule_overdue_seconds", "Lateness of the next slot.", labels=("schedule",))
-    for row in rows:
-        if row.fires and row.due_in is not None:
-            late.add_metric((row.name,), max(0.0, -row.due_in.total_seconds()))
+    due_in = {row.name: row.due_in for row in rows if row.fires and row.due_in is not None}
+    longest_s = dict[str, float]()
+    for name, label in name_labels(due_in).items():
+        longest_s[label] = max(longest_s.get(label, 0.0), -due_in[name].total_seconds())
+    for label, seconds in longest_s.items():
+        late.add_metric((label,), seconds)
     runs = CounterMetricFamily("horsies_schedule_runs", "Slots of schedules.", labels=("outcome",))
     for outcome, number in totals.outcomes.items():
         runs.add_metric((outcome,), number)

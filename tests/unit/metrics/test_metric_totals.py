@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals, queue_labels
+from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals, ScheduleTotals, name_labels, schedule_metrics
 from horsies_ops.reads.overview import CounterIncrements, DurationBucket, EventCount, FinishedCount
+from horsies_ops.reads.schedules import ScheduleRow
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 
@@ -36,9 +37,19 @@ def test_histogram_buckets_are_cumulative() -> None:
     assert totals.duration_sum_s == 4.5
 
 
-def test_queue_labels_are_clean_and_bounded() -> None:
+def test_labels_of_names_are_clean_and_bounded() -> None:
     names = ["a\x1bb", "x" * 9_000, *(f"queue{number:04}" for number in range(300))]
-    labels = queue_labels(names)
+    labels = name_labels(names)
     assert labels["a\x1bb"] == "a\\x1bb"
     assert max(map(len, labels.values())) <= 100
     assert len(set(labels.values())) == 201
+
+
+def test_schedules_above_the_limit_share_the_label_of_the_latest() -> None:
+    due = NOW - timedelta(hours=1)
+    rows = [
+        ScheduleRow(name=f"s{number:04}", next_run_at=due, due_in=-timedelta(seconds=number)) for number in range(300)
+    ]
+    late = next(iter(schedule_metrics(ScheduleTotals(), rows)))
+    values = {sample.labels["schedule"]: sample.value for sample in late.samples}
+    assert (len(values), values["s0199"], values["(other)"]) == (201, 199, 299)
