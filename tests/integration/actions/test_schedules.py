@@ -15,6 +15,7 @@ from horsies.scheduler.sync import retire_undefined
 from horsies.store.database import Database
 from horsies.store.schedules import ScheduleStore
 from horsies_ops.actions.schedules import MAX_BACKFILL
+from horsies_ops.doctor import CheckStatus, check_schedules
 from horsies_ops.ops import Ops
 from horsies_tui.proposals.schedules import propose_backfill
 from tests.support.rows import insert_worker
@@ -187,3 +188,19 @@ async def test_only_live_participants_count(
         "UPDATE horsies_schedule_participants SET seen_at = now() - $2::interval WHERE id = $1", gone, long_ago
     )
     assert await ops.schedule_participants() == 2
+
+
+async def test_doctor_fails_for_refused_and_overdue_schedules(
+    ops: Ops, database: Database, database_url: str, connection: Connection
+) -> None:
+    assert (await check_schedules(ops)).status is CheckStatus.OK
+    await sync(database, database_url, hourly(missed="all"))
+    await connection.execute("""UPDATE horsies_schedule_state SET call = call || '{"plan": "{}"}'""")
+    await make_due(connection, 3)
+    await fire_due(database)
+    refused = await check_schedules(ops)
+    assert (refused.status, refused.detail) == (CheckStatus.FAIL, "refused again and again: hourly")
+    await make_due(connection, 2)
+    overdue = await check_schedules(ops)
+    assert (overdue.status, overdue.detail) == (CheckStatus.FAIL, "1 overdue: hourly")
+    assert overdue.hint == "start a worker of the app, or horsies scheduler"
