@@ -23,6 +23,8 @@ import pytest
 import horsies_ops
 from horsies.client.delivery import FLUSH_AFTER_S
 from horsies.engine import events
+from horsies.model.retention import RetentionWindows
+from horsies.recovery.retention import Cleanup
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, LockHolder, lock_holders
 from horsies.store.recovery import RecoveryStore
@@ -122,6 +124,18 @@ async def test_sweep_lock_of_a_stranger_is_logged(
     assert "application mallory" in caplog.text
     await stranger.execute("SELECT pg_advisory_unlock_all()")
     assert await RecoveryStore(database).with_leader_lock(work)
+
+
+async def test_retention_lock_of_a_stranger_is_logged_once_a_pass(
+    database: Database, stranger: asyncpg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    await stranger.fetchval(TAKE, "retention")
+    with caplog.at_level(logging.WARNING, "horsies.locks"):
+        summary = await Cleanup(
+            database, RetentionWindows(terminal_records=INTERVAL, events=INTERVAL), budget_s=None
+        ).run()
+    assert summary.is_busy
+    assert caplog.text.count("application mallory") == 1
 
 
 async def test_stopped_leader_frees_the_sweep_lock(database: Database, database_url: str) -> None:

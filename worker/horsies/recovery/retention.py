@@ -155,8 +155,9 @@ class Cleanup:
                 self._is_cut_short = True
                 return
         # The loop ended because another process holds the lock.
-        self._is_busy = True
-        await log_suspicious_holders(self.database, self.lock_name, limit=MAX_BATCH_TIME)
+        if not self._is_busy:
+            self._is_busy = True
+            await log_suspicious_holders(self.database, self.lock_name, limit=MAX_BATCH_TIME)
 
     async def _delete_batch(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount] | None:
         """Delete one batch, waiting for the lock if allowed; None if another process holds it."""
