@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from horsies.errors import NotFound, Refused
@@ -48,6 +48,8 @@ class BackfillPlan:
 
     name: str
     slots: tuple[datetime, ...]
+    previous_slots: tuple[datetime | None, ...]
+    """The slot of the range before each of `slots`, whether it fires or not."""
     already_fired: int
 
 
@@ -113,7 +115,7 @@ async def backfill_schedule(
         matched = len(plan.slots) + plan.already_fired
         if dry_run:
             return _Change(matched=matched, affected=len(plan.slots))
-        slots = [(previous, slot) for previous, slot in pairwise((None, *plan.slots)) if slot is not None]
+        slots = list(zip(plan.previous_slots, plan.slots, strict=True))
         fired = await _fire(store, locked, slots, RunKind.BACKFILL)
         return _Change(matched=matched, affected=len(fired), fired=fired)
 
@@ -236,8 +238,17 @@ async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: da
             hint = "backfill a shorter range"
             raise Refused(f"more than {MAX_BACKFILL:,} slots from {first} to {last}", hint=hint)
     outcomes = await store.slot_outcomes(locked.schedule_name, first, last)
-    due = tuple(slot for slot in slots if outcomes.get(slot) is not SlotOutcome.FIRED)
-    return BackfillPlan(name=locked.schedule_name, slots=due, already_fired=len(slots) - len(due))
+    due = {
+        slot: previous
+        for previous, slot in zip((None, *slots), slots, strict=False)
+        if outcomes.get(slot) is not SlotOutcome.FIRED
+    }
+    return BackfillPlan(
+        name=locked.schedule_name,
+        slots=tuple(due),
+        previous_slots=tuple(due.values()),
+        already_fired=len(slots) - len(due),
+    )
 
 
 async def _fire(

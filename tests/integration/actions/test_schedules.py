@@ -204,3 +204,18 @@ async def test_doctor_fails_for_refused_and_overdue_schedules(
     overdue = await check_schedules(ops)
     assert (overdue.status, overdue.detail) == (CheckStatus.FAIL, "1 overdue: hourly")
     assert overdue.hint == "start a worker of the app, or horsies scheduler"
+
+
+async def test_window_of_a_backfilled_slot_begins_at_the_slot_before_it(
+    ops: Ops, database: Database, database_url: str, connection: Connection
+) -> None:
+    await sync(database, database_url, hourly(missed_within=1))
+    first = await make_due(connection, 4)
+    await fire_due(database)
+    second, third = first + timedelta(hours=1), first + timedelta(hours=2)
+    await ops.backfill_schedule("hourly", second, second)
+    await ops.backfill_schedule("hourly", first, third)
+    rows = await connection.fetch(
+        "SELECT sent_at, (context #>> '{schedule,previous_slot_at}')::timestamptz AS previous FROM horsies_tasks"
+    )
+    assert {row["sent_at"]: row["previous"] for row in rows} == {second: None, first: None, third: second}

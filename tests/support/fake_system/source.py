@@ -578,7 +578,8 @@ class FakeSource(Ops if TYPE_CHECKING else object):
         policy = (await self.schedule(name)).policy
         start = policy and policy.next_slot(first)
         slots = takewhile(lambda slot: slot <= last, policy.slots_from(start)) if policy and start else ()
-        return BackfillPlan(name=name, slots=tuple(islice(slots, MAX_BACKFILL)), already_fired=0)
+        due = tuple(islice(slots, MAX_BACKFILL))
+        return BackfillPlan(name=name, slots=due, previous_slots=(None, *due[:-1]), already_fired=0)
 
     async def backfill_schedule(
         self, name: str, first: datetime, last: datetime, *, reason: str | None = None
