@@ -342,3 +342,17 @@ async def test_no_cleanup_deletes_audit_entries_too_early(
         await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
     await Cleanup(database, RetentionWindows(audit=HOUR), budget_s=10).run()
     assert await count_rows(database_url, "horsies_audit") == left
+
+
+async def test_newest_runs_of_each_schedule_are_kept(database: Database, database_url: str) -> None:
+    for name, count in (("often", 60), ("rare", 3)):
+        for n in range(count):
+            run = {"schedule_name": name, "slot_at": time_ago((n + 2) * HOUR), "outcome": "fired"}
+            await insert(database_url, "horsies_schedule_runs", **run)
+    manual = {"schedule_name": "rare", "slot_at": time_ago(99 * HOUR), "outcome": "fired", "kind": "manual"}
+    await insert(database_url, "horsies_schedule_runs", **manual)
+    windows = RetentionWindows(schedule_runs=5 * HOUR)
+    preview = await preview_cleanup(database, windows)
+    summary = await Cleanup(database, windows, budget_s=10).run()
+    assert preview.counts == summary.counts == {"schedule_runs": 10}
+    assert await count_rows(database_url, "horsies_schedule_runs") == 50 + 3 + 1
