@@ -206,7 +206,7 @@ class FakeSource(Ops if TYPE_CHECKING else object):
             owned = assess_owner(self._owned_row(task), self._fleet(), policy)
         retries = [attempt.finished_at for attempt in attempts if attempt.will_retry]
         return TaskDetail(
-            task=task,
+            task=replace(task, age=self.system.now() - task.sent_at),
             attempts=tuple(attempts),
             heartbeats=tuple(heartbeat for span in spans for heartbeat in heartbeats_between(*span)),
             events=tuple(

@@ -23,6 +23,7 @@ from horsies_tui.screens.entries import (
     entry_from_change,
     entry_from_event,
     matches,
+    short_log_line,
 )
 from horsies_tui.screens.events import MAX_LINES_PER_SECOND, fold_entries
 from horsies_tui.widgets.row_list import Heading
@@ -104,6 +105,7 @@ def test_recorded_events_and_operator_actions_become_entries() -> None:
         via="tui",
         task_ids=(),
     )
+    assert short_log_line(action) == '12:04:31 ana      retry    ×41 "smtp is back"'
     lost, done = entry_from_event(event, {}), entry_from_audit(action)
     assert (lost.kind, lost.subject, lost.summary, lost.note) == (
         EntryKind.WORKER,

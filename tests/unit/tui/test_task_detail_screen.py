@@ -71,6 +71,7 @@ async def test_stale_task_shows_silence_and_recovery_decision() -> None:
         assert "silent" in screen_text(pilot)
         assert "┄┄┄┄" in screen_text(pilot)
         assert "Who runs it?" in screen_text(pilot)
+        assert "last heartbeat 11m20s ago, one is due every 30s" in screen_text(pilot)
         assert "with the next sweep: retry, attempt" in screen_text(pilot)
 
 

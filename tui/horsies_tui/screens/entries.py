@@ -269,13 +269,15 @@ def log_line(row: AuditRow) -> str:
 
 
 def short_log_line(row: AuditRow) -> str:
-    """`12:01:08 ana      retry    mail.send        41 changed "smtp is back"`, for a narrow pane."""
+    """`12:01:08 ana      retry    ×41 FAILED mail.send "smtp is back"`, for a narrow pane."""
     target = target_text(row)
     # "pause" with the target "queue mail", not "pause queue".
-    action = _words(row.action).removesuffix(f" {target.split()[0]}") if target else _words(row.action)
-    result = "dry run" if row.dry_run else f"{row.affected:,} changed"
+    action = _words(row.action).removesuffix(f" {target.split()[0]}")
+    result = "dry run" if row.dry_run else f"×{row.affected:,}"
+    # Without a target, the number says it all.
+    what = "" if target.endswith(" matched") else f" {target}"
     reason = f' "{sanitize(row.reason, limit=200)}"' if row.reason else ""
-    return f"{format_time(row.at)} {fit(row.actor, 8)} {fit(action, 8)} {fit(target, 14)} {result}{reason}"
+    return f"{format_time(row.at)} {fit(row.actor, 8)} {fit(action, 8)} {result}{what}{reason}"
 
 
 def entry_lines(row: AuditRow) -> list[str]:
