@@ -46,7 +46,7 @@ def test_all_processes_find_one_database(project: Path, tmp_path: Path) -> None:
     sent = [replace(horsies(cwd), program=(sys.executable,))(send) for cwd in folders]
     status = horsies(project)("db", "status").stdout
     folder = next(line.split()[1] for line in status.splitlines() if line.startswith("folder"))
-    assert sent[0].stderr.splitlines()[0] == f"setting up PostgreSQL in {folder} (once)"
+    assert f"setting up PostgreSQL in {folder} (once)" in sent[0].stderr.splitlines()  # beside a warning for nobody
     assert [each.stderr for each in sent[1:]] == ["", ""]
     assert re.search(rf"^project +{project}$", status, re.MULTILINE)
     (project / "horsies.toml").write_text('[app]\nlocator = "tasks:app"\n')
