@@ -86,43 +86,44 @@ async def test_functions_do_not_queue_behind_long_coroutines(database_url: str) 
 
 
 async def test_function_gets_the_child_without_coroutines(database_url: str, tmp_path: Path) -> None:
-    gate, other = tmp_path / "gate", tmp_path / "other"
+    gate, other, end = tmp_path / "gate", tmp_path / "other", str(tmp_path / "end")
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=2) as worker:
-        naps = [await worker.send("nap", 3.0)]
+        coroutines = [await worker.send("wait_for_async", end)]
         busy = await worker.send("wait_for", str(gate))
-        await ledger.until_started(*naps, busy)
-        naps += [await worker.send("nap", 3.0) for _ in range(3)]
-        await ledger.until_started(*naps)
+        await ledger.until_started(*coroutines, busy)
+        coroutines += [await worker.send("wait_for_async", end) for _ in range(3)]
+        await ledger.until_started(*coroutines)
         await _pause(ledger, "paused")
-        naps.append(await worker.send("nap", 3.0))
+        coroutines.append(await worker.send("wait_for_async", end))
         function = await worker.send("wait_for", str(other))
         gate.touch()
         await ledger.until_terminal(busy)
         await _pause(ledger, None)
-        await ledger.until_started(function, naps[-1])
+        await ledger.until_started(function, coroutines[-1])
         other.touch()
-        rows = await ledger.until_terminal(function, *naps)
+        Path(end).touch()
+        rows = await ledger.until_terminal(function, *coroutines)
         assert {row["claim_token"] for row in rows.values()} == {1}
-        assert len({start.pid for start in await ledger.starts(*naps)}) == 1
-        assert await ledger.violations([function, busy, *naps]) == []
+        assert len({start.pid for start in await ledger.starts(*coroutines)}) == 1
+        assert await ledger.violations([function, busy, *coroutines]) == []
 
 
-@pytest.mark.parametrize(("name", "argument"), [("wait_for", "file"), ("nap", "seconds")])
+@pytest.mark.parametrize("name", ["wait_for", "wait_for_async"])
 async def test_running_task_names_its_child_also_if_claimed_for_another(
-    database_url: str, tmp_path: Path, name: str, argument: str
+    database_url: str, tmp_path: Path, name: str
 ) -> None:
     gate = tmp_path / "gate"
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=2) as worker:
         # Many short tasks, so that the next ones seem short too and are claimed for one child.
         await ledger.until_terminal(*await _send(worker, "plain", [{}] * 100))
-        sent = await _send(worker, name, [{argument: str(gate) if name == "wait_for" else 3.0}] * 2)
+        sent = await _send(worker, name, [{"file": str(gate)}] * 2)
         await ledger.until_started(*sent)
 
         async def are_named() -> bool:
             rows = await ledger.rows(*sent)
             return all(rows[start.task_id]["worker_pid"] == start.pid for start in await ledger.starts(*sent))
 
-        await ledger.until(are_named, within_s=2)
+        await ledger.until(are_named)
         assert {row["status"] for row in (await ledger.rows(*sent)).values()} == {"RUNNING"}
         gate.touch()
         await ledger.until_terminal(*sent)

@@ -59,6 +59,8 @@ SELECT t.id::text
 """
 
 POLL_S = 0.01
+LIMIT_S = 20.0
+"""When a wait gives up. On a busy machine a condition may become true late; tests of a time limit name the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +128,19 @@ class Ledger:
     async def events(self, kind: str) -> list[dict[str, Any]]:
         return await self.fetch("SELECT *, task_id::text FROM horsies_events WHERE kind = $1 ORDER BY id", kind)
 
-    async def until(self, condition: Callable[[], Awaitable[object]], *, within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], Awaitable[object]], *, within_s: float = LIMIT_S) -> None:
         """Poll until the condition is true."""
         async with asyncio.timeout(within_s):
             while not await condition():
                 await asyncio.sleep(POLL_S)
 
-    async def until_started(self, *task_ids: str, within_s: float = 10.0) -> None:
+    async def until_started(self, *task_ids: str, within_s: float = LIMIT_S) -> None:
         async def have_started() -> bool:
             return set(task_ids) <= {entry.task_id for entry in await self.starts()}
 
         await self.until(have_started, within_s=within_s)
 
-    async def until_terminal(self, *task_ids: str, within_s: float = 10.0) -> dict[str, dict[str, Any]]:
+    async def until_terminal(self, *task_ids: str, within_s: float = LIMIT_S) -> dict[str, dict[str, Any]]:
         """Wait until these tasks have ended and return their rows."""
 
         async def are_terminal() -> bool:

@@ -145,6 +145,14 @@ async def nap(seconds: float) -> TaskResult[int, TaskError]:
     return TaskResult(ok=os.getpid())
 
 
+async def wait_for_async(file: str) -> TaskResult[int, TaskError]:
+    """Wait until the file exists, in a coroutine that lets others run."""
+    async with recorded_async():
+        while not Path(file).exists():  # noqa: ASYNC110  # the test creates it in another process
+            await asyncio.sleep(0.01)
+    return TaskResult(ok=os.getpid())
+
+
 async def hold_loop(file: str) -> TaskResult[int, TaskError]:
     """Block the event loop of the child until the file exists."""
     async with recorded_async():
@@ -381,6 +389,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("nap", nap, {}),
     ("nap_again", nap, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap_briefly", nap, {"timeout_ms": 1_000}),
+    ("wait_for_async", wait_for_async, {}),
     ("hold_loop", hold_loop, {}),
     ("ignore_cancel_briefly", ignore_cancel, {"timeout_ms": 1_000}),
     ("return_error", return_error, {"retry_policy": retried("LISTED", times=2)}),

@@ -27,7 +27,7 @@ from horsies.engine.worker import Worker
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
 from tests.support.cli import Running, command_server, start_in_new_interpreter
-from tests.support.ledger import POLL_S
+from tests.support.ledger import LIMIT_S, POLL_S
 
 E = TypeVar("E", bound=events.Event)
 
@@ -112,7 +112,7 @@ class InProcessWorker:
     def events_of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], *, within_s: float = LIMIT_S) -> None:
         """Wait until the condition is true; checked after each event and periodically."""
         async with asyncio.timeout(within_s):
             while not condition():
@@ -123,7 +123,7 @@ class InProcessWorker:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), POLL_S)
 
-    async def wait_for_event(self, kind: type[E], *, within_s: float = 10.0) -> E:
+    async def wait_for_event(self, kind: type[E], *, within_s: float = LIMIT_S) -> E:
         """Wait for the first event of this kind."""
         await self.until(lambda: self.events_of(kind), within_s=within_s)
         return self.events_of(kind)[0]
