@@ -126,7 +126,7 @@ async def _tell_recoveries(setup: DemoSetup, ops: Ops) -> None:
             recovered = len(await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000))
             if recovered > told:
                 told, tasks = recovered, "1 task" if recovered == 1 else f"{recovered} tasks"
-                setup.tell(f"worker 1 recovered {tasks} of worker 2, see Dash (1) and Events (8); q ends the demo")
+                setup.tell(f"worker 1 recovered {tasks}: see Dash (1) and Events (8); q ends the demo")
 
 
 @asynccontextmanager
