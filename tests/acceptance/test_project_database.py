@@ -38,6 +38,13 @@ def project(tmp_path: Path) -> Iterator[Path]:
     delete_database(folder)
 
 
+def test_burst_of_a_new_project_ends(project: Path) -> None:
+    horsies = Executable(cwd=project, environment=LINGERING)
+    with horsies.start("worker", "tasks:app", "--burst", "--processes", "1") as worker:
+        worker.wait_for_output("worker stopped")
+        assert worker.popen.wait(timeout=30) == 0
+
+
 def test_all_processes_find_one_database(project: Path, tmp_path: Path) -> None:
     def horsies(cwd: Path) -> Executable:
         return Executable(cwd=cwd, environment=LINGERING)

@@ -19,6 +19,7 @@ from horsies.client.schedules import encode_schedules
 from horsies.config import LoadedSettings
 from horsies.discover import app_folder, import_app_with_tasks
 from horsies.embedded import EmbeddedServer
+from horsies.engine.events import WorkerStarted
 from horsies.engine.reporter import TaskLines
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, HorsiesError, UsageError, raise_together
@@ -214,7 +215,9 @@ async def _work(
     if not burst:
         await worker.run()
         return
-    watch = asyncio.create_task(_stop_without_work(worker, user_app.config, config.queues or ()))
+    started = asyncio.Event()
+    worker.add_listener(lambda event: started.set() if isinstance(event, WorkerStarted) else None)
+    watch = asyncio.create_task(_stop_without_work(worker, started, user_app.config, config.queues or ()))
     try:
         await worker.run()
     finally:
@@ -223,18 +226,22 @@ async def _work(
             await watch
 
 
-async def _stop_without_work(worker: Worker, app: AppConfig, queues: Sequence[str]) -> None:
+async def _stop_without_work(worker: Worker, started: asyncio.Event, app: AppConfig, queues: Sequence[str]) -> None:
     """Stop the worker as soon as its queues have no work; database errors are left to the worker."""
     # Imported here: only this option needs the toolkit.
     from horsies_ops.ops import open_ops
 
-    async with open_ops(app, read_only=True, via="cli", connections=1) as ops:
-        has_work = True
-        while has_work:
-            await asyncio.sleep(BURST_CHECK_INTERVAL_S)
-            with suppress(HorsiesError):
-                has_work = await ops.has_work(queues)
-    worker.stop()
+    await started.wait()  # it creates the embedded database and the tables
+    try:
+        async with open_ops(app, read_only=True, via="cli", connections=1) as ops:
+            has_work = True
+            while has_work:
+                await asyncio.sleep(BURST_CHECK_INTERVAL_S)
+                with suppress(HorsiesError):
+                    has_work = await ops.has_work(queues)
+    finally:
+        if not worker.is_stopping:
+            worker.stop()
 
 
 def _schedules_to_fire(user_app: Horsies, config: WorkerConfig) -> ScheduleSet | None:
