@@ -29,7 +29,7 @@ from horsies.errors import ExitCode
 
 POLL_INTERVAL_S: Final = 0.25
 MAX_SCAN_SHARE: Final = 0.1
-"""Largest share of its time that the reloader spends scanning; a large folder is scanned less often."""
+"""Largest share of a CPU that the reloader uses for scanning; a large folder is scanned less often."""
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 RELOADER_VARIABLE: Final = "HORSIES_RELOADER"
 """Set for a worker that a reloader has started: the descriptor of its channel, and how many were started before."""
@@ -47,42 +47,52 @@ class CodeWatcher:
         self._folder = folder
         self._files = frozenset(files)
         self._seen = self._scan()
+        self._found: set[Path] = set()
+        """Changes that `poll` has not returned yet."""
+        self._next_scan_at = 0.0
 
     def add_files(self, files: Iterable[Path]) -> None:
         """Watch these files too; a change since the last scan of a file that is already watched is not missed."""
-        self._files |= frozenset(files)
-        self._seen = self._scan() | self._seen
+        added = frozenset(files)
+        self._files |= added
+        self._seen = _states(added) | self._seen
 
     def changes(self) -> set[Path]:
         """Return the files that were written, created or deleted since the last call."""
         before, self._seen = self._seen, self._scan()
         return {path for path in before.keys() | self._seen.keys() if before.get(path) != self._seen.get(path)}
 
-    def wait_for_changes(self, *, within_s: float) -> set[Path]:
-        """Sleep for `within_s`, then return the changes since the last call; empty if there are none.
+    def poll(self) -> set[Path]:
+        """Return the changes once an editor, which may write several files, has written no more between two polls.
 
-        An editor may write several files, so this waits until one poll interval passes without another change.
+        Empty if there are none. Scans only if a scan is due, so that a large folder is scanned less often.
         """
-        time.sleep(within_s)
-        started = time.monotonic()
-        found = newest = self.changes()
-        while newest:
-            time.sleep(POLL_INTERVAL_S)
-            newest = self.changes()
-            found = found | newest
-        if not found:
-            time.sleep((time.monotonic() - started) * (1 / MAX_SCAN_SHARE - 1))
+        if time.monotonic() < self._next_scan_at:
+            return set()
+        cpu_before_s = time.process_time()
+        newest = self.changes()
+        self._found |= newest
+        if newest:
+            return set()
+        if not self._found:
+            scan_s = time.process_time() - cpu_before_s
+            self._next_scan_at = time.monotonic() + scan_s * (1 / MAX_SCAN_SHARE - 1)
+        found, self._found = self._found, set()
         return found
 
     def _scan(self) -> dict[Path, tuple[int, int]]:
-        states: dict[Path, tuple[int, int]] = {}
-        for path in (*_python_files(self._folder), *self._files):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            states[path] = (status.st_mtime_ns, status.st_size)
-        return states
+        return _states((*_python_files(self._folder), *self._files))
+
+
+def _states(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    states: dict[Path, tuple[int, int]] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        states[path] = (status.st_mtime_ns, status.st_size)
+    return states
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
@@ -201,7 +211,8 @@ class Reloader:
             self._start()
             while True:
                 self._check_workers()
-                if changes := self.watcher.wait_for_changes(within_s=POLL_INTERVAL_S):
+                time.sleep(POLL_INTERVAL_S)
+                if changes := self.watcher.poll():
                     self._on_changes(changes)
         except KeyboardInterrupt:
             return self._stop_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -54,6 +55,34 @@ def test_loaded_files_outside_the_folder_are_watched(tmp_path: Path) -> None:
     assert watcher.changes() == {inside}
     outside.write_text("changed")
     assert watcher.changes() == {outside}
+
+
+def test_poll_returns_changes_when_no_more_follow(tmp_path: Path) -> None:
+    watcher = CodeWatcher(tmp_path)
+    first = write(tmp_path / "first.py")
+    assert watcher.poll() == set()
+    second = write(tmp_path / "second.py")
+    assert watcher.poll() == set()
+    assert watcher.poll() == {first, second}
+    assert watcher.poll() == set()
+
+
+def test_poll_does_not_wait_for_the_next_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reloader checks its workers between polls, however long a scan of a large folder takes."""
+
+    def fail(_seconds: float) -> None:
+        pytest.fail("poll waits")
+
+    for clock in ("monotonic", "process_time"):
+        monkeypatch.setattr(f"horsies_ops.cli.reload.time.{clock}", itertools.count(1_000.0, 2.0).__next__)
+    monkeypatch.setattr("horsies_ops.cli.reload.time.sleep", fail)
+    watcher = CodeWatcher(tmp_path)
+    assert watcher.poll() == set()  # takes 2 s of CPU, so the next scan is due 18 s later
+    changed = write(tmp_path / "changed.py")
+    found: list[set[Path]] = []
+    while not found or found[-1] != {changed}:
+        found.append(watcher.poll())
+    assert len(found) in range(9, 12)
 
 
 def test_files_of_modules_leave_out_libraries_and_horsies() -> None:
