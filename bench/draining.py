@@ -180,13 +180,16 @@ class Latencies:
                 self.to_notification.append((sent_ns - inserted_ns) / 1e6)
         await app.close_async()
 
-    def __str__(self) -> str:
-        floor = statistics.median(self.to_notification)
-        sends = (("send to start", self.to_start), ("send to result", self.to_result))
-        lines = [f"{name}: {_quantiles(values)}, {statistics.median(values) / floor:.1f} x" for name, values in sends]
-        return "\n".join(
-            [f"baseline, INSERT to NOTIFY received, alternately: {_quantiles(self.to_notification)}", *lines]
-        )
+    def report(self, back_to_back: list[float]) -> str:
+        """Compare with INSERTs that alternate with sends, and with those that follow one another."""
+        floors = [("one after another", back_to_back), ("alternately with sends", self.to_notification)]
+        lines = [f"baseline, INSERT to NOTIFY received, {how}: {_quantiles(values)}" for how, values in floors]
+        for name, values in (("send to start", self.to_start), ("send to result", self.to_result)):
+            tight, alternate = (statistics.median(values) / statistics.median(floor) for _, floor in floors)
+            lines.append(
+                f"{name}: {_quantiles(values)}, {tight:.1f} x one after another, {alternate:.1f} x alternately"
+            )
+        return "\n".join(lines)
 
 
 def _stamp() -> TaskResult[int, TaskError]:
@@ -255,8 +258,7 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
             ratio = statistics.median(ratios)
             print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
             print(f"drain of add: {statistics.median(add_ratios):.2f} x baseline")
-            print(f"baseline, INSERT to NOTIFY received, one after another: {_quantiles(back_to_back)}")
-            print(latencies)
+            print(latencies.report(back_to_back))
             print(await idle(url, tree, idle_s, settle_s=min(SETTLE_S, idle_s)))
 
 
