@@ -63,6 +63,9 @@ COMMANDS: Final = {
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 
+RELOADER_VARIABLE: Final = "HORSIES_RELOADER"
+"""Set for a worker that a reloader has started: the descriptor of its channel, and how many were started before."""
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 

@@ -26,13 +26,12 @@ from typing import Final
 from horsies.engine.events import Event, WorkerStarted
 from horsies.engine.worker import Worker
 from horsies.errors import ExitCode
+from horsies_ops.cli.options import RELOADER_VARIABLE
 
 POLL_INTERVAL_S: Final = 0.25
 MAX_SCAN_SHARE: Final = 0.1
 """Largest share of a CPU that the reloader uses for scanning; a large folder is scanned less often."""
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-RELOADER_VARIABLE: Final = "HORSIES_RELOADER"
-"""Set for a worker that a reloader has started: the descriptor of its channel, and how many were started before."""
 
 logger = logging.getLogger("horsies.worker")
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import asyncpg
-import psutil
 import pytest
 
 from tests.support.cli import APP, CommandResult, Executable, Project
 from tests.support.store import make_app
+from tests.support.workers import CHILD_NAME, processes_named
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 NO_MODULE = "import nowhere_to_be_found\n"
@@ -235,10 +237,8 @@ def test_worker_exits_1_if_children_cannot_start(horsies: Executable, project: P
     with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         worker.wait_for_output("worker started")
         project.write("broken")
-        (child,) = [
-            each for each in psutil.Process(worker.popen.pid).children() if "horsies.engine.child" in each.cmdline()
-        ]
-        child.kill()
+        (child,) = processes_named(CHILD_NAME, of=worker.popen.pid)
+        os.kill(child, signal.SIGKILL)
         assert worker.popen.wait(timeout=20) == 1
     assert "3 children in a row failed to start" in worker.stderr
     assert "worker stopped" in worker.stderr

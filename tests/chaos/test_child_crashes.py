@@ -19,7 +19,7 @@ from horsies.engine import events
 from horsies.errors import HorsiesError
 from tests.support.ledger import Ledger, insert_pending_tasks
 from tests.support.recovery_times import record_times
-from tests.support.workers import InProcessWorker, worker_in_process
+from tests.support.workers import InProcessWorker, disturb_fork_server, with_fork_server_faults, worker_in_process
 
 CRASHES: dict[str, tuple[str, dict[str, Any]]] = {
     "segfault": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGSEGV"}),
@@ -35,13 +35,17 @@ PROCESSES = 8 if settings().max_examples >= 1000 else 3
 """Eight in `make chaos`."""
 
 
-async def test_killed_child_loses_only_its_own_task(database_url: str, tmp_path: Path) -> None:
+@with_fork_server_faults
+async def test_killed_child_loses_only_its_own_task(
+    database_url: str, tmp_path: Path, fork_server_fault: signal.Signals | None
+) -> None:
     gate = tmp_path / "gate"
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=PROCESSES) as worker:
         ids = [await worker.send("wait_for", str(gate)) for _ in range(PROCESSES)]
         await ledger.until_started(*ids)
         start = (await ledger.starts())[0]
         others = {child.pid for child in worker.children} - {start.pid}
+        disturb_fork_server(os.getpid(), fork_server_fault)
         killed_at = await ledger.now()
         os.kill(start.pid, signal.SIGKILL)
         row = (await ledger.until_terminal(start.task_id, within_s=1))[start.task_id]
@@ -131,9 +135,13 @@ async def test_task_that_never_began_returns_twice_without_a_retry(database_url:
             assert await ledger.violations([task_id], unbegun=1) == []
 
 
-async def test_each_kind_of_crash_has_its_code_and_cause(database_url: str) -> None:
+@with_fork_server_faults
+async def test_each_kind_of_crash_has_its_code_and_cause(
+    database_url: str, fork_server_fault: signal.Signals | None
+) -> None:
     async with Ledger.open(database_url) as ledger:
         async with worker_in_process(database_url, processes=2) as worker:
+            disturb_fork_server(os.getpid(), fork_server_fault)
             ids = {name: await worker.send(name, *ARGUMENTS.get(name, ())) for name in CRASHES}
             await ledger.until_terminal(*ids.values(), within_s=30)
             errors = {name: (await worker.app.get_result_async(task_id)).err_value for name, task_id in ids.items()}
@@ -203,12 +211,16 @@ async def _latency_s(ledger: Ledger, worker: InProcessWorker) -> float:
     return (await ledger.fetch(sql, task_id))[0]["latency"].total_seconds()
 
 
-async def test_stopped_child_is_killed_by_its_worker_or_timeout(database_url: str) -> None:
+@with_fork_server_faults
+async def test_stopped_child_is_killed_by_its_worker_or_timeout(
+    database_url: str, fork_server_fault: signal.Signals | None
+) -> None:
     config = {"recovery": {"running_stale_threshold_ms": 2_000}}
     async with (
         Ledger.open(database_url) as ledger,
         worker_in_process(database_url, config=config, processes=2) as worker,
     ):
+        disturb_fork_server(os.getpid(), fork_server_fault)
         silent = await worker.send("stop_self")
         limited = await worker.send("stop_self_briefly")
         rows = await ledger.until_terminal(silent, limited)

@@ -24,7 +24,14 @@ from horsies.store.database import Database
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import BOUND_S, record_recovery_times, record_times
-from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
+from tests.support.workers import (
+    WorkerProcess,
+    disturb_fork_server,
+    send,
+    with_fork_server_faults,
+    worker_in_process,
+    worker_process,
+)
 
 RUNNING = 8 if settings().max_examples >= 1000 else 4
 """Eight in `make chaos`."""
@@ -64,8 +71,9 @@ async def are_claimed(ledger: Ledger, task_ids: list[str]) -> bool:
     return {row["status"] for row in rows.values()} == {"CLAIMED"}
 
 
+@with_fork_server_faults
 async def test_tasks_of_a_killed_worker_are_recovered_in_time(
-    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path, fork_server_fault: signal.Signals | None
 ) -> None:
     gate = str(tmp_path / "go")
     options = ("--processes", str(RUNNING))
@@ -77,6 +85,7 @@ async def test_tasks_of_a_killed_worker_are_recovered_in_time(
         await ledger.until(lambda: are_claimed(ledger, claimed))
         async with worker_in_process(database_url, config=PREFETCHING, processes=2) as survivor:
             killed_worker.children()
+            disturb_fork_server(killed_worker.pid, fork_server_fault)
             killed_at, began = await ledger.now(), time.monotonic()
             killed_worker.signal(signal.SIGKILL)
             await killed_worker.until_children_are_gone(within_s=2)

@@ -22,7 +22,14 @@ from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import record_recovery_times
-from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
+from tests.support.workers import (
+    WorkerProcess,
+    disturb_fork_server,
+    send,
+    with_fork_server_faults,
+    worker_in_process,
+    worker_process,
+)
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 
@@ -102,8 +109,9 @@ async def heartbeat_senders(ledger: Ledger, task_id: str, token: int) -> set[str
     return {row["sender_id"].split(":")[0] for row in await ledger.fetch(sql, task_id, token)}
 
 
+@with_fork_server_faults
 async def test_task_finished_elsewhere_during_a_suspension_stays_unchanged(
-    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path, fork_server_fault: signal.Signals | None
 ) -> None:
     async with worker_process(database_url, "--processes", "1") as zombie:
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
@@ -111,6 +119,7 @@ async def test_task_finished_elsewhere_during_a_suspension_stays_unchanged(
         async with worker_in_process(database_url, processes=1):
             stopped_at = await ledger.now()
             async with suspended(zombie):
+                disturb_fork_server(zombie.pid, fork_server_fault)
                 (tmp_path / "go").touch()
                 row = (await ledger.until_terminal(task_id))[task_id]
                 await record_recovery_times(ledger, "F6", pid=zombie.pid, since=stopped_at)

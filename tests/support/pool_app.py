@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
 import logging
 import os
+import random
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -24,8 +25,10 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel, model_serializer, model_validator
+from uuid_utils import uuid7
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
 
@@ -49,6 +52,22 @@ def echo(text: str) -> TaskResult[str, TaskError]:
 @app.task("pid")
 def pid() -> TaskResult[int, TaskError]:
     return TaskResult(ok=os.getpid())
+
+
+@app.task("random_values")
+def random_values() -> TaskResult[list[str], TaskError]:
+    with tempfile.NamedTemporaryFile() as file:
+        return TaskResult(ok=[str(uuid7()), str(uuid4()), str(random.random()), file.name])  # noqa: S311
+
+
+@app.task("variable")
+def variable(name: str) -> TaskResult[str | None, TaskError]:
+    return TaskResult(ok=os.environ.get(name))
+
+
+@app.task("describe_process")
+def describe_process() -> TaskResult[dict[str, int], TaskError]:
+    return TaskResult(ok={"parent": os.getppid(), "session": os.getsid(0), "group": os.getpgrp()})
 
 
 @app.task("describe_self")
@@ -315,8 +334,7 @@ def _run_in_copy(channels: set[str], handler: logging.Handler) -> int:
 
 def _worker_channels() -> set[str]:
     """Kernel names of both channels to the worker."""
-    child_args = json.loads(sys.argv[1])
-    return {str(Path(f"/proc/self/fd/{child_args[name]}").readlink()) for name in ("channel_fd", "watchdog_fd")}
+    return {str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in sys.argv[1:3]}
 
 
 def _open_files() -> Iterator[str]:
@@ -517,4 +535,4 @@ async def exit_in_subtask() -> TaskResult[str, TaskError]:
 
 def _channel_fd() -> int:
     """File descriptor of the channel to the worker."""
-    return json.loads(sys.argv[1])["channel_fd"]
+    return int(sys.argv[1])

@@ -13,9 +13,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psutil
+import pytest
 
 from horsies import Horsies, Ok
 from horsies.engine import events
@@ -31,9 +32,34 @@ from tests.support.ledger import LIMIT_S, POLL_S
 
 E = TypeVar("E", bound=events.Event)
 
+CHILD_NAME = "horsies-child"
+FORK_SERVER_NAME = "horsies-fork"
+"""Names that the processes give themselves, as `ps` and `top` show them."""
+
 FILE = Path(sample.__file__)
 APP = f"{FILE}:app"
 ROOT = FILE.parents[2]
+
+
+FORK_SERVER_FAULTS: Final = {"": None, "fork server killed": signal.SIGKILL, "fork server stopped": signal.SIGSTOP}
+"""What happens to the fork server of a worker before the fault of the test."""
+
+with_fork_server_faults = pytest.mark.parametrize(
+    "fork_server_fault", FORK_SERVER_FAULTS.values(), ids=FORK_SERVER_FAULTS
+)
+
+
+def processes_named(name: str, *, of: int) -> list[int]:
+    """Pids of the live processes of this parent that gave themselves this name."""
+    with suppress(psutil.Error):
+        return sorted(child.pid for child in psutil.Process(of).children() if child.name() == name and is_alive(child))
+    return []
+
+
+def disturb_fork_server(worker_pid: int, fault: signal.Signals | None) -> None:
+    if fault is not None:
+        (server,) = processes_named(FORK_SERVER_NAME, of=worker_pid)
+        os.kill(server, fault)
 
 
 class InProcessWorker:
@@ -197,6 +223,7 @@ class WorkerProcess:
         self.popen = popen
         self.log = log
         self.seen_children: set[int] = set()
+        """With its fork server."""
 
     @property
     def pid(self) -> int:
@@ -208,16 +235,9 @@ class WorkerProcess:
 
     def children(self) -> list[int]:
         """Pids of its live children."""
-        try:
-            found = {
-                child.pid
-                for child in psutil.Process(self.pid).children()
-                if "horsies.engine.child" in " ".join(child.cmdline())
-            }
-        except psutil.Error:
-            found = set[int]()
-        self.seen_children |= found
-        return sorted(found)
+        found = processes_named(CHILD_NAME, of=self.pid)
+        self.seen_children |= {*found, *processes_named(FORK_SERVER_NAME, of=self.pid)}
+        return found
 
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)

@@ -11,7 +11,7 @@ import logging
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -114,11 +114,11 @@ def import_module_or_file(name: str) -> ModuleType:
     An invalid definition does not stop the import, so later ones are checked too. Validation errors are raised
     unchanged, all others as HRS-210. A module with errors is not kept in `sys.modules`.
     """
-    modules_before = frozenset(sys.modules)
+    count_before = len(sys.modules)  # not their names: a reference to each would copy pages shared with other processes
     with collect_definition_errors() as errors:
         imported = _try_import(name)
     if errors:
-        _forget_modules_since(modules_before)
+        _forget_modules_after(count_before)
     raise_together(name, [*errors, *(imported.err() or ())])
     return imported.unwrap()
 
@@ -136,8 +136,15 @@ def _try_import(name: str) -> Result[ModuleType, tuple[HorsiesError, ...]]:
 def import_file(path: Path) -> ModuleType:
     """Import a file under the name that other modules import it by; returns the same module the second time."""
     path = path.resolve()
-    loaded = next((m for m in tuple(sys.modules.values()) if getattr(m, "__file__", None) == str(path)), None)
-    return loaded or _import_from_package(path) or _import_standalone(path)
+    return _loaded_module(path) or _import_from_package(path) or _import_standalone(path)
+
+
+def _loaded_module(path: Path) -> ModuleType | None:
+    parts = path.parent.parts if path.stem == "__init__" else (*path.parent.parts, path.stem)
+    names = ("__main__", _unique_name(path), *(".".join(parts[start:]) for start in range(1, len(parts))))
+    # By name: looking at all modules would copy the pages that a child shares with other processes.
+    modules = (sys.modules.get(name) for name in names)
+    return next((module for module in modules if getattr(module, "__file__", None) == str(path)), None)
 
 
 def _import_from_package(path: Path) -> ModuleType | None:
@@ -158,8 +165,7 @@ def _import_from_package(path: Path) -> ModuleType | None:
 def _import_standalone(path: Path) -> ModuleType:
     name = path.stem
     if name in sys.modules:
-        # Another file has the same name; a hash of the path makes this name unique and stable.
-        name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+        name = _unique_name(path)  # another file has the same name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101  # a .py file always has a loader
     assert spec.loader is not None  # noqa: S101
@@ -173,9 +179,14 @@ def _import_standalone(path: Path) -> ModuleType:
     return module
 
 
-def _forget_modules_since(modules_before: Collection[str]) -> None:
-    """Remove user modules imported since then, as Python does with a module that raises: they lack tasks."""
-    for name in sys.modules.keys() - modules_before:
+def _unique_name(path: Path) -> str:
+    """A name with a hash of the path: unique and stable."""
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _forget_modules_after(count: int) -> None:
+    """Remove user modules imported after so many, as Python does with a module that raises: they lack tasks."""
+    for name in tuple(sys.modules)[count:]:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and not file.startswith((*_LIBRARIES, *_IMPORT_FRAMES)):
             module = sys.modules.pop(name)

@@ -1,4 +1,4 @@
-"""What a child process imports. Every child has its own copy of these modules, so each one costs memory per process."""
+"""What a child and its fork server import: each module costs memory, where children are not forked in every process."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ def test_an_app_that_sends_nothing_loads_neither_store_nor_driver() -> None:
     loaded = modules_after(f"{CHILD}\nimport horsies.discover\n{APP}")
     assert not loaded & {"asyncio", "asyncpg", "psutil", "horsies.client.broker", "horsies.client.delivery"}
     assert not [name for name in loaded if name.startswith(("horsies.store", "horsies.embedded"))]
+
+
+def test_the_fork_server_loads_only_what_children_need() -> None:
+    loaded = modules_after("from horsies.engine.pool import fork_server\nfork_server._preload()")
+    assert {"pydantic", "horsies.app", "horsies.engine.child.runner", "horsies.engine.child.coroutines"} <= loaded
+    assert not loaded & {"asyncpg", "psutil", "typer", "horsies.client.broker", "horsies.engine.worker"}
+    assert not [name for name in loaded if name.startswith(("horsies.store", "horsies.embedded", "horsies.workflows"))]

@@ -18,6 +18,7 @@ from horsies.engine.heartbeat import Health, Heartbeat, Registration, WorkerIden
 from horsies.engine.hooks import InterruptionNotifier
 from horsies.engine.in_flight import Assignments, InFlight
 from horsies.engine.notifications import Notifications
+from horsies.engine.pool.fork_server import ForkServer
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.engine.pool_events import CrashHandler, PoolEvents, Requeuer
@@ -201,7 +202,12 @@ class TaskServices:
 
 
 def build_task_services(
-    base: Base, child_spec: ChildSpec, limits: ClaimLimits, *, async_tasks: Collection[str]
+    base: Base,
+    child_spec: ChildSpec,
+    limits: ClaimLimits,
+    *,
+    async_tasks: Collection[str],
+    fork_server: ForkServer | None,
 ) -> TaskServices:
     """Everything between a claim and its outcome, each from those above it."""
     app, signals, claims, reporter = base.app, base.signals, base.claims, base.reporter
@@ -257,7 +263,7 @@ def build_task_services(
         fails_unknown_tasks=app.unknown_task_grace_s == 0,
         publish_health_now=signals.publish_health_now,
     )
-    pool = ChildPool(child_spec, base.worker.processes, pool_events)
+    pool = ChildPool(child_spec, base.worker.processes, pool_events, fork_server=fork_server)
     capacity = Capacity(
         pool=pool,
         assignments=assignments,

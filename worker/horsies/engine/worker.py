@@ -26,6 +26,7 @@ from horsies.engine.assembly import (
 from horsies.engine.heartbeat import Registration, StartupReporter, WorkerIdentity
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S
+from horsies.engine.pool.fork_server import ForkServer
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.engine.reporter import (
     TERMINAL_SUMMARY_INTERVAL_S,
@@ -91,8 +92,11 @@ class Worker:
         schedules: ScheduleSet | None = None,
         probe_after_s: float = PROBE_AFTER_S,
         task_lines: TaskLines | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._app = app
+        self._fork_server = fork_server
+        """One that shares this process's memory; None: the pool starts one."""
         self._schedules = schedules
         """The schedules to sync and fire; None: this worker does not take part."""
         self._worker = worker
@@ -181,7 +185,9 @@ class Worker:
             task_lines=self._task_lines,
             listeners=self._listeners,
         )
-        tasks = build_task_services(base, self._child_spec(), self._limits, async_tasks=self._async_tasks)
+        tasks = build_task_services(
+            base, self._child_spec(), self._limits, async_tasks=self._async_tasks, fork_server=self._fork_server
+        )
         stack.push_async_callback(tasks.pool.kill_all, "the worker is stopping")
         registration = build_registration(base, tasks, catalog_hash=self._catalog.catalog_hash)
         notifications = build_notifications(base, tasks, spec.direct, probe_after_s=self._probe_after_s)

@@ -14,35 +14,65 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from horsies.config import load_settings
-from horsies.engine.child.lifetime import ParentWatchdog, announce_exit_on, die_with_parent, ignore_signals
+from horsies.engine.child.lifetime import (
+    PR_SET_NAME,
+    ParentWatchdog,
+    announce_exit_on,
+    die_with_parent,
+    exit_with,
+    ignore_signals,
+    prctl,
+)
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks, encodable
 from horsies.engine.child.runner import Inbox, RunnableApp, Runner, TaskExecutor, handle_commands
-from horsies.engine.pool.protocol import AppLoaded, ChildArgs, ChildHeartbeat, ChildSpec, ExitStatus, Ready, StartFailed
+from horsies.engine.pool.protocol import (
+    AppLoaded,
+    ChildHeartbeat,
+    ChildSpec,
+    ExitStatus,
+    Ready,
+    StartChild,
+    StartFailed,
+)
 from horsies.errors import HorsiesError
 
 
-def main(args: ChildArgs) -> None:
+def main(channel_fd: int, watchdog_fd: int, *, parent_pid: int) -> None:
     faulthandler.enable(2)
-    die_with_parent(args.parent_pid)
+    prctl(PR_SET_NAME, b"horsies-child")
+    die_with_parent(parent_pid)
     ignore_signals()
-    announce_exit_on(args.watchdog_fd)
-    watchdog = ParentWatchdog(args.watchdog_fd, ack_timeout_s=args.spec.ack_timeout_s)
-    watchdog.start()
+    announce_exit_on(watchdog_fd)
     # Programs started by tasks must not inherit the sockets: the worker would not see them close.
-    for descriptor in (args.channel_fd, args.watchdog_fd):
+    for descriptor in (channel_fd, watchdog_fd):
         os.set_inheritable(descriptor, False)  # noqa: FBT003
-    channel, running, inbox = ParentChannel(socket.socket(fileno=args.channel_fd)), RunningTasks(), Inbox()
+    channel, running, inbox = ParentChannel(socket.socket(fileno=channel_fd)), RunningTasks(), Inbox()
+    commands = channel.commands()
+    start = next(commands, None)
+    if not isinstance(start, StartChild):
+        exit_with(ExitStatus.CHANNEL_LOST)
+    _set_environment(start.environment)
+    spec = start.spec
+    watchdog = ParentWatchdog(watchdog_fd, ack_timeout_s=spec.ack_timeout_s)
+    watchdog.start()
     output = OutputCapture(channel, running.current)
-    app = start_app(args.spec, channel)
-    output.add_log_handler(args.spec.log_level)
+    app = start_app(spec, channel)
+    output.add_log_handler(spec.log_level)
     reporter = AttemptReporter(channel, running, output)
-    runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=args.spec.async_concurrency)
+    runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=spec.async_concurrency)
     watchdog.record_ack()
-    _start_thread(handle_commands, channel, inbox, watchdog, runner)
+    _start_thread(handle_commands, commands, channel, inbox, watchdog, runner)
     channel.send(Ready())
-    _start_thread(_send_heartbeats, channel, args.spec.heartbeat_interval_s)
+    _start_thread(_send_heartbeats, channel, spec.heartbeat_interval_s)
     runner.run()
     app.close()
+
+
+def _set_environment(variables: dict[bytes, bytes]) -> None:
+    if variables != dict(os.environb):
+        os.environb.clear()
+        os.environb.update(variables)
+        time.tzset()
 
 
 def start_app(spec: ChildSpec, channel: ParentChannel) -> RunnableApp:
@@ -100,4 +130,4 @@ def _start_thread(function: Callable[..., None], *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    main(ChildArgs.from_argument(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]), parent_pid=int(sys.argv[3]))

@@ -18,7 +18,8 @@ from horsies.engine.pool.protocol import EXIT_STATUS_BYTES, ExitStatus
 if TYPE_CHECKING:
     import asyncio
 
-_PR_SET_PDEATHSIG: Final = 1
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
 _MAX_POLL_S: Final = 1.0
 _POLLS_AFTER_PAUSE: Final = 3
 
@@ -28,11 +29,15 @@ def die_with_parent(parent_pid: int) -> None:
 
     The kernel tracks the parent *thread*, so children must be started by a thread that lives as long as the worker.
     """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the call
         kill_own_group()
+
+
+def prctl(option: int, value: int | bytes) -> bool:
+    """Set an attribute of this process; False if the system does not have it."""
+    call = getattr(ctypes.CDLL(None), "prctl", None)
+    return call is not None and call(option, value, 0, 0, 0) == 0
 
 
 def ignore_signals() -> None:

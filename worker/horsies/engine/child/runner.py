@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, assert_never
@@ -35,6 +35,7 @@ from horsies.engine.pool.protocol import (
     Recall,
     Recalled,
     RunTasks,
+    StartChild,
     TaskRef,
     parse_details,
 )
@@ -195,10 +196,12 @@ class Inbox:
             listener()
 
 
-def handle_commands(channel: ParentChannel, inbox: Inbox, watchdog: ParentWatchdog, runner: Runner) -> None:
+def handle_commands(
+    commands: Iterator[Command], channel: ParentChannel, inbox: Inbox, watchdog: ParentWatchdog, runner: Runner
+) -> None:
     """Carry out commands from the worker; exit the process when the channel closes or cannot be decoded."""
     try:
-        for command in channel.commands():
+        for command in commands:
             _handle_command(command, channel, inbox, watchdog, runner)
     finally:
         exit_with(ExitStatus.CHANNEL_LOST)
@@ -220,6 +223,8 @@ def _handle_command(
             runner.cancel(task)
         case Quit():
             inbox.close()
+        case StartChild():
+            raise AssertionError("only the first command")
         case _:
             assert_never(command)
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -38,6 +38,7 @@ from horsies.engine.pool.protocol import (
     Recalled,
     Report,
     RunTasks,
+    StartChild,
     StartFailed,
     TaskBegan,
     TaskCompleted,
@@ -114,11 +115,10 @@ class ChildOwner(Protocol):
 class Child:
     """A supervised process.
 
-    Its exit is detected by pid, not by the channel, which processes forked by tasks may hold open. The constructor
-    raises OSError if no process can be started.
+    Its exit is detected by pid, not by the channel, which processes forked by tasks may hold open.
     """
 
-    def __init__(self, spec: ChildSpec, listener: PoolListener, owner: ChildOwner) -> None:
+    def __init__(self, process: ChildProcess, spec: ChildSpec, listener: PoolListener, owner: ChildOwner) -> None:
         self._loop = asyncio.get_running_loop()
         self._spec = spec
         self._listener = listener
@@ -140,7 +140,7 @@ class Child:
         self.start_finished = asyncio.Event()
         """Set when the child is ready or has exited during its start."""
         self.exited = asyncio.Event()
-        self._process = ChildProcess.start(spec)
+        self._process = process
         self._channel = ChildChannel(
             self._loop,
             self._process.channel,
@@ -150,6 +150,8 @@ class Child:
             on_closed=lambda: self._loop.call_later(CLOSE_GRACE_S, self._on_protocol_error, "channel closed"),
             expects_more=lambda: self.tasks_in_child > 1,
         )
+        environment = {**os.environb, **_encoded(spec.environment), b"HORSIES_CHILD_PROCESS": b"1"}
+        self._channel.send(StartChild(spec, environment))
         stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [
             PipeReader(self._loop, fd, partial(self._on_pipe_line, OUTPUT_LEVELS[stream]))
@@ -411,6 +413,10 @@ class Child:
             begun=begun,
             unbegun=unbegun,
         )
+
+
+def _encoded(variables: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
 
 class Liveness:

@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import Final
 
 from horsies.engine.pool.child import Child, PoolListener
+from horsies.engine.pool.fork_server import ForkServer
 from horsies.engine.pool.orphan_killer import OrphanKiller
+from horsies.engine.pool.process import ChildStarter
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.model.settings.worker import usable_cpus
@@ -31,7 +33,9 @@ class ChildPool:
     child is left. Otherwise the pool is degraded and keeps the other children.
     """
 
-    def __init__(self, spec: ChildSpec, size: int, listener: PoolListener) -> None:
+    def __init__(
+        self, spec: ChildSpec, size: int, listener: PoolListener, *, fork_server: ForkServer | None = None
+    ) -> None:
         self._spec = spec
         self._size = size
         self._listener = listener
@@ -44,6 +48,8 @@ class ChildPool:
         self._start_errors: dict[asyncio.Event, str] = {}
         """Last error of each child that is missing, by the event that marks its first start."""
         self._orphan_killer = OrphanKiller()
+        self._starter = ChildStarter(fork_server)
+        self._starting: set[asyncio.Task[Child]] = set()
         # Starting more than one child per CPU would only delay all of them.
         self._start_semaphore = asyncio.Semaphore(usable_cpus())
         self._services: list[asyncio.Task[None]] = []
@@ -75,7 +81,8 @@ class ChildPool:
         """Stop replacing children, kill them with their process groups and wait until all have exited."""
         for service in self._services:
             service.cancel()
-        await asyncio.gather(*self._services, return_exceptions=True)
+        self._starter.close()  # so that the starts that are under way end
+        await asyncio.gather(*self._services, *self._starting, return_exceptions=True)
         self._services.clear()
         for child in tuple(self.children):
             child.kill(why)
@@ -127,14 +134,21 @@ class ChildPool:
 
     async def _spawn(self) -> Child:
         """Start a child and wait until it is ready or has exited."""
-        child = Child(self._spec, self._listener, self)
+        starting = asyncio.create_task(self._add_child())
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        child = await asyncio.shield(starting)  # once it is cancelled, `kill_all` waits for it
+        await child.start_finished.wait()
+        return child
+
+    async def _add_child(self) -> Child:
+        child = Child(await self._starter.start(), self._spec, self._listener, self)
         self.children.add(child)
         try:
             self._orphan_killer.add_group(child.pid)
         except OSError:
             child.kill("the orphan killer could not be started")
             raise
-        await child.start_finished.wait()
         return child
 
     def _on_start_failed(self, error: str, *, is_over_memory: bool = False, hint: str = _CHECK_HINT) -> None:

@@ -1,67 +1,42 @@
-"""The operating system side of a child: start the process, kill its group, detect its exit, read its output pipes."""
+"""The operating system side of a child: start its process, kill its group, detect its exit, read its output pipes."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from horsies.engine.pool.protocol import ChildArgs, ChildSpec
+from horsies.engine.pool.fork_server import ForkServer, adopt_orphans
 
 if TYPE_CHECKING:
     import asyncio
 
-_CHILD_MODULE = "horsies.engine.child"
+T = TypeVar("T")
+
+logger = logging.getLogger("horsies.engine.pool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProcess:
-    """A started child process with the worker's ends of its sockets and pipes.
-
-    Start it from a thread that lives as long as the worker: the kernel kills the child when that thread ends.
-    """
+    """A started child process with the worker's ends of its sockets and pipes."""
 
     pid: int
     channel: socket.socket
     watchdog: socket.socket
     """The child exits when this socket closes, and announces its exit status on it."""
+    output_fds: tuple[int, int]
+    """The pipes of stdout and stderr."""
     stats: psutil.Process
-    popen: subprocess.Popen[bytes]
-
-    @classmethod
-    def start(cls, spec: ChildSpec) -> ChildProcess:
-        """Start a process; raises OSError if there are no processes or file descriptors left."""
-        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as child_ends:
-            channel, child_channel = socket.socketpair()
-            on_error.callback(channel.close)
-            child_ends.callback(child_channel.close)
-            watchdog, child_watchdog = socket.socketpair()
-            on_error.callback(watchdog.close)
-            child_ends.callback(child_watchdog.close)
-            popen = _popen(spec, channel_fd=child_channel.fileno(), watchdog_fd=child_watchdog.fileno())
-            on_error.callback(_kill_and_reap, popen)
-            for sock in (channel, watchdog):
-                sock.setblocking(False)  # noqa: FBT003
-            stats = psutil.Process(popen.pid)
-            process = cls(pid=popen.pid, channel=channel, watchdog=watchdog, stats=stats, popen=popen)
-            on_error.pop_all()
-        return process
-
-    @property
-    def output_fds(self) -> tuple[int, int]:
-        """The pipes of stdout and stderr."""
-        assert self.popen.stdout is not None  # noqa: S101
-        assert self.popen.stderr is not None  # noqa: S101
-        return self.popen.stdout.fileno(), self.popen.stderr.fileno()
 
     def kill_group(self) -> None:
         """Send SIGKILL to the child's process group; safe until the child is reaped, which frees its pid."""
@@ -92,12 +67,112 @@ class ChildProcess:
 
     def close(self) -> None:
         """Close all descriptors of a child that has been reaped."""
-        self.popen.returncode = 0  # reaped by os.wait4, which Popen does not know; otherwise it would wait again
-        for stream in (self.popen.stdout, self.popen.stderr):
-            assert stream is not None  # noqa: S101
-            stream.close()
+        for descriptor in self.output_fds:
+            os.close(descriptor)
         self.channel.close()
         self.watchdog.close()
+
+
+class ChildStarter:
+    """Starts child processes: with a fork server, or as new interpreters where none is possible.
+
+    A fork server that dies is replaced; children that have started do not need it. Use the starter in a thread that
+    lives as long as the worker: the kernel kills the processes when that thread ends.
+    """
+
+    def __init__(self, fork_server: ForkServer | None = None) -> None:
+        self._fork_server = fork_server
+        self._has_fork_server = ForkServer.is_supported()
+        self._is_closed = False
+        if fork_server is not None:
+            fork_server.watch(self._on_fork_server_died)
+
+    async def start(self) -> ChildProcess:
+        """Start a process; raises OSError if there are no processes or file descriptors left."""
+        if self._is_closed:
+            raise BrokenPipeError("the pool is closed")
+        server = self._living_fork_server() if self._has_fork_server else None
+        if server is not None:
+            await self._answer_of(server, server.wait_until_ready())
+            if not server.can_fork:  # a thread that a copy lacks may hold a lock
+                self._has_fork_server = False
+                server.close()
+                server = None
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as child_ends:
+            (channel, channel_fd), (watchdog, watchdog_fd) = (_socket_pair(on_error, child_ends) for _ in range(2))
+            (stdout, stdout_fd), (stderr, stderr_fd) = (_pipe(on_error, child_ends) for _ in range(2))
+            child_fds = channel_fd, watchdog_fd, stdout_fd, stderr_fd
+            if server is None:
+                pid = _spawn(*child_fds)
+                child_ends.close()
+            else:
+                with adopt_orphans():
+                    server.request_child(child_fds)
+                    child_ends.close()  # so that the channel closes if no child is forked
+                    pid = await self._answer_of(server, server.wait_for_child(channel))
+            on_error.callback(_kill_and_reap, pid)
+            process = ChildProcess(
+                pid=pid, channel=channel, watchdog=watchdog, output_fds=(stdout, stderr), stats=psutil.Process(pid)
+            )
+            on_error.pop_all()
+        return process
+
+    def close(self) -> None:
+        """End the fork server, and with it the starts that are under way."""
+        self._is_closed = True
+        if self._fork_server is not None:
+            self._fork_server.close()
+
+    def _living_fork_server(self) -> ForkServer:
+        if self._fork_server is None or self._fork_server.is_closed:
+            self._fork_server = ForkServer.spawn()
+            self._fork_server.watch(self._on_fork_server_died)
+        return self._fork_server
+
+    async def _answer_of(self, server: ForkServer, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except TimeoutError:
+            logger.warning("fork server does not answer, killing it  pid=%d", server.pid)
+            server.close()
+            raise TimeoutError("the fork server did not answer in time") from None
+
+    def _on_fork_server_died(self, *, was_ready: bool) -> None:
+        assert self._fork_server is not None  # noqa: S101
+        logger.warning("fork server died, starting another  pid=%d", self._fork_server.pid)
+        if was_ready:  # otherwise the next start of a child tries again, after a delay
+            with contextlib.suppress(OSError):
+                self._living_fork_server()
+
+
+def _socket_pair(on_error: contextlib.ExitStack, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int]:
+    ours, theirs = socket.socketpair()
+    on_error.callback(ours.close)
+    child_ends.callback(theirs.close)
+    ours.setblocking(False)  # noqa: FBT003
+    return ours, theirs.fileno()
+
+
+def _pipe(on_error: contextlib.ExitStack, child_ends: contextlib.ExitStack) -> tuple[int, int]:
+    ours, theirs = os.pipe()
+    on_error.callback(os.close, ours)
+    child_ends.callback(os.close, theirs)
+    return ours, theirs
+
+
+def _spawn(channel: int, watchdog: int, stdout: int, stderr: int) -> int:
+    """Start a child as a new interpreter."""
+    popen = subprocess.Popen(
+        # -P keeps user modules in the working directory from shadowing the standard library.
+        [sys.executable, "-P", "-m", "horsies.engine.child", str(channel), str(watchdog), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=(channel, watchdog),
+        start_new_session=True,
+    )
+    popen.returncode = 0  # reaped by its owner; otherwise Popen would wait for it, too
+    return popen.pid
 
 
 def call_on_exit(process: ChildProcess, loop: asyncio.AbstractEventLoop, on_exit: Callable[[], None]) -> None:
@@ -126,24 +201,9 @@ def call_on_exit_by_thread(pid: int, loop: asyncio.AbstractEventLoop, on_exit: C
     threading.Thread(target=wait, name=f"horsies-wait-{pid}", daemon=True).start()
 
 
-def _kill_and_reap(popen: subprocess.Popen[bytes]) -> None:
-    with popen:
-        popen.kill()
-
-
-def _popen(spec: ChildSpec, *, channel_fd: int, watchdog_fd: int) -> subprocess.Popen[bytes]:
-    args = ChildArgs(spec=spec, channel_fd=channel_fd, watchdog_fd=watchdog_fd, parent_pid=os.getpid())
-    return subprocess.Popen(
-        # -P keeps user modules in the working directory from shadowing the standard library.
-        [sys.executable, "-P", "-m", _CHILD_MODULE, args.to_argument()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env={**os.environ, **spec.environment, "HORSIES_CHILD_PROCESS": "1"},
-        pass_fds=(channel_fd, watchdog_fd),
-        start_new_session=True,
-    )
+def _kill_and_reap(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 # Output that does not go through Python's streams: C code, subprocesses of tasks, fatal tracebacks.

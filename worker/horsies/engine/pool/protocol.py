@@ -1,4 +1,4 @@
-"""What the worker (parent) and its children exchange: the argument of a child, then commands one way and reports back.
+"""What the worker (parent) and its children exchange: commands one way and reports back.
 
 Each command, and each list of reports, is a msgpack value in a length-prefixed frame. Arguments and results travel as
 the JSON bytes stored in the database; only the child decodes them.
@@ -17,7 +17,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from msgspec import Raw, Struct, ValidationError, json, msgpack
-from msgspec.structs import replace
 
 from horsies.model.task import ScheduledSlot, TaskAttemptOutcome, TaskContext  # msgspec reads annotations at run time
 from horsies.model.task_result import OperationalErrorCode
@@ -62,23 +61,6 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     max_memory_per_child_mb: int | None = None
     quit_timeout_s: float = 5.0
     """The worker kills a child that has not exited this long after `Quit`."""
-
-
-class ChildArgs(Struct, frozen=True, kw_only=True):
-    """The command line argument of one child process."""
-
-    spec: ChildSpec
-    channel_fd: int
-    watchdog_fd: int
-    parent_pid: int
-
-    def to_argument(self) -> str:
-        """Encode as JSON, without the environment: command lines are visible to other users."""
-        return json.encode(replace(self, spec=replace(self.spec, environment={}))).decode()
-
-    @classmethod
-    def from_argument(cls, argument: str) -> ChildArgs:
-        return json.decode(argument, type=cls)
 
 
 class AttemptKey(NamedTuple):
@@ -235,6 +217,14 @@ class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=Fals
         return is_failure and self.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR
 
 
+class StartChild(Message, frozen=True):
+    """The first command to every child. Not an argument, because command lines are visible to other users."""
+
+    spec: ChildSpec
+    environment: dict[bytes, bytes]
+    """All variables: a child that was forked has those of its fork server."""
+
+
 class RunTasks(Message, frozen=True):
     """Append these tasks to the child's queue, in this order; `first` is the position of the first in its chunk."""
 
@@ -359,7 +349,7 @@ OUTPUT_LOGGER: Final = "horsies.task"
 OUTPUT_LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 
 
-Command: TypeAlias = RunTasks | Recall | CancelTask | HeartbeatAck | Quit
+Command: TypeAlias = StartChild | RunTasks | Recall | CancelTask | HeartbeatAck | Quit
 Report: TypeAlias = (
     AppLoaded | Ready | StartFailed | TaskBegan | TaskCompleted | TaskFailed | Recalled | ChildHeartbeat | LogLine
 )

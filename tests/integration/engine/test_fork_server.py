@@ -1,0 +1,146 @@
+"""Children are forked from a process without user code; its death or suspension costs no task."""
+
+# ruff: noqa: ASYNC110  # other processes have to be polled
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from horsies.engine.pool import fork_server
+from horsies.engine.pool.fork_server import ForkServer
+from tests.support.pool import PoolHarness, running_pool
+from tests.support.workers import CHILD_NAME, FORK_SERVER_NAME, is_alive, processes_named, wait_for_exits
+
+pytestmark = pytest.mark.skipif(not ForkServer.is_supported(), reason="the system has no subreaper")
+
+
+def fork_server_pid(of: int = os.getpid()) -> int:
+    (pid,) = processes_named(FORK_SERVER_NAME, of=of)
+    return pid
+
+
+async def until_replaced(former: int) -> int:
+    """Wait for another fork server and return its pid."""
+    async with asyncio.timeout(20):
+        while not (found := processes_named(FORK_SERVER_NAME, of=os.getpid())) or found == [former]:
+            await asyncio.sleep(0.01)
+    return found[0]
+
+
+async def kill_child_and_wait(pool: PoolHarness) -> None:
+    """Kill a child and wait until its replacement accepts tasks."""
+    count = len(pool.events.ready_pids)
+    os.kill(pool.child.pid, signal.SIGKILL)
+    await pool.events.until(lambda: len(pool.events.ready_pids) > count)
+
+
+async def test_child_is_a_process_of_the_worker_in_its_own_session() -> None:
+    async with running_pool() as pool:
+        facts = await pool.value(pool.give("describe_process"))
+        assert facts == {"parent": os.getpid(), "session": pool.child.pid, "group": pool.child.pid}
+        assert processes_named(CHILD_NAME, of=os.getpid()) == [pool.child.pid]
+
+
+async def test_fork_server_has_one_thread_and_only_its_control_socket() -> None:
+    async with running_pool():
+        server = psutil.Process(fork_server_pid())
+        open_files = [str(file.readlink()) for file in Path(f"/proc/{server.pid}/fd").iterdir()]
+        assert server.num_threads() == 1
+        assert server.children() == []
+        assert len([name for name in open_files if name.startswith("socket:")]) == 1
+        assert "asyncpg" not in Path(f"/proc/{server.pid}/maps").read_text()
+
+
+async def test_children_survive_their_fork_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate = tmp_path / "gate"
+    async with running_pool(2) as pool:
+        children = pool.free
+        keys = [pool.give("wait_for", str(gate), to=child) for child in children]
+        await pool.begun(*keys)
+        with caplog.at_level(logging.WARNING):
+            os.kill(server := fork_server_pid(), signal.SIGKILL)
+            await until_replaced(server)
+        assert caplog.messages == [f"fork server died, starting another  pid={server}"]
+        gate.touch()
+        assert [await pool.value(key) for key in keys] == [child.pid for child in children]
+        await kill_child_and_wait(pool)
+        assert await pool.value(pool.give("pid", to=pool.free[-1])) == pool.free[-1].pid
+
+
+async def test_fork_server_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "ANSWER_TIMEOUT_S", 0.2)
+    async with running_pool() as pool:
+        os.kill(server := fork_server_pid(), signal.SIGSTOP)
+        child = pool.child.pid
+        await kill_child_and_wait(pool)
+        assert pool.events.exits[child].signal == signal.SIGKILL
+        assert fork_server_pid() != server
+        assert not psutil.pid_exists(server)
+
+
+async def test_pool_closes_while_a_stopped_fork_server_has_a_request() -> None:
+    before = psutil.Process().children()
+    async with running_pool() as pool:
+        os.kill(fork_server_pid(), signal.SIGSTOP)
+        child = pool.child.pid
+        os.kill(child, signal.SIGKILL)
+        await pool.wait_for_exit(child)
+        await asyncio.sleep(0)  # let the slot ask for another child
+        async with asyncio.timeout(fork_server.ANSWER_TIMEOUT_S / 2):
+            await pool.pool.kill_all("the test is over")
+    assert psutil.Process().children() == before
+
+
+async def test_killed_fork_server_leaves_no_processes_behind() -> None:
+    """Killed again and again while it forks, also between the two forks."""
+    before = psutil.Process().children()
+    async with running_pool(2) as pool:
+        for round_ in range(10):
+            os.kill(pool.free[0].pid, signal.SIGKILL)
+            await asyncio.sleep(round_ * 0.0005)
+            for server in processes_named(FORK_SERVER_NAME, of=os.getpid()):
+                os.kill(server, signal.SIGKILL)
+            await pool.events.until(lambda: len(pool.free) == 2)
+        ready = set(pool.events.ready_pids)
+    left = [process for process in psutil.Process().children() if process not in before]
+    assert not [process for process in left if is_alive(process)]
+    assert not wait_for_exits([psutil.Process(pid) for pid in ready if psutil.pid_exists(pid)], within_s=2)
+
+
+async def test_children_do_not_share_random_numbers() -> None:
+    async with running_pool(3) as pool:
+        values = [await pool.value(pool.give("random_values", to=child)) for child in pool.free]
+        assert len({value for drawn in values for value in drawn}) == 12
+
+
+async def test_children_have_the_current_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_REMOVED", "yes")
+    async with running_pool(environment={"HORSIES_TEST_ADDED": "yes"}) as pool:
+        monkeypatch.delenv("HORSIES_TEST_REMOVED")
+        monkeypatch.setenv("HORSIES_TEST_SET", "yes")
+        await kill_child_and_wait(pool)
+        names = "HORSIES_TEST_REMOVED", "HORSIES_TEST_SET", "HORSIES_TEST_ADDED", "HORSIES_CHILD_PROCESS"
+        assert [await pool.value(pool.give("variable", name)) for name in names] == [None, "yes", "yes", "1"]
+
+
+SITE_WITH_A_THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+async def test_no_child_is_forked_from_a_process_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE_WITH_A_THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with running_pool() as pool:
+        assert processes_named(FORK_SERVER_NAME, of=os.getpid()) == []
+        assert processes_named(CHILD_NAME, of=os.getpid()) == [pool.child.pid]
+        await kill_child_and_wait(pool)
+        assert await pool.value(pool.give("pid")) == pool.child.pid
