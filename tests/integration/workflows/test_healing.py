@@ -199,6 +199,40 @@ async def test_run_that_cannot_be_healed_is_retried_with_backoff(
     assert await connection.fetchval("SELECT status FROM horsies_workflows") == "COMPLETED"
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_retry_of_a_failed_healing_advances_the_whole_run(
+    driver: WorkflowDriver, connection: Connection, *, is_paused: bool
+) -> None:
+    workflow_id = await driver.start_run(node(0), node(1, 0), node(2, 1), node(3, 2))
+    for _ in range(2):
+        await driver.finish(await driver.claim_and_start())
+        await driver.outbox.process()
+    await driver.finish(await driver.claim_and_start())
+    await connection.execute(CLEAR_OUTBOX)
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '\"odd\"'")
+    await heal_stuck(driver.database)
+    status = "PAUSED" if is_paused else "RUNNING"
+    await connection.execute("UPDATE horsies_workflows SET success_policy = NULL, status = $1", status)
+    await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now()")
+    await driver.outbox.process()
+    last = "PENDING" if is_paused else "ENQUEUED"
+    assert await node_statuses(connection, workflow_id) == ["COMPLETED", "COMPLETED", "COMPLETED", last]
+
+
+async def test_run_stored_without_dependents_starts_them_despite_an_outdated_entry(
+    driver: WorkflowDriver, connection: Connection
+) -> None:
+    workflow_id = await driver.start_run(node(0), node(1), node(2, 0))
+    await connection.execute("UPDATE horsies_workflow_tasks SET dependents = NULL")
+    await driver.finish((await driver.claim_and_start())[:1])
+    await connection.execute(
+        "INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index) VALUES (gen_random_uuid(), $1, 1)",
+        workflow_id,
+    )
+    await driver.outbox.process()
+    assert await node_statuses(connection, workflow_id) == ["COMPLETED", "RUNNING", "ENQUEUED"]
+
+
 async def test_locked_runs_do_not_block_the_others(driver: WorkflowDriver, connection: Connection) -> None:
     locked, free = [await driver.start_run(node(0)) for _ in range(40)], await driver.start_run(node(0))
     await driver.finish(await driver.claim_and_start())

@@ -127,7 +127,7 @@ async def _steps_after_ends(store: WorkflowStore, runs: Sequence[RunRow]) -> lis
     undecided: list[RunRow] = []
     for run in runs:
         part = parts.get(run.id, {})
-        steps = steps_of_part(run_state(run, part, {}))
+        steps = steps_of_part(run_state(run, part, {})) if part else None
         if steps is None:
             undecided.append(run)
         else:

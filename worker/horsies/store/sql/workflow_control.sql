@@ -317,9 +317,10 @@ WITH locked AS (
 SELECT workflow_id, '4' AS "case", id AS task_id FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: request_advance
--- Insert an outbox entry for a run that has none. Its random key cannot collide with that of a task.
+-- Insert an outbox entry for a run that has none. Its random key cannot collide with that of a task, and its index, of no
+-- node, makes the advance read the whole run.
 INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-SELECT gen_random_uuid(), $1, 0
+SELECT gen_random_uuid(), $1, -1
  WHERE NOT EXISTS (SELECT FROM horsies_workflow_outbox WHERE workflow_id = $1 AND needs IS NULL);
 
 -- name: set_lock_timeout

@@ -130,13 +130,21 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
 
 -- name: ended_nodes
 -- The nodes of these outbox entries and their dependents, with the statuses of what those depend on. If a node has no
--- dependents, one other node of its run that has not ended: it shows that the run goes on. Nodes without a list of
--- dependents, stored before that was introduced, come alone.
-WITH ended AS MATERIALIZED (
-    SELECT n.id, n.workflow_id, n.dependents
+-- dependents, one other node of its run that has not ended: it shows that the run goes on. Returns nothing of a run with
+-- an entry that names no node, or one without a list of dependents, stored before that was introduced.
+WITH entry AS MATERIALIZED (
+    SELECT o.workflow_id, n.id, n.dependents
       FROM horsies_workflow_outbox AS o
-      JOIN horsies_workflow_tasks AS n ON n.workflow_id = o.workflow_id AND n.task_index = o.task_index
+      LEFT JOIN LATERAL (
+           SELECT n.id, n.dependents
+             FROM horsies_workflow_tasks AS n
+            WHERE n.workflow_id = o.workflow_id AND n.task_index = o.task_index
+            LIMIT 1) AS n ON true
      WHERE o.task_id = ANY((SELECT $1::uuid[])::uuid[])
+), ended AS MATERIALIZED (
+    SELECT id, workflow_id, dependents
+      FROM entry
+     WHERE workflow_id NOT IN (SELECT workflow_id FROM entry WHERE dependents IS NULL)
 ), part AS MATERIALIZED (
     SELECT id FROM ended
      UNION
