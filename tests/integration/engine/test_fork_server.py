@@ -8,6 +8,8 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -56,6 +58,28 @@ async def test_fork_server_has_one_thread_and_only_its_control_socket() -> None:
         assert server.children() == []
         assert len([name for name in open_files if name.startswith("socket:")]) == 1
         assert "asyncpg" not in Path(f"/proc/{server.pid}/maps").read_text()
+
+
+FORKED_WITH_A_DESCRIPTOR_ABOVE_THE_LIMIT = """
+import asyncio, os, resource
+from horsies.engine.pool.fork_server import ForkServer
+
+async def ready(server):
+    server.watch(lambda *, was_ready: None)
+    await server.wait_until_ready()
+
+os.dup2(1, 300)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+server = ForkServer.fork()
+asyncio.run(ready(server))
+print(300 in map(int, os.listdir(f"/proc/{server.pid}/fd")), len(os.listdir(f"/proc/{server.pid}/fd")))
+server.close()
+"""
+
+
+def test_fork_of_a_process_closes_descriptors_above_their_limit() -> None:
+    command = [sys.executable, "-c", FORKED_WITH_A_DESCRIPTOR_ABOVE_THE_LIMIT]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False 4\n"
 
 
 async def test_children_survive_their_fork_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -243,8 +243,11 @@ def _leave_the_worker(control: socket.socket, worker_pid: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the exits of intermediate processes
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     die_with_parent(worker_pid)
-    os.closerange(_FIRST_DESCRIPTOR, control.fileno())
-    os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    # By list: the limit may be lower than a descriptor, or so high that closing all up to it takes minutes.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if descriptor >= _FIRST_DESCRIPTOR and descriptor != control.fileno():
+            with suppress(OSError):  # that of the list itself
+                os.close(descriptor)
     null = os.open(os.devnull, os.O_RDWR)
     while null < _FIRST_DESCRIPTOR:  # a standard stream was closed
         null = os.dup(null)
