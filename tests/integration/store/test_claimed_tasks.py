@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import pytest
@@ -54,6 +55,17 @@ async def test_running_task_moves_to_another_child_while_its_claim_holds(
     await connection.execute("UPDATE horsies_tasks SET status = 'FAILED', terminal_at = now()")
     await claims.move({ref: 9})
     assert await only_row(connection, "horsies_tasks", "worker_pid") == (8,)
+
+
+async def test_move_does_not_wait_for_a_locked_task(
+    claims: ClaimStore, database: Database, database_url: str, connection: Connection
+) -> None:
+    await insert_task(database_url)
+    ref = await claim_and_start(database)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        async with asyncio.timeout(10):
+            await claims.move({ref: 8})
 
 
 async def test_claim_of_another_worker_cannot_be_started_or_released(

@@ -154,7 +154,8 @@ WITH input AS (
 SELECT id, claim_token FROM started;
 
 -- name: move
--- Record the child that RUNNING tasks were sent to, if it is not the one that they were claimed for.
+-- Record the child that RUNNING tasks were sent to, if it is not the one that they were claimed for. Rows locked by
+-- others are left alone: their end records it too, and claims must not wait for it.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
@@ -165,7 +166,7 @@ WITH input AS (
       JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
                              AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
      ORDER BY t.id
-       FOR NO KEY UPDATE OF t
+       FOR NO KEY UPDATE OF t SKIP LOCKED
 )
 UPDATE horsies_tasks AS t
    SET worker_pid = locked.pid, worker_process_name = 'worker-' || locked.pid::text, updated_at = now()
