@@ -50,10 +50,10 @@ async def test_running_task_moves_to_another_child_while_its_claim_holds(
 ) -> None:
     await insert_task(database_url)
     ref = await claim_and_start(database)
-    await claims.move({ref: 8, ref._replace(claim_token=9): 9, ref._replace(worker_id=uuid4()): 9})
+    await claims.record_children({ref: 8, ref._replace(claim_token=9): 9, ref._replace(worker_id=uuid4()): 9})
     assert await only_row(connection, "horsies_tasks", "worker_pid", "worker_process_name") == (8, "worker-8")
     await connection.execute("UPDATE horsies_tasks SET status = 'FAILED', terminal_at = now()")
-    await claims.move({ref: 9})
+    await claims.record_children({ref: 9})
     assert await only_row(connection, "horsies_tasks", "worker_pid") == (8,)
 
 
@@ -65,7 +65,7 @@ async def test_move_does_not_wait_for_a_locked_task(
     async with connection.transaction():
         await connection.execute("SELECT FROM horsies_tasks FOR UPDATE")
         async with asyncio.timeout(10):
-            await claims.move({ref: 8})
+            await claims.record_children({ref: 8})
 
 
 async def test_claim_of_another_worker_cannot_be_started_or_released(

@@ -135,7 +135,7 @@ async def test_start_release_and_heartbeat_look_up_rows_by_key(large: Connection
     lease = (60.0, 60.0)
     assert await _rows_read(large, WORKERS.task_heartbeats.sql, *refs, pids, "claimer", "here", *lease, []) <= 5 * BATCH
     assert await _rows_read(large, CLAIMS.start.sql, *refs, pids, "here") <= 5 * BATCH
-    assert await _rows_read(large, CLAIMS.move.sql, *refs, pids) <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.record_children.sql, *refs, pids) <= 5 * BATCH
     assert await _rows_read(large, CLAIMS.release.sql, *refs, "RUNNING", "{}", False) <= 5 * BATCH
 
 

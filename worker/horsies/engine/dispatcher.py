@@ -140,8 +140,8 @@ class Dispatcher:
         self._claim_lock = claim_lock
         self._search_after = dict.fromkeys(TaskKind, 0.0)
         """When tasks of a kind may be claimed again, after none were found."""
-        self._moved: dict[ClaimRef, int] = {}
-        """Tasks of the last claim that were sent to another child than the one they were claimed for, with its pid."""
+        self._sent_elsewhere: dict[ClaimRef, int] = {}
+        """The pid of the child that a task of the last claim was sent to, if it was claimed for another one."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Dispatch until `stop` is set."""
@@ -237,9 +237,9 @@ class Dispatcher:
         took_s = time.monotonic() - sent_at
         self._accept(rows, plan, request.worker_id, took_s=took_s)  # first of all: these tasks are waiting
         self._fence.record_statement(sent_at)
-        if moved := self._moved:
-            self._moved = {}
-            await self._claims.move(moved)
+        if pids := self._sent_elsewhere:
+            self._sent_elsewhere = {}
+            await self._claims.record_children(pids)
         if len(rows) >= request.limit or request.may_return_fewer or self._health.listener_problem:
             self._wakeup.open_kinds |= claimed_kinds
         elif plan.kind is not TaskKind.ANY:
@@ -284,11 +284,11 @@ class Dispatcher:
         self._releases.add_rows([*left, *coroutines], worker_id)
 
     def _send(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> Sequence[ClaimedRow]:
-        """Send tasks to a child; returns those it has no capacity for. Notes those claimed for another child."""
+        """Send tasks to a child; returns those it has no capacity for. Remembers tasks claimed for another child."""
         left = self._assignments.assign(child, rows, worker_id)
         if rows and rows[0].worker_pid not in (None, child.pid):  # all rows were claimed for the same child
             left_ids = {row.id for row in left}
-            self._moved |= {
+            self._sent_elsewhere |= {
                 ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id): child.pid
                 for row in rows
                 if row.id not in left_ids

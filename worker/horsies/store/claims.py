@@ -170,7 +170,7 @@ class ClaimQueries:
     claim_chunk: Query[ClaimedRow]
     first_known: Query[FirstKnownRow]
     start: Query[ClaimKeyRow]
-    move: Query[None]
+    record_children: Query[None]
     expire: Query[ClaimKeyRow]
     release: Query[ClaimStatusRow]
     owned: Query[ClaimStatusRow]
@@ -263,9 +263,9 @@ class ClaimStore:
         """Mark claimed tasks RUNNING, each in the child given, unless its lease or good_until has passed."""
         return await self.database.fetch(CLAIMS.start, *claim_arrays(pids), list(pids.values()), hostname)
 
-    async def move(self, pids: Mapping[ClaimRef, int]) -> None:
-        """Record the children that running tasks were sent to; a task that has ended is left alone."""
-        await self.database.execute(CLAIMS.move, *claim_arrays(pids), list(pids.values()))
+    async def record_children(self, pids: Mapping[ClaimRef, int]) -> None:
+        """Record which children running tasks were sent to, by pid; a task that has ended is left alone."""
+        await self.database.execute(CLAIMS.record_children, *claim_arrays(pids), list(pids.values()))
 
     async def expire(self, documents: Mapping[ClaimRef, str]) -> list[ClaimKeyRow]:
         """End claimed tasks whose good_until has passed, each with the result given."""

@@ -153,9 +153,9 @@ WITH input AS (
 )
 SELECT id, claim_token FROM started;
 
--- name: move
--- Record the child that RUNNING tasks were sent to, if it is not the one that they were claimed for. Rows locked by
--- others are left alone: their end records it too, and claims must not wait for it.
+-- name: record_children
+-- Record the children that RUNNING tasks were sent to, if they were claimed for others. Rows locked by others are left
+-- alone: the end of the task records the child too, and claims must not wait for it.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
