@@ -42,12 +42,13 @@ from horsies.store.tasks import TaskStore
 from horsies.store.workers import WorkerStore
 
 SURPLUS_CONNECTION_IDLE_S = 3.0
-REAPER_STOP_S = 1.0
+MAINTENANCE_STOP_S = 1.0
+"""How long the reaper or the scheduler may go on after a stop was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What the services of a worker tell each other."""
+    """Events by which the services of a worker wake each other, and the lock of claims."""
 
     stop: asyncio.Event
     check_rows_now: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,7 +61,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What the services of all groups are built on."""
+    """What the services of all groups use: databases, reporter, fence, health and hooks."""
 
     app: AppConfig
     worker: WorkerConfig
@@ -120,7 +121,7 @@ def open_base(
     notifier = InterruptionNotifier(
         hook_caller, TaskStore(database), _backoff(app, reporter, identity, InterruptionNotifier.name)
     )
-    if hook_caller.has_interrupted_hooks:  # otherwise save the call per finished task
+    if hook_caller.has_interrupted_hooks:  # without hooks, save the call per finished task
         reporter.add_listener(notifier.on_event)
     return Base(
         app=app,
@@ -163,7 +164,7 @@ def _open_databases(
     heartbeat_database = Database(
         replace(spec, statement_timeout_s=min(STATEMENT_TIMEOUT_S, timeout_s)),
         replace(settings, max_size=1),
-        # What stopped the heartbeat stops the other statements too, but they wait for longer.
+        # Other statements hang for the same reason as the heartbeat, but have a longer timeout.
         on_timeout=database.drop_connections,
     )
     for opened in (database, heartbeat_database):
@@ -209,7 +210,7 @@ def build_task_services(
     async_tasks: Collection[str],
     fork_server: ForkServer | None,
 ) -> TaskServices:
-    """Everything between a claim and its outcome, each from those above it."""
+    """Build the services between a claim and its stored outcome; each uses only those built before it."""
     app, signals, claims, reporter = base.app, base.signals, base.claims, base.reporter
     wakeup, in_flight, durations = Wakeup(), InFlight(), DurationEstimates()
     assignments = Assignments(in_flight, durations, async_tasks=async_tasks, limits=limits)
@@ -369,7 +370,7 @@ def build_snapshot_writer(base: Base, tasks: TaskServices, registration: Registr
     )
 
 
-def build_upkeep(
+def build_maintenance(
     base: Base, definitions: WorkflowDefinitions, schedules: ScheduleSet | None
 ) -> tuple[Service, WorkflowAdvancer, Sequence[Service]]:
     """The reaper, the service that advances workflow runs, and the scheduler if there are schedules."""
@@ -402,4 +403,4 @@ def build_upkeep(
 
 
 def _bounded(service: Service) -> BoundedService:
-    return BoundedService(service, lambda: asyncio.timeout(REAPER_STOP_S))
+    return BoundedService(service, lambda: asyncio.timeout(MAINTENANCE_STOP_S))

@@ -16,11 +16,11 @@ from horsies.engine.assembly import (
     Signals,
     TaskServices,
     build_heartbeat,
+    build_maintenance,
     build_notifications,
     build_registration,
     build_snapshot_writer,
     build_task_services,
-    build_upkeep,
     open_base,
 )
 from horsies.engine.heartbeat import Registration, StartupReporter, WorkerIdentity
@@ -172,7 +172,7 @@ class Worker:
     # Assembly
 
     def _assemble(self, stack: AsyncExitStack, spec: ConnectionSpec) -> Assembly:
-        """Build all services, each from those above it."""
+        """Build all services; each uses only those built before it."""
         deadline, others = self._deadline, self._deadline.for_others
         base = open_base(
             self._app,
@@ -191,7 +191,7 @@ class Worker:
         stack.push_async_callback(tasks.pool.kill_all, "the worker is stopping")
         registration = build_registration(base, tasks, catalog_hash=self._catalog.catalog_hash)
         notifications = build_notifications(base, tasks, spec.direct, probe_after_s=self._probe_after_s)
-        reaper, advancer, schedulers = build_upkeep(base, self._definitions, self._schedules)
+        reaper, advancer, schedulers = build_maintenance(base, self._definitions, self._schedules)
         summary_s = events.REPORT_INTERVAL_S if self._task_lines is None else TERMINAL_SUMMARY_INTERVAL_S
         services: list[Service] = [  # in the order in which they are stopped: each may still need those after it
             StartupReporter(registration, notifications.listening, base.backoff(StartupReporter.name), spec.masked_url),
