@@ -45,7 +45,7 @@ STOP_TIMEOUT_S: Final = 15.0
 SEND_INTERVAL_S: Final = 0.25
 WORKFLOW_INTERVAL_S: Final = 4.0
 KILLED_TASKS: Final = 3
-"""So many long tasks run on the second worker before it is killed."""
+"""How many long tasks the second worker must be running before it is killed."""
 MAX_LONG_TASKS: Final = 12
 DELAYED_TASKS: Final = 20
 PAUSED_RUNS: Final = 2

@@ -262,7 +262,7 @@ async def _fire(
     # The task of an old slot may start although the time that it was good for has passed: an operator wants it now.
     limit = good_until(policy, locked.now)
     due = [FireSlot(slot=slot, previous_slot=previous, good_until=limit) for previous, slot in slots]
-    fired = await store.record_unplanned(locked.schedule_name, due, kind=kind)
+    fired = await store.record_requested(locked.schedule_name, due, kind=kind)
     if locked.plan is not None and isinstance(store.executor, Transaction):
         for slot in fired:
             await start_run(store.executor, locked.plan, slot)

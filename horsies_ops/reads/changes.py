@@ -47,8 +47,8 @@ class FeedStatus(StrEnum):
     RESTORED = "restored"
 
 
-_REMARKS: Final = (EventKind.OVERLAP_POSSIBLE, EventKind.TASK_POISONED)
-"""Events that come with another one about the same change of status."""
+_SECONDARY_KINDS: Final = (EventKind.OVERLAP_POSSIBLE, EventKind.TASK_POISONED)
+"""Events that are recorded beside another one about the same change of status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def parse_event(payload: str, at: datetime) -> Change | None:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     # A recovery may record several events about one change of status; only the first stands for the change.
-    topic = Topic.STATUS_CHANGE if message.get("to") and kind not in _REMARKS else Topic.EVENT
+    topic = Topic.STATUS_CHANGE if message.get("to") and kind not in _SECONDARY_KINDS else Topic.EVENT
     if kind == "heartbeats":
         topic = Topic.HEARTBEATS
     return Change(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_SWEEP_OPTIONS: Final = SweepOptions()
 MAX_PAGES: Final = 10
 MAX_LATE_WORKERS: Final = 20
-"""More workers are late only if the database was away; their tasks are listed when they miss a heartbeat themselves."""
+"""More workers are late only after a database outage; their tasks are listed once they miss a heartbeat themselves."""
 TASK_SILENT_AFTER_HEARTBEATS: Final = 1.5
 """A task is silent after this many heartbeat intervals without a heartbeat."""
 
@@ -82,9 +82,9 @@ async def ownership(ops: Ops, task_id: UUID) -> Ownership | None:
 
 
 def assess_owner(row: OwnedRow, fleet: Fleet, effective: EffectivePolicy) -> Ownership:
-    """Return the owner of a task with the decisions about it."""
+    """Return who has the task, what a sweep would do with it now, and the forecast."""
     stale = StaleTask.from_row(row, effective)
-    decision, coming = stale.to_swept_task(applied=False), stale.forecast()
+    decision, forecast = stale.to_swept_task(applied=False), stale.forecast()
     config, is_running = parse_config(row.owner_config or {}), row.status is TaskStatus.RUNNING
     interval_ms = config.runner_heartbeat_interval_ms if is_running else config.claimer_heartbeat_interval_ms
     interval, worker_age = timedelta(milliseconds=interval_ms), row.owner_seen_at and row.now - row.owner_seen_at
@@ -105,15 +105,15 @@ def assess_owner(row: OwnedRow, fleet: Fleet, effective: EffectivePolicy) -> Own
         heartbeat_age=stale.silence,
         heartbeat_interval=interval,
         is_late=stale.silence > TASK_SILENT_AFTER_HEARTBEATS * interval,
-        due_in=coming.due_in or timedelta(0),
-        decision=coming.phrase,
+        due_in=forecast.due_in or timedelta(0),
+        decision=forecast.phrase,
         has_reaper=any(
             member.config.auto_fail_stale_running if is_running else member.config.auto_requeue_stale_claimed
             for member in fleet.members
             if member.worker_id in fleet.responsive_ids
         ),
     )
-    return Ownership(facts=facts, decision=decision, forecast=coming)
+    return Ownership(facts=facts, decision=decision, forecast=forecast)
 
 
 async def count_stale(ops: Ops, fleet: Fleet) -> StaleCounts:
@@ -166,9 +166,9 @@ async def silent_tasks(ops: Ops, options: SweepOptions = DEFAULT_SWEEP_OPTIONS) 
 
 def forecasts(tasks: Iterable[StaleTask]) -> tuple[SweptTask, ...]:
     """Return what recovery will do with those that are not stale yet, each once, soonest first."""
-    coming = {task.row.id: task.forecast() for task in tasks if task.is_fresh}
+    by_id = {task.row.id: task.forecast() for task in tasks if task.is_fresh}
     # The id keeps the order of equal tasks the same on every read.
-    return tuple(sorted(coming.values(), key=lambda task: (task.due_in or timedelta(0), task.task_id)))
+    return tuple(sorted(by_id.values(), key=lambda task: (task.due_in or timedelta(0), task.task_id)))
 
 
 def _operator_policy(ops: Ops, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:

@@ -153,7 +153,7 @@ class SourceLocation:
 
     @staticmethod
     def calling_module() -> str:
-        """Return the name of the module that calls the caller of this; a script has the name of its file."""
+        """Return the name of the module that called the function that calls this; for a script, that of its file."""
         if (caller := _frame_of_callers_caller()) is None:
             return "horsies"
         name = str(caller.f_globals.get("__name__", "__main__"))
@@ -161,7 +161,7 @@ class SourceLocation:
 
     @staticmethod
     def calling_file() -> Path | None:
-        """Return the file that calls the caller of this; None if it is one of ours, or not a file."""
+        """Return the file that called the function that calls this; None if it is one of ours, or not a file."""
         if (caller := _frame_of_callers_caller()) is None:
             return None
         file = Path(caller.f_code.co_filename)
@@ -193,7 +193,7 @@ _OUR_FOLDERS = tuple(
 
 
 def _frame_of_callers_caller() -> FrameType | None:
-    """Return the frame that calls the caller of the function that calls this."""
+    """Return the frame two levels above the function that calls this."""
     frame = currentframe()
     for _ in range(3):
         frame = frame and frame.f_back

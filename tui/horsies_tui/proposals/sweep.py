@@ -111,7 +111,7 @@ class StaleCandidates:
     report: SweepReport
     stale: tuple[StaleCandidate, ...]
     silent: tuple[StaleCandidate, ...]
-    """The soonest to become stale first."""
+    """The first to become stale comes first."""
     maintenance_status: MaintenanceStatus
 
     @property

@@ -175,7 +175,7 @@ def _queue_problem(queue: QueueRow) -> tuple[Severity, str] | None:
             return Severity.BAD, f"no worker serves it, {waiting}"
         case QueueHealth.PAUSED if queue.pending:
             by = f" by {queue.paused_by}" if queue.paused_by else ""
-            # Last: a long reason must not push the numbers out of the line.
+            # The reason comes last: a long one must not push the numbers out of the line.
             reason = f' "{queue.pause_reason}"' if queue.pause_reason else ""
             waiting = f"{queue.pending:,} wait, oldest {format_age(queue.oldest_due_age)}"
             return Severity.WARN, f"paused{by}, {waiting}{reason}"
@@ -273,7 +273,7 @@ def _failure_alerts(failed: Count | None, errors: Sequence[ErrorCount]) -> Itera
     (name, code), most = counts.most_common(1)[0]
     # If at least half of the failures have one cause, Enter lists only those.
     is_dominant = 2 * most >= counts.total()
-    # Without a number: that of `failed` is exact and of another instant.
+    # No number of its own: `failed` is exact, but was read at another instant.
     share = "all" if most == counts.total() else "mostly" if is_dominant else "most frequent"
     total = format_count(failed.number, is_capped=failed.is_capped)
     yield Alert(

@@ -274,7 +274,7 @@ def short_log_line(row: AuditRow) -> str:
     # "pause" with the target "queue mail", not "pause queue".
     action = _words(row.action).removesuffix(f" {target.split()[0]}")
     result = "dry run" if row.dry_run else f"×{row.affected:,}"
-    # Without a target, the number says it all.
+    # No named target: the number of tasks is enough.
     what = "" if target.endswith(" matched") else f" {target}"
     reason = f' "{sanitize(row.reason, limit=200)}"' if row.reason else ""
     return f"{format_time(row.at)} {fit(row.actor, 8)} {fit(action, 8)} {result}{what}{reason}"

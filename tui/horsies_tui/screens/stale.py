@@ -1,4 +1,4 @@
-"""Stale tasks: what a sweep would do with each and why, silent tasks and what comes for them, and actions on them."""
+"""Stale tasks: what a sweep would do with each and why, silent tasks with their forecasts, and actions on both."""
 
 from __future__ import annotations
 

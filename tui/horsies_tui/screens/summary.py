@@ -219,9 +219,9 @@ def _queue_line(queue: QueueRow, finished: Sequence[float], elapsed: timedelta) 
 
 
 def worker_lines(workers: Sequence[WorkerRow], now: datetime, rows: int) -> Iterator[Content]:
-    """One line per worker, those with a problem first, and a heading. Full slots are no problem.
+    """One line per worker, those with a problem first, and a heading. Full slots are not a problem.
 
-    A lost worker whose tasks are recovered comes last.
+    A lost worker that holds no tasks any more comes last.
     """
 
     def rank(worker: WorkerRow) -> int:

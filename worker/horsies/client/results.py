@@ -195,7 +195,7 @@ _STATUS_NOTES: dict[str, str] = {
 
 
 def wait_timeout_result(subject: str, timeout: WaitTimeout) -> AnyResult:
-    """WAIT_TIMEOUT of a task or run with its status at the last read, which may be a while ago."""
+    """The result WAIT_TIMEOUT of a task or run, with the status that was read last."""
     status, seen_ms_ago = timeout.status, timeout.seen_s_ago * 1000
     status_text = f"it was {status} {seen_ms_ago:.0f} ms ago" if seen_ms_ago else f"it is {status}"
     text = f"{subject} did not finish in time; {status_text}{_STATUS_NOTES.get(status, '')}"
@@ -203,7 +203,7 @@ def wait_timeout_result(subject: str, timeout: WaitTimeout) -> AnyResult:
 
 
 def value_of(result: TaskResult[T, TaskError]) -> T:
-    """The value of a result; raises `TimeoutError` if it was not there in time and `ValueError` if the task failed."""
+    """The value of a result; raises `TimeoutError` if it did not arrive in time and `ValueError` if the task failed."""
     if result.is_err() and result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT:
         raise TimeoutError(f"{result.err_value.message}; call value() again to go on waiting")
     return result.ok_value

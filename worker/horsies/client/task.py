@@ -343,7 +343,8 @@ class TaskHandle(Generic[T]):
     def value(self, timeout_ms: int | None = None) -> T:
         """Wait for the result and return its value.
 
-        Raises `TimeoutError` if the task has not finished in time, and `ValueError` from its exception if it failed.
+        Raises `TimeoutError` if the task has not finished in time, and `ValueError`, with the exception of the task
+        as its cause, if it failed.
         """
         return value_of(self.get(timeout_ms))
 

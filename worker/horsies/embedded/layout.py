@@ -304,6 +304,8 @@ def _create_file(name: str, folder: int, *, mode: int) -> int:
     return descriptor
 
 
+_RECHECK_S = 0.01
+
 # File locks: the kernel releases them when a process dies, so a killed process never counts as using the server
 
 
@@ -320,7 +322,10 @@ def exclusive_lock(path: Path) -> Generator[int]:
 
 @contextmanager
 def start_lock(path: Path, *, report_after_s: float = 5.0, timeout_s: float = 3600.0) -> Generator[int]:
-    """As `exclusive_lock`, for as long as a start may take; a holder that keeps others waiting is named, then Busy."""
+    """Wait for the start lock and hold it, with our pid in its file.
+
+    Logs the pid of the holder after `report_after_s`, and raises Busy after `timeout_s`.
+    """
     lock = _open_lock_file(path)
     try:
         report_at, deadline = time.monotonic() + report_after_s, time.monotonic() + timeout_s
@@ -393,9 +398,6 @@ class ExclusiveLock(_FileLock):
     _OPERATION = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
-_RECHECK_S = 0.01
-
-
 def is_locked(path: Path) -> bool:
     """Whether any process holds the lock, exclusive or shared; does not create the file."""
     with _existing_lock_file(path) as lock:
@@ -403,20 +405,20 @@ def is_locked(path: Path) -> bool:
 
 
 def is_used(users_lock: Path) -> bool:
-    """Whether any process shares the lock; requires the start lock, so that only the watchdog may hold it otherwise.
+    """Whether any process uses the server, that is, shares the lock. The caller holds the start lock.
 
-    The watchdog locks it exclusively for an instant after the last process has left.
+    Then only the watchdog can hold the lock exclusively: for an instant, after the last process has left.
     """
     with _existing_lock_file(users_lock) as lock:
         if lock is None or _try_lock(lock, fcntl.LOCK_EX) or not _try_lock(lock, fcntl.LOCK_SH):
             return False
-        return not _try_lock(lock, fcntl.LOCK_EX)  # False if the watchdog has let go of it between the two
+        return not _try_lock(lock, fcntl.LOCK_EX)  # not used if the watchdog released it in between
 
 
-def is_either_locked(start_lock: Path, users_lock: Path) -> bool:
-    """Whether a process starts, stops or uses the server; holds `start_lock` so that this check counts as none."""
-    with _existing_lock_file(start_lock) as lock:
-        return (lock is not None and not _try_lock(lock, fcntl.LOCK_EX)) or is_used(users_lock)
+def is_either_locked(start: Path, users: Path) -> bool:
+    """Whether a process starts, stops or uses the server."""
+    with _existing_lock_file(start) as lock:
+        return (lock is not None and not _try_lock(lock, fcntl.LOCK_EX)) or is_used(users)
 
 
 def _open_lock_file(path: Path, *, create: bool = True) -> int:

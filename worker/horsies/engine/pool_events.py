@@ -172,7 +172,7 @@ class PoolEvents:
                 case _:
                     await self.crash_handler.fail_attempt(task, death)
         except Exception:
-            # Its heartbeats must end, so that recovery finds it.
+            # Without an entry in flight it sends no more heartbeats, and recovery takes it.
             logger.exception("cannot decide how a task ended  task_id=%s", task.key.task_id)
             self.in_flight.settle(task)
         self.wakeup.wake()

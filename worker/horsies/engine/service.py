@@ -234,7 +234,7 @@ class Backoff:
         self._jitter = jitter
         self._sleep = sleep
         self.failures = 0
-        """In a row, since the last success."""
+        """Failures in a row since the last success."""
 
     def reset(self) -> None:
         if self.failures:

@@ -68,7 +68,7 @@ class ActionTarget:
     """Past its `good_until`."""
     no_restart: str | None = None
     is_malformed: bool = False
-    """The database accepts its columns neither in a new task nor in one that was never claimed."""
+    """Its columns violate a constraint on new and on unclaimed tasks: it can be neither sent again nor made due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class RetentionCategory(StrEnum):
 
     @property
     def label(self) -> str:
-        """Its name in texts."""
+        """Its name in output for people."""
         return self.value.replace("_", " ")
 
 

@@ -122,7 +122,7 @@ def _names(running: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerFacts:
-    """The worker of a CLAIMED or RUNNING task, and what recovery does with the task."""
+    """The worker of a CLAIMED or RUNNING task, and what recovery will do with the task."""
 
     worker: str
     """Its short id."""
@@ -147,13 +147,13 @@ class OwnerFacts:
     due_in: timedelta
     """Time until recovery decides, if no heartbeat arrives."""
     decision: str
-    """What it decides then."""
+    """What recovery decides then."""
     has_reaper: bool
     """Whether a live worker recovers such tasks."""
 
 
 def owner_reasons(facts: OwnerFacts, since_read: timedelta = timedelta(0)) -> tuple[WaitReason, ...]:
-    """Return who has the task and, if heartbeats are overdue, what happens to it when."""
+    """Return who has the task and, if heartbeats are overdue, what recovery will do with it and when."""
     return tuple(WaitReason(cause, text) for cause, text in _ownership(facts, since_read))
 
 
@@ -166,8 +166,8 @@ def _ownership(facts: OwnerFacts, since_read: timedelta) -> Iterator[tuple[WaitC
         attempt = f"attempt {facts.attempt} of {facts.max_attempts}"
         child = "" if facts.child_pid is None else f" in child process {facts.child_pid}"
         yield WaitCause.RUNNING, f"worker {facts.worker}{process} has run it for {elapsed}{child}, {attempt}"
-    beat = f"last heartbeat {format_age(facts.heartbeat_age + since_read)} ago"
-    yield WaitCause.HEARTBEAT, f"{beat}, one is due every {format_age(facts.heartbeat_interval)}"
+    last = f"last heartbeat {format_age(facts.heartbeat_age + since_read)} ago"
+    yield WaitCause.HEARTBEAT, f"{last}, one is due every {format_age(facts.heartbeat_interval)}"
     if not facts.is_late and facts.worker_silence is None:
         return
     yield WaitCause.SILENT, _silence(facts, since_read)

@@ -75,9 +75,9 @@ class StaleTask:
         """Return what recovery does with the task, and when, if it sends no further heartbeat."""
         row, evidence = self.row, self.evidence
         at, decision = forecast(row, evidence, self.effective_policy.policy, row.now)
-        coming = replace(self, row=replace(row, now=at), decision=decision).to_swept_task(applied=False)
+        swept = replace(self, row=replace(row, now=at), decision=decision).to_swept_task(applied=False)
         return replace(
-            coming, heartbeat_age=self.silence, owner_state=self._owner_state, due_in=max(at - row.now, timedelta(0))
+            swept, heartbeat_age=self.silence, owner_state=self._owner_state, due_in=max(at - row.now, timedelta(0))
         )
 
     @property

@@ -23,7 +23,7 @@ PAST_TENSE: Final[Mapping[DecisionKind, str]] = {
     DecisionKind.FAIL: "failed",
     DecisionKind.EXPIRE: "expired",
 }
-"""The decisions that change the status of a task, in words for what they did."""
+"""The decisions that change the status of a task, as words for reports."""
 
 
 class SweepStep(StrEnum):

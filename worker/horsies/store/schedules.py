@@ -109,7 +109,7 @@ class FiredSlot(NamedTuple):
 
 
 class DecidedSlot(NamedTuple):
-    """What is stored for a decision, in the order of the columns; without `outcome`, nothing is recorded."""
+    """What is stored for a decision, in the order of the columns; without `outcome`, the schedule only advances."""
 
     slot_at: datetime | None = None
     outcome: SlotOutcome | None = None
@@ -117,7 +117,7 @@ class DecidedSlot(NamedTuple):
     previous_slot_at: datetime | None = None
     good_until: datetime | None = None
     is_last: bool | None = None
-    """Whether its schedule advances with this slot; the columns that follow are for those."""
+    """Whether the schedule advances with this slot; only such rows have the columns below."""
     next_run_at: datetime | None = None
     waiting_slot_at: datetime | None = None
     fired_slot_at: datetime | None = None
@@ -263,7 +263,7 @@ class ScheduleStore:
                 rows.append((row.schedule_name, number, None))
         return await self._record(decided, rows, kind=RunKind.CLOCK, by=by, tz_version=tz_version)
 
-    async def record_unplanned(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredSlot]:
+    async def record_requested(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredSlot]:
         """Fire slots that an operator asked for; the schedule does not advance."""
         rows = [(name, number, slot) for number, slot in enumerate(slots, 1)]
         return await self._record([_decided(slot) for slot in slots], rows, kind=kind)

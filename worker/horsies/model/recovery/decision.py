@@ -164,8 +164,8 @@ class ListeningWindow:
     listening_since: datetime | None = None
     """Start of the observer's unbroken heartbeat series."""
     listening_until: datetime | None = None
-    """End of what the observer is known to have heard: a later `now` means that its next heartbeat is overdue, because
-    it was suspended or cut off or the database clock jumped. None if there is no such limit."""
+    """When the next heartbeat of the observer is overdue. After that, it may have been suspended or cut off, or the
+    database clock may have jumped, so no silence counts. None if there is no such limit."""
     server_started_at: datetime | None = None
     """Set if no worker is live: owners seen shortly before the database server started may still reconnect."""
     blind_until: datetime | None = None

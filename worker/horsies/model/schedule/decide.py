@@ -134,7 +134,7 @@ def slot_id(schedule_name: str, slot: datetime) -> UUID:
 def slot_id_hex(schedule_name: str, slot: datetime) -> str:
     """Like `slot_id`, as 32 digits, which takes half the time."""
     digits = _slot_digest(schedule_name, slot)[:10].hex()
-    return f"{_slot_ms_hex(slot)}7{digits[:3]}{_VARIANTS[digits[4]]}{digits[5:]}"
+    return f"{_slot_ms_hex(slot)}7{digits[:3]}{_VARIANT_DIGITS[digits[4]]}{digits[5:]}"
 
 
 def jitter(schedule_name: str, slot: datetime, jitter_s: float) -> timedelta:
@@ -147,7 +147,8 @@ def _slot_digest(schedule_name: str, slot: datetime) -> bytes:
     return sha256(f"{schedule_name}\0{format_slot(slot)}".encode()).digest()
 
 
-_VARIANTS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_VARIANT_DIGITS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""Each digit with its upper two bits replaced by those of the variant in RFC 9562."""
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,8 @@
 """The next steps of a run, given its stored state.
 
 `next_steps` depends on the stored state alone, so it can be repeated after a crash; once its steps have been applied it
-yields nothing more. The caller applies the steps while it holds the run's lock. `steps_of_part` decides by the nodes
-that ended and those that depend on them, as long as the others do not matter.
+yields nothing more. The caller applies the steps while it holds the run's lock. `steps_of_part` finds
+the steps from a part of the run, the nodes that ended and their dependents, unless other nodes matter too.
 """
 
 from __future__ import annotations
@@ -291,10 +291,10 @@ def next_steps(run: RunState) -> Iterator[Step]:
 
 
 def steps_of_part(part: RunState) -> list[Step] | None:
-    """The steps due after some nodes have ended, given these, their dependents, and what those depend on.
+    """Return the steps that are due after some nodes have ended; the part has these nodes and their dependents.
 
-    None if the other nodes of the run matter: a failure or a skip decides about the run, and it may have ended if all
-    given nodes have.
+    None if the whole run must be read: after a failure or a skip, which can affect any node, and if all nodes of the
+    part have ended, because then the run may have ended too.
     """
     steps = list(next_steps(replace(part, success_rule=None)))  # without the rule, which names nodes of the whole run
     return steps if all(map(_concerns_part_only, steps)) else None
