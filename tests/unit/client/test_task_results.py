@@ -79,7 +79,7 @@ def test_value_is_decoded_if_the_codec_is_known() -> None:
         (TaskResult[object, TaskError](ok=None), True),
         (stored_task_result(str(ID), None, None), False),
         (timed_out("RUNNING"), False),
-        (error_result(RetrievalCode.WAIT_TIMEOUT, "not read in time"), False),
+        (error_result(RetrievalCode.WAIT_TIMEOUT, "stored: the task waited for another one"), True),
         (broker_error_result(DatabaseUnreachable("gone")), False),
         (stored_task_result(str(ID), row("CANCELLED", None), None), True),
         (stored_task_result(str(ID), row("COMPLETED", "5"), None), True),
@@ -120,3 +120,13 @@ async def test_value_after_a_timeout_says_how_to_go_on() -> None:
     )
     with pytest.raises(ValueError, match=r"^no result: WAIT_TIMEOUT: task"):
         (await handle.get_async(timeout_ms=500)).unwrap()
+
+
+async def test_task_that_failed_because_it_waited_in_vain_has_ended() -> None:
+    class Reader:
+        async def result(self, *_: object) -> TaskResult[object, TaskError]:
+            document = '{"err": {"error_code": "WAIT_TIMEOUT", "message": "no"}}'
+            return stored_task_result(str(ID), row("FAILED", document), None)
+
+    with pytest.raises(ValueError, match=r"WAIT_TIMEOUT: no$"):
+        await TaskHandle[int](str(ID), cast("TaskReader", Reader())).value_async(timeout_ms=500)

@@ -94,8 +94,7 @@ class BrokerTaskReader:
         except WaitTimeout as timeout:
             return wait_timeout_result(f"task {task_id}", timeout)
         except TimeoutError:
-            text = f"timed out before the database returned the status of task {task_id}"
-            return error_result(RetrievalCode.WAIT_TIMEOUT, text)
+            return NotInTime(f"timed out before the database returned the status of task {task_id}")
         except HorsiesError as error:
             return broker_error_result(error)
         return stored_task_result(str(task_id), row, self._broker.result_codec_for(row.task_name) if row else None)
@@ -199,12 +198,21 @@ def wait_timeout_result(subject: str, timeout: WaitTimeout) -> AnyResult:
     status, seen_ms_ago = timeout.status, timeout.seen_s_ago * 1000
     status_text = f"it was {status} {seen_ms_ago:.0f} ms ago" if seen_ms_ago else f"it is {status}"
     text = f"{subject} did not finish in time; {status_text}{_STATUS_NOTES.get(status, '')}"
-    return error_result(RetrievalCode.WAIT_TIMEOUT, text)
+    return NotInTime(text)
+
+
+class NotInTime(TaskResult[Any, TaskError]):
+    """WAIT_TIMEOUT of this wait. A task that waited for another one may have failed with the same code."""
+
+    __slots__ = ()
+
+    def __init__(self, message: str) -> None:
+        super().__init__(err=TaskError(error_code=RetrievalCode.WAIT_TIMEOUT, message=message))
 
 
 def value_of(result: TaskResult[T, TaskError]) -> T:
     """The value of a result; raises `TimeoutError` if it did not arrive in time and `ValueError` if the task failed."""
-    if result.is_err() and result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT:
+    if isinstance(result, NotInTime):
         raise TimeoutError(f"{result.err_value.message}; call value() again to go on waiting")
     return result.ok_value
 
@@ -215,8 +223,8 @@ def broker_error_result(error: HorsiesError) -> AnyResult:
 
 def is_final(result: AnyResult) -> bool:
     """Whether reading again would give the same result."""
-    transient = {RetrievalCode.WAIT_TIMEOUT, RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR}
-    return result.is_ok() or result.err_value.error_code not in transient
+    transient = {RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR}
+    return result.is_ok() or not (isinstance(result, NotInTime) or result.err_value.error_code in transient)
 
 
 def error_result(code: BuiltInTaskCode, message: str, *, data: object = None) -> AnyResult:

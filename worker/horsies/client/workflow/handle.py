@@ -11,6 +11,7 @@ from uuid_utils.compat import uuid7
 
 from horsies.client.broker import PostgresBroker
 from horsies.client.results import (
+    NotInTime,
     WaitTimeout,
     broker_error_result,
     error_result,
@@ -93,8 +94,7 @@ class WorkflowHandle(Generic[T]):
         except WaitTimeout as timeout:
             result = wait_timeout_result(f"workflow {self.workflow_id}", timeout)
         except TimeoutError:
-            text = f"timed out before the database returned the status of workflow {self.workflow_id}"
-            result = error_result(RetrievalCode.WAIT_TIMEOUT, text)
+            result = NotInTime(f"timed out before the database returned the status of workflow {self.workflow_id}")
         except HorsiesError as error:
             result = broker_error_result(error)
         else:
