@@ -117,8 +117,9 @@ def test_recorded_events_and_operator_actions_become_entries() -> None:
     assert (done.kind, done.subject, done.summary) == (EntryKind.OPERATOR, "ana retry", "41 changed, 0 skipped")
 
 
-def test_recovery_headline_is_decision_and_silence() -> None:
-    evidence = {"owner": str(UUID(int=7)), "decision": "retry", "code": None, "silence_s": 12.4}
+@pytest.mark.parametrize(("silence_s", "text"), [(12.4, "12s"), (-5, "0s"), (1e300, "11574d"), (10**400, "11574d")])
+def test_recovery_headline_is_decision_and_silence(silence_s: float, text: str) -> None:
+    evidence = {"owner": str(UUID(int=7)), "decision": "retry", "code": None, "silence_s": silence_s}
     event = EventRow(
         id=7,
         at=NOON,
@@ -130,7 +131,26 @@ def test_recovery_headline_is_decision_and_silence() -> None:
         queue="mail",
         evidence_json=json.dumps(evidence),
     )
-    assert entry_from_event(event, {}).headline == "retry, silent for 12s"
+    assert entry_from_event(event, {}).headline == f"retry, silent for {text}"
+
+
+def test_action_on_an_empty_value_has_a_line() -> None:
+    action = AuditRow(
+        id=1,
+        at=NOON,
+        actor="ana",
+        host="h",
+        action="retry",
+        reason=None,
+        filter_json='{"filter": [{"value": "", "is_wanted": true}]}',
+        dry_run=False,
+        matched=41,
+        affected=41,
+        skipped=0,
+        via="tui",
+        task_ids=(),
+    )
+    assert short_log_line(action) == "12:04:31 ana      retry    ×41 "
 
 
 def test_similar_entries_of_one_second_fold_with_stable_key() -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 NOTABLE_KINDS: Final = (EventKind.WORKER_LOST, EventKind.TASK_RECOVERED, EventKind.TASK_POISONED)
+MAX_SILENCE_S: Final = 1e9
+"""Evidence may contain any number; more than this is shown as this."""
 MAX_TASK_IDS: Final = 2
 """How many task ids a log entry lists in full."""
 
@@ -207,7 +209,9 @@ def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> 
 def _headline(kind: str, evidence: Mapping[str, object]) -> str:
     """Return what matters most in the evidence, for the dashboard."""
     silence = evidence.get("silence_s")
-    silent = f"silent for {format_age(timedelta(seconds=silence))}" if isinstance(silence, (int, float)) else ""
+    silent = ""
+    if isinstance(silence, (int, float)):
+        silent = f"silent for {format_age(timedelta(seconds=min(max(silence, 0), MAX_SILENCE_S)))}"
     if kind == EventKind.TASK_POISONED:
         return f"crashed {evidence.get('crash_count')} times"
     parts = [evidence.get("decision"), evidence.get("code"), silent]
@@ -272,7 +276,7 @@ def short_log_line(row: AuditRow) -> str:
     """`12:01:08 ana      retry    ×41 FAILED mail.send "smtp is back"`, for a narrow pane."""
     target = target_text(row)
     # "pause" with the target "queue mail", not "pause queue".
-    action = _words(row.action).removesuffix(f" {target.split()[0]}")
+    action = _words(row.action).removesuffix(f" {target.partition(' ')[0]}")
     result = "dry run" if row.dry_run else f"×{row.affected:,}"
     # No named target: the number of tasks is enough.
     what = "" if target.endswith(" matched") else f" {target}"
