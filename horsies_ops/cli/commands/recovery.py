@@ -197,7 +197,7 @@ def longest_silence(silent: Sequence[SweptTask]) -> timedelta:
 
 
 def print_sweep(report: SweepReport, silent: Sequence[SweptTask] = ()) -> None:
-    """Print one line per task and workflow, then the totals, silent tasks with what comes, and warnings."""
+    """Print one line per task and workflow, then the totals, silent tasks with their forecasts, and warnings."""
     if report.tasks:
         print_rows(report.tasks, SWEEP_COLUMNS)
     for workflow in report.workflows:

@@ -139,7 +139,7 @@ def test_lost_workers_without_tasks_share_one_alert() -> None:
     ]
     holding = make_worker(worker_id=UUID(int=9), state="lost", heartbeat_age=timedelta(minutes=1), tasks_running=1)
     alerts = find_alerts(AlertInputs(workers=[*gone, holding]))
-    assert [alert.text for alert in alerts][1:] == ["3 workers lost in 1h, the last seen 2m00s ago, hold no tasks"]
+    assert [alert.text for alert in alerts][1:] == ["3 workers lost in 1h, last seen 2m00s ago, hold no tasks"]
     assert (alerts[0].verb, alerts[1].target) == ("requeue", UUID(int=2))
 
 

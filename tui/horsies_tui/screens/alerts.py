@@ -227,7 +227,7 @@ def _worker_alerts(workers: Sequence[WorkerRow]) -> Iterator[Alert]:
     ]
     if len(idle_lost) > 1:
         newest = min(idle_lost, key=lambda worker: worker.heartbeat_age)
-        seen = f"the last seen {format_age(newest.heartbeat_age)} ago"
+        seen = f"last seen {format_age(newest.heartbeat_age)} ago"
         yield Alert(
             key="lost workers",
             severity=Severity.WARN,

@@ -442,7 +442,7 @@ class WriteBatcher(Generic[T, R]):
             except BrokerError as error:
                 await self._backoff.wait(error)
             else:
-                if self._backoff.failures:
+                if self._backoff.failures:  # checked here to save a call per write
                     self._backoff.reset()
                 return result
 

@@ -193,7 +193,7 @@ class Dispatcher:
                 await self._backoff.wait(error)
                 await self._reconcile_with_retry()
             else:
-                if self._backoff.failures:
+                if self._backoff.failures:  # checked here to save a call per pass
                     self._backoff.reset()
                 if not runs_again:
                     self._schedule_recheck()
