@@ -72,7 +72,7 @@ async def test_malformed_event_and_audit_entry_do_not_hide_the_others() -> None:
     async with _running(FakeSource(system, read_only=False), screen_id=ScreenId.EVENTS, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "worker lost" in screen_text(pilot) and "sweep finished" in screen_text(pilot))
         await pilot.press("1")
-        await eventually(pilot, lambda: "41 matched" in screen_text(pilot))
+        await eventually(pilot, lambda: "41 changed" in screen_text(pilot))
 
 
 class BrokenWorkers(FakeSource):
