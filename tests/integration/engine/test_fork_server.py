@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from horsies.engine.pool import fork_server
+from horsies.engine.pool import pool as pool_module
 from horsies.engine.pool.fork_server import ForkServer
 from tests.support.pool import PoolHarness, running_pool
 from tests.support.workers import CHILD_NAME, FORK_SERVER_NAME, is_alive, processes_named, wait_for_exits
@@ -158,6 +159,17 @@ SITE_WITH_A_THREAD = """
 import threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
+
+
+async def test_no_start_fails_because_threads_prevent_forks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE_WITH_A_THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(pool_module, "usable_cpus", lambda: 4)
+    async with running_pool(4) as pool:
+        assert len(pool.free) == 4
+    assert caplog.messages == []
 
 
 async def test_no_child_is_forked_from_a_process_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,13 +91,7 @@ class ChildStarter:
         """Start a process; raises OSError if there are no processes or file descriptors left."""
         if self._is_closed:
             raise BrokenPipeError("the pool is closed")
-        server = self._living_fork_server() if self._has_fork_server else None
-        if server is not None:
-            await self._answer_of(server, server.wait_until_ready())
-            if not server.can_fork:  # a thread that a copy lacks may hold a lock
-                self._has_fork_server = False
-                server.close()
-                server = None
+        server = await self._ready_fork_server()
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as child_ends:
             (channel, channel_fd), (watchdog, watchdog_fd) = (_socket_pair(on_error, child_ends) for _ in range(2))
             (stdout, stdout_fd), (stderr, stderr_fd) = (_pipe(on_error, child_ends) for _ in range(2))
@@ -122,6 +116,23 @@ class ChildStarter:
         self._is_closed = True
         if self._fork_server is not None:
             self._fork_server.close()
+
+    async def _ready_fork_server(self) -> ForkServer | None:
+        """The fork server, once it is ready; None if there can be none."""
+        if not self._has_fork_server:
+            return None
+        server = self._living_fork_server()
+        try:
+            await self._answer_of(server, server.wait_until_ready())
+        except BrokenPipeError:
+            if self._has_fork_server:
+                raise
+            return None  # another start has found that it cannot fork
+        if server.can_fork:
+            return server
+        self._has_fork_server = False  # a thread that a copy lacks may hold a lock
+        server.close()
+        return None
 
     def _living_fork_server(self) -> ForkServer:
         if self._fork_server is None or self._fork_server.is_closed:
