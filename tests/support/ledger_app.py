@@ -256,6 +256,12 @@ def describe_self() -> TaskResult[dict[str, Any], TaskError]:
         )
 
 
+def read_clock(times: int) -> TaskResult[list[float], TaskError]:
+    """Return what the clock of the child says, several times in a row."""
+    with recorded():
+        return TaskResult(ok=[time.time() for _ in range(times)])
+
+
 # Tasks that harm their process, or try to
 
 
@@ -418,6 +424,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("hold_gil", hold_gil, {}),
     ("crash_on_decode", crash_on_decode, {"retry_policy": retried("WORKER_CRASHED", times=10)}),
     ("print_lines", print_lines, {}),
+    ("read_clock", read_clock, {}),
     ("describe_self", describe_self, {"timeout_ms": 30_000, "flags": ["vip"]}),
 )
 

@@ -184,7 +184,8 @@ async def test_killed_orphan_killer_is_replaced() -> None:
 
 
 def _orphan_killer() -> psutil.Process:
-    (found,) = [process for process in psutil.Process().children() if HELPER_NAME in process.cmdline()]
+    running = [process for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE]
+    (found,) = [process for process in running if HELPER_NAME in process.cmdline()]
     return found
 
 
