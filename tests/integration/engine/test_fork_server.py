@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from horsies.engine.pool import fork_server
+from horsies.engine.pool import fork_server, process
 from horsies.engine.pool import pool as pool_module
 from horsies.engine.pool.fork_server import ForkServer
 from tests.support.pool import PoolHarness, running_pool
@@ -97,6 +97,23 @@ async def test_children_survive_their_fork_server(tmp_path: Path, caplog: pytest
         assert [await pool.value(key) for key in keys] == [child.pid for child in children]
         await kill_child_and_wait(pool)
         assert await pool.value(pool.give("pid", to=pool.free[-1])) == pool.free[-1].pid
+
+
+async def test_fork_server_that_dies_again_is_replaced_when_a_child_is_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 3600.0)
+    async with running_pool() as pool:
+        os.kill(first := fork_server_pid(), signal.SIGKILL)
+        second = await until_replaced(first)
+        others = {child.pid for child in psutil.Process().children()} - {second}
+        os.kill(second, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while len([line for line in caplog.messages if "fork server died" in line]) < 2:
+                await asyncio.sleep(0.01)
+        assert {child.pid for child in psutil.Process().children()} == others
+        await kill_child_and_wait(pool)
+        assert fork_server_pid() not in {first, second}
 
 
 async def test_fork_server_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

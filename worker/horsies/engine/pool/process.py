@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -12,18 +13,19 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import psutil
 
 from horsies.engine.pool.fork_server import ForkServer, adopt_orphans
 
-if TYPE_CHECKING:
-    import asyncio
-
 T = TypeVar("T")
 
 logger = logging.getLogger("horsies.engine.pool")
+
+FIRST_REPLACEMENT_DELAY_S = 0.5
+"""Before a fork server is replaced whose predecessor died, too, and no child was started since; then doubled."""
+MAX_REPLACEMENT_DELAY_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class ChildStarter:
         self._fork_server = fork_server
         self._has_fork_server = ForkServer.is_supported()
         self._is_closed = False
+        self._replacement_delay_s = 0.0
         if fork_server is not None:
             fork_server.watch(self._on_fork_server_died)
 
@@ -109,6 +112,7 @@ class ChildStarter:
                 pid=pid, channel=channel, watchdog=watchdog, output_fds=(stdout, stderr), stats=psutil.Process(pid)
             )
             on_error.pop_all()
+        self._replacement_delay_s = 0.0
         return process
 
     def close(self) -> None:
@@ -152,6 +156,13 @@ class ChildStarter:
         assert self._fork_server is not None  # noqa: S101
         logger.warning("fork server died, starting another  pid=%d", self._fork_server.pid)
         if was_ready:  # otherwise the next start of a child tries again, after a delay
+            asyncio.get_running_loop().call_later(self._replacement_delay_s, self._replace_fork_server)
+            self._replacement_delay_s = min(
+                max(2 * self._replacement_delay_s, FIRST_REPLACEMENT_DELAY_S), MAX_REPLACEMENT_DELAY_S
+            )
+
+    def _replace_fork_server(self) -> None:
+        if not self._is_closed:
             with contextlib.suppress(OSError):
                 self._living_fork_server()
 
