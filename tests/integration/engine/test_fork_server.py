@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -187,6 +189,20 @@ async def test_no_start_fails_because_threads_prevent_forks(
     async with running_pool(4) as pool:
         assert len(pool.free) == 4
     assert caplog.messages == []
+
+
+@contextmanager
+def adopts_nothing() -> Generator[bool]:
+    """Like a kernel that accepts the request for orphans without giving them."""
+    yield True
+
+
+async def test_children_start_as_interpreters_if_orphans_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "adopt_orphans", adopts_nothing)
+    monkeypatch.setattr(pool_module, "usable_cpus", lambda: 4)
+    async with running_pool(4) as pool:
+        assert len(pool.free) == 4
+        assert processes_named(FORK_SERVER_NAME, of=os.getpid()) == []
 
 
 async def test_no_child_is_forked_from_a_process_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

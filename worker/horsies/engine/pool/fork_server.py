@@ -297,6 +297,7 @@ def _run_child(
         os.write(channel, _READY)
     program = importlib.import_module("horsies.engine.child.__main__")
     sys.modules["__main__"] = program
+    sys.excepthook = sys.__excepthook__  # the command line's prints tracebacks in its own form
     sys.argv = [str(program.__file__), *map(str, (channel, watchdog, worker_pid))]
     if not sys.flags.safe_path:
         del sys.path[0]

@@ -95,6 +95,20 @@ class ChildStarter:
         if self._is_closed:
             raise BrokenPipeError("the pool is closed")
         server = await self._ready_fork_server()
+        try:
+            process = await self._start_with(server)
+        except (ChildProcessError, BrokenPipeError) as error:
+            if server is not None and isinstance(error, ChildProcessError):
+                # Some sandboxes accept the request for orphans, but do not give them to this process.
+                self._has_fork_server = False
+                server.close()
+            if server is None or self._has_fork_server:
+                raise
+            process = await self._start_with(None)
+        self._replacement_delay_s = 0.0
+        return process
+
+    async def _start_with(self, server: ForkServer | None) -> ChildProcess:
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as child_ends:
             (channel, channel_fd), (watchdog, watchdog_fd) = (_socket_pair(on_error, child_ends) for _ in range(2))
             (stdout, stdout_fd), (stderr, stderr_fd) = (_pipe(on_error, child_ends) for _ in range(2))
@@ -112,7 +126,6 @@ class ChildStarter:
                 pid=pid, channel=channel, watchdog=watchdog, output_fds=(stdout, stderr), stats=psutil.Process(pid)
             )
             on_error.pop_all()
-        self._replacement_delay_s = 0.0
         return process
 
     def close(self) -> None:
