@@ -156,6 +156,7 @@ async def test_visitor_above_the_limit_is_refused(horsies: Executable, port: int
     for_one = replace(horsies, program=(horsies.program[0], "-c", FOR_ONE_VISITOR))
     with for_one.start("tui", "--serve", "--port", str(port)) as at_work:
         at_work.wait_for_output("serving the TUI at")
+        await _knock(port)
         async with _visit(port) as first:
             with pytest.raises(WSServerHandshakeError) as refused:
                 async with _visit(port):
