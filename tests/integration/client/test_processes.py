@@ -30,7 +30,7 @@ double = app.tasks["double"]
 
 
 def run_script(script: str, url: str, *, before: str = "") -> str:
-    """Run a script that has an app and return its stdout; it must exit with 0 and an empty stderr."""
+    """Run a script that has an app and return its stdout; it must exit with 0 and print nothing else."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "worker")])
     done = subprocess.run(
         [sys.executable, "-c", before + PRELUDE + script, url],
@@ -39,7 +39,9 @@ def run_script(script: str, url: str, *, before: str = "") -> str:
         text=True,
         timeout=30,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # In an image whose only account is nobody, the embedded server says so.
+    errors = [line for line in done.stderr.splitlines() if "runs as nobody" not in line]
+    assert (done.returncode, errors) == (0, [])
     return done.stdout
 
 
