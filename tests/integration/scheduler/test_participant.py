@@ -75,7 +75,7 @@ async def test_new_schedule_is_found_without_its_notification(
     database: Database, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.scheduler.service.IDLE_CHECK_S", 0.3)
-    stop, woken = asyncio.Event(), asyncio.Event()  # nobody sets `woken`: there is no listener
+    stop, woken = asyncio.Event(), asyncio.Event()  # there is no listener that sets `woken`
     schedules = ScheduleSet(owner="shop", check_interval_s=0.3)
     running = asyncio.create_task(Scheduler(database, schedules, uuid4(), woken=woken).run(stop))
     while not await connection.fetchval("SELECT EXISTS (SELECT FROM horsies_schedule_participants)"):

@@ -57,7 +57,7 @@ async def test_running_task_moves_to_another_child_while_its_claim_holds(
     assert await only_row(connection, "horsies_tasks", "worker_pid") == (8,)
 
 
-async def test_move_does_not_wait_for_a_locked_task(
+async def test_recording_a_child_skips_a_locked_task(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
@@ -66,6 +66,7 @@ async def test_move_does_not_wait_for_a_locked_task(
         await connection.execute("SELECT FROM horsies_tasks FOR UPDATE")
         async with asyncio.timeout(10):
             await claims.record_children({ref: 8})
+    assert await only_row(connection, "horsies_tasks", "worker_pid") != (8,)
 
 
 async def test_claim_of_another_worker_cannot_be_started_or_released(
