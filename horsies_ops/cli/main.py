@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -101,7 +102,7 @@ def root(options: GlobalOptions) -> None:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    install_interrupt()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -167,9 +168,20 @@ def _reject_other_encodings(arguments: list[str]) -> None:
             raise UsageError(f"an argument is not UTF-8: {argument!r}", code=ErrorCode.CLI_INVALID_ARGS) from None
 
 
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    # Exit handlers must run on SIGTERM: they release the embedded server, which would otherwise keep running.
-    raise KeyboardInterrupt
+def install_interrupt() -> None:
+    """Let SIGTERM end this process like SIGINT: exit handlers must run, which release the embedded server.
+
+    An event loop has its own handler, which cancels the main task. An error raised in the middle of the loop could lose
+    an answer of the server, and the command would wait for it forever.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        on_sigint = signal.getsignal(signal.SIGINT)
+        if not callable(on_sigint):  # SIGINT is ignored
+            raise KeyboardInterrupt
+        on_sigint(number, frame)
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def _unexpected_error(error: Exception) -> HorsiesError:
