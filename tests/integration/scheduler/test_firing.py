@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from horsies import TaskError, TaskResult, TaskSchedule, current_task
-from horsies.model.schedule.decide import MAX_SLOTS, slot_id
+from horsies.model.schedule.decide import MAX_SLOTS, SchedulePolicy, slot_id
 from horsies.model.task import ScheduledSlot
 from horsies.scheduler.firing import fire_due
 from horsies.store.database import Database, Transaction
@@ -93,6 +93,19 @@ async def test_missed_slots_follow_the_policy(
         await sync(database, database_url, hourly(**options | {key: limit - 5_400}))
     await fire_due(database)
     assert await outcomes(connection) == expected
+
+
+async def test_definition_stored_with_its_defaults_means_the_same(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await sync(database, database_url, hourly(overlap="skip"))
+    complete = SchedulePolicy.of(hourly(overlap="skip")).to_json()  # as earlier versions stored it
+    await connection.execute("UPDATE horsies_schedule_state SET definition = $1::jsonb", complete)
+    for _ in range(2):
+        await make_due(connection, 1)
+        await fire_due(database)
+        await connection.execute("UPDATE horsies_schedule_runs SET slot_at = slot_at - interval '1 hour'")
+    assert await outcomes(connection) == ["fired", "skipped"]
 
 
 async def test_catch_up_is_limited_per_check(database: Database, database_url: str, connection: Connection) -> None:

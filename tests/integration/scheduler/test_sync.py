@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import time, timedelta
 from uuid import uuid4
 
 import pytest
 
 from horsies import CronSchedule, DailySchedule, ErrorCode, HorsiesError, TaskSchedule
+from horsies.model.schedule.decide import SchedulePolicy
 from horsies.scheduler.firing import fire_due
 from horsies.scheduler.sync import retire_undefined
 from horsies.store.database import Database
@@ -127,6 +129,8 @@ async def test_run_time_schedules_change_and_end(database_url: str) -> None:
     app = schedule_app(database_url)
     created = await app.schedules.create_async(hourly())
     assert (created.source, created.target, created.revision) == ("dynamic", "add", 1)
+    # Stored without its defaults, shown with them.
+    assert created.definition == json.loads(SchedulePolicy.of(hourly()).to_json())
     with pytest.raises(HorsiesError, match="exists"):
         await app.schedules.create_async(hourly())
     updated = await app.schedules.update_async(hourly(kwargs={"a": 4}))

@@ -28,7 +28,7 @@ from horsies.store.workflows import WorkflowStore
 from horsies.workflows.control import cancel
 from horsies.workflows.start import store_run
 
-FIRST_BATCH = 500
+FIRST_BATCH = 100
 """Schedules fired in the first transaction of a check."""
 BATCH = 1000
 """Schedules fired in each further transaction."""

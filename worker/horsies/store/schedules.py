@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -21,6 +21,7 @@ from horsies.model.schedule.decide import (
     StoredSchedule,
     WaitSlot,
     anchored_policy,
+    complete_definition,
     format_slot,
     jitter,
     slot_id_hex,
@@ -346,7 +347,7 @@ class ScheduleStore:
                 change.definition.name,
                 change.definition.source,
                 change.state,
-                change.definition.policy.to_json(),
+                change.definition.policy.to_definition(),
                 change.definition.call,
                 change.config_hash,
                 change.revision,
@@ -365,7 +366,8 @@ class ScheduleStore:
         await self.executor.execute(SCHEDULES.leave, participant)
 
     async def info(self, name: str) -> ScheduleInfo | None:
-        return await self.executor.fetch_one(SCHEDULES.info, name)
+        found = await self.executor.fetch_one(SCHEDULES.info, name)
+        return found and replace(found, definition=complete_definition(found.definition))
 
     async def retire(self, owner: str) -> list[str]:
         """Retire the owner's schedules that no live participant defines; returns their names."""

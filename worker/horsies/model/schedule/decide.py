@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -64,7 +64,10 @@ _StoredPattern = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePolicy:
-    """When a schedule is due and what happens with missed and overlapping slots; stored as its `definition`."""
+    """When a schedule is due and what happens with missed and overlapping slots; stored as its `definition`.
+
+    A stored definition lacks the fields with default values, so these values cannot change.
+    """
 
     pattern: _StoredPattern
     timezone: str = "UTC"
@@ -86,6 +89,10 @@ class SchedulePolicy:
 
     def to_json(self) -> str:
         return _POLICY.dump_json(self).decode()
+
+    def to_definition(self) -> str:
+        """As JSON without the fields with default values: each due slot reads it and writes it again with its row."""
+        return _POLICY.dump_json(self, exclude_defaults=True).decode()
 
     @property
     def zone(self) -> ZoneInfo:
@@ -109,6 +116,14 @@ class SchedulePolicy:
 
 
 _POLICY: TypeAdapter[SchedulePolicy] = TypeAdapter(SchedulePolicy)
+_POLICY_DEFAULTS: Final = {
+    field.name: field.default for field in fields(SchedulePolicy) if field.default is not MISSING
+}
+
+
+def complete_definition(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the fields that a stored definition lacks."""
+    return {**_POLICY_DEFAULTS, **stored}
 
 
 @lru_cache(maxsize=16_384)

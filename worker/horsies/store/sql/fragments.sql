@@ -244,7 +244,7 @@ EXISTS (SELECT
 {{ schedule }}.definition::text AS definition, {{ schedule }}.next_run_at, {{ schedule }}.last_slot_at,
 {{ schedule }}.waiting_slot_at, {{ schedule }}.anchor_at,
 false AS is_running, 0 AS failures, now() AS now,
-({{ schedule }}.definition ->> 'overlap'::text <> 'allow'
+(({{ schedule }}.definition ->> 'overlap'::text <> 'allow') IS TRUE
  OR {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL) AS uses_history
 
 -- fragment: skip_waiting(schedules, reason)
