@@ -47,6 +47,8 @@ WORKFLOW_INTERVAL_S: Final = 4.0
 KILLED_TASKS: Final = 3
 """How many long tasks the second worker must be running before it is killed."""
 MAX_LONG_TASKS: Final = 12
+MAX_LOOKS: Final = 24
+"""How often to look whether it runs them; its processes may be busy with other tasks at first."""
 DELAYED_TASKS: Final = 20
 PAUSED_RUNS: Final = 2
 KILLED: Final = "worker 2 killed {{age}} ago while it ran {held} tasks: watch Stale (4)"
@@ -188,11 +190,12 @@ async def _occupy(ops: Ops, pid: int) -> None:
     from horsies import sample
 
     long_tasks = TaskFilter(names=(sample.import_catalogue.task_name,), statuses=(TaskStatus.RUNNING,))
-    for _ in range(MAX_LONG_TASKS):
+    for looked in range(MAX_LOOKS):
         page = await ops.list_tasks(replace(long_tasks, worker_id=str((await _worker(ops, pid)).worker_id)))
         if len(page.tasks) >= KILLED_TASKS:
             return
-        await sample.import_catalogue.send_async(pages=8)
+        if looked < MAX_LONG_TASKS:
+            await sample.import_catalogue.send_async(pages=10)  # longer than all looks and `KILL_AFTER_S`
         await asyncio.sleep(0.2)  # until a worker has claimed it
 
 
