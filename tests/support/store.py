@@ -83,9 +83,11 @@ async def finish_attempts(
     others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
     stored = 0
     if completed or not others:
-        arrays = claim_arrays([finish.claim for finish in completed])
+        ids, tokens, worker_ids = claim_arrays([finish.claim for finish in completed])
         documents, pids = [finish.document for finish in completed], [finish.pid for finish in completed]
-        stored = await store.complete(*arrays, documents, pids, events=() if others else events)
+        stored = await store.complete(
+            ids, tokens, documents, worker_ids=set(worker_ids), pids=pids, events=() if others else events
+        )
     rows = await store.finish(others, events=events) if others else []
     return ["COMPLETED"] * stored + [row.status for row in rows]
 

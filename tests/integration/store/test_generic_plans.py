@@ -88,9 +88,8 @@ async def planned_early(database_url: str) -> AsyncIterator[Connection]:
 def _complete_statement(refs: Sequence[tuple[UUID, int]]) -> str:
     """The end of tasks that this worker refs."""
     ids, tokens = ",".join(str(task_id) for task_id, _ in refs), ",".join(str(token) for _, token in refs)
-    owners, pids = ",".join([str(WORKER)] * len(refs)), ",".join(["1"] * len(refs))
     documents = ",".join(["null"] * len(refs))
-    return f"EXECUTE complete('{{{ids}}}', '{{{tokens}}}', '{{{owners}}}', '{{{documents}}}', '{{{pids}}}', '{{}}')"
+    return f"EXECUTE complete('{{{ids}}}', '{{{tokens}}}', '{{{WORKER}}}', '{{{documents}}}', '{{}}', '{{}}')"
 
 
 def _plan_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -61,6 +61,18 @@ async def test_completed_task_stores_result_and_attempt(
     assert await only_row(connection, "horsies_task_attempts", *attempt) == stored
 
 
+async def test_completion_needs_an_owner_and_may_leave_out_the_pids(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await insert_task(database_url)
+    task_id, token, worker_id = await claim_and_start(database)
+    complete = ClaimStore(database).complete
+    assert await complete([task_id], [token], [OK], worker_ids=[uuid4()]) == 0
+    assert await only_row(connection, "horsies_tasks", "status", "worker_pid") == ("RUNNING", 7)
+    assert await complete([task_id], [token], [OK], worker_ids=[uuid4(), worker_id]) == 1
+    assert await only_row(connection, "horsies_tasks", "status", "worker_pid") == ("COMPLETED", 7)
+
+
 async def test_failed_task_stores_error(database: Database, database_url: str, connection: Connection) -> None:
     await insert_task(database_url)
     failure = _failed(await claim_and_start(database), error_message="no route", failed_reason="the child is gone")

@@ -33,7 +33,7 @@ class Claims:
         self.stored: list[FinishedAttempt] = []
         self.lookups = 0
 
-    async def complete(self, *_columns: object, events: Sequence[str] = ()) -> int:  # noqa: ARG002
+    async def complete(self, *_columns: object, **_: object) -> int:
         return 0
 
     async def finish(self, finishes: Sequence[FinishedAttempt], **_: object) -> list[ClaimStatusRow]:

@@ -190,15 +190,16 @@ class Completer:
         return stored
 
     async def _store_completed(self, completed: Sequence[CompletedTask], changes: Sequence[str]) -> int:
-        chunks = [task[0] for task in completed]
         rows = [chunk.rows[position] for chunk, position, *_ in completed]
-        pids = {chunk: chunk.child.pid for chunk in set(chunks)}
+        chunks = {task[0] for task in completed}
+        # All tasks of a chunk were claimed for the same child.
+        has_moved = any(chunk.child.pid != chunk.rows[0].worker_pid for chunk in chunks)
         return await self._store.complete(
             [row[0] for row in rows],
             [row[1] for row in rows],
-            [chunk.worker_id for chunk in chunks],
             [task[2] for task in completed],
-            [pids[chunk] for chunk in chunks],
+            worker_ids={chunk.worker_id for chunk in chunks},
+            pids=[task[0].child.pid for task in completed] if has_moved else (),
             events=changes,
         )
 

@@ -303,14 +303,17 @@ class ClaimStore:
         self,
         ids: Sequence[UUID],
         claim_tokens: Sequence[int],
-        worker_ids: Sequence[UUID],
         documents: Sequence[str],
-        pids: Sequence[int | None],
         *,
+        worker_ids: Collection[UUID],
+        pids: Sequence[int | None] = (),
         events: Sequence[str] = (),
     ) -> int:
-        """Like `finish`, for completed tasks, given as columns; returns how many were stored."""
-        arguments = ids, claim_tokens, worker_ids, documents, pids, events
+        """Like `finish`, for completed tasks, given as columns; returns how many were stored.
+
+        `worker_ids` are the owners of all these claims. `pids` may be left out if all tasks ran where they were started.
+        """
+        arguments = ids, claim_tokens, list(worker_ids), documents, pids, events
         return await self.database.fetch_single(CLAIMS.complete, *arguments)
 
     async def recorded_outcomes(self, claims: Sequence[ClaimRef]) -> list[AttemptOutcomeRow]:

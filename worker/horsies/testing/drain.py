@@ -138,7 +138,7 @@ class Drainer:
         claim = finish.claim
         return bool(
             await self._claims.complete(
-                [claim.task_id], [claim.claim_token], [claim.worker_id], [finish.document], [finish.pid]
+                [claim.task_id], [claim.claim_token], [finish.document], worker_ids=[claim.worker_id]
             )
         )
 

@@ -288,11 +288,12 @@ SELECT id, claim_token, status
 
 -- name: complete
 -- Like `finish`, for tasks that completed: no decision is needed, so each row is read only once. Returns how many were
--- stored; `attempts_by_claim` tells which.
+-- stored; `attempts_by_claim` tells which. A token belongs to one claim of a row, so one owner need not be named for each.
+-- Without pids ($5) the tasks ran where they were started.
 WITH input AS (
     SELECT *
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
-                  (SELECT $5::integer[])) AS input(id, claim_token, worker_id, document, pid)
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $4::text[]), (SELECT $5::integer[]))
+           AS input(id, claim_token, document, pid)
      -- The UPDATE locks the rows in this order, like every multi-row write.
      ORDER BY id
 ), ended AS (
@@ -302,7 +303,7 @@ WITH input AS (
            worker_pid = coalesce(input.pid, t.worker_pid),
            worker_process_name = coalesce('worker-' || input.pid::text, t.worker_process_name), updated_at = now()
       FROM input
-     WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
+     WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = ANY($3::uuid[])
        AND t.status || '' = 'RUNNING'
     RETURNING t.id, t.claim_token, t.attempts, t.started_at, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
               t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
