@@ -168,6 +168,7 @@ class Latencies:
         """Measure an INSERT with NOTIFY and a send, alternately."""
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
         stamp = app.task("stamp")(_stamp)
+        await (await stamp.send_async()).unwrap().get_async()  # opens the connections of the producer
         async with baseline.insert_and_notify(url) as insert_and_notify:
             for _ in range(times):
                 inserted_ns = time.monotonic_ns()
