@@ -25,11 +25,11 @@ async def test_browser_shows_screens_and_sends_keys(
         server.wait_for_output("serving the TUI at")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")
-            await page.wait_for_data(b"[1Dash]", b"Needs attention", b"RO")
+            await page.wait_for_text("[1Dash]", "Needs attention", "RO")
             dashboard = await page.picture()
             await page.click(400, 400)
             await page.press("3")
-            await page.wait_for_data(b"[3Tasks]", b"rows loaded")
+            await page.wait_for_text("[3Tasks]", "rows loaded")
             tasks = await page.picture()
         assert server.stop() == 0
     assert len(dashboard) > BLANK

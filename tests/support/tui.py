@@ -319,11 +319,15 @@ class Page:
         await self._call("Page.enable")
         await self._call("Page.navigate", url=url)
 
-    async def wait_for_data(self, *texts: bytes, within_s: float = 60.0) -> None:
-        """Wait until the page has received all of these."""
+    async def wait_for_text(self, *texts: str, within_s: float = 60.0) -> None:
+        """Wait until the page has received all of these, whatever their colours."""
         async with asyncio.timeout(within_s):
-            while not all(text in self.received for text in texts):
+            while not all(text in self._received_text for text in texts):
                 self._record(await self._devtools.receive_json())
+
+    @property
+    def _received_text(self) -> str:
+        return without_own_sequences(self.received.decode(errors="replace"))
 
     async def click(self, x: int, y: int) -> None:
         for kind in ("mousePressed", "mouseReleased"):
