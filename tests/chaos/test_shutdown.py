@@ -94,6 +94,24 @@ async def test_second_signal_ends_the_grace_period(database_url: str, ledger: Le
     assert await ledger.violations([task]) == []
 
 
+async def test_hangups_stop_the_worker_after_its_running_tasks(
+    database_url: str, ledger: Ledger, app: Horsies, tmp_path: Path
+) -> None:
+    """The shell and the kernel may both send SIGHUP, and a service manager sends it to the children too."""
+    async with worker_process(database_url, "--processes", "1", "--grace-s", "none") as worker:
+        task = await send(app, "wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task)
+        for _ in range(2):
+            for pid in (*worker.seen_children, worker.pid):
+                os.kill(pid, signal.SIGHUP)
+            await worker.wait_for_output("still running")
+        (tmp_path / "go").touch()
+        assert await worker.until_gone() == 0
+    assert summary(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
+    assert await worker_state(ledger) == "stopped"
+    assert await ledger.violations([task]) == []
+
+
 async def test_stop_without_limit_waits_for_running_tasks(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     async with worker_in_process(database_url, processes=1, grace_s=None) as worker:
         task = await worker.send("wait_for", str(tmp_path / "go"))

@@ -95,6 +95,17 @@ class TerminalProgram:
         self.terminal.resize(width, height)
         _set_size(self._master, width, height)
 
+    def close_terminal(self) -> None:
+        """Like closing the window: the kernel sends SIGHUP to the program."""
+        os.close(self._master)
+        self._master = -1
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self._master >= 0:
+            self.close_terminal()
+
     def wait_until(self, condition: Callable[[str], bool], *, within_s: float = 30.0) -> None:
         """Read the output until what the terminal shows meets the condition."""
         deadline = time.monotonic() + within_s
@@ -135,9 +146,8 @@ def on_terminal(
         preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509
     )
     os.close(slave)
+    program = TerminalProgram(process, master, Terminal(*size))
     try:
-        yield TerminalProgram(process, master, Terminal(*size))
+        yield program
     finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+        program.end()

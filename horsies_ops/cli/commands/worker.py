@@ -74,7 +74,7 @@ def worker(
 ) -> int:
     """Run a worker: claim tasks, run them and store their results.
 
-    Runs until SIGTERM or SIGINT; a second signal stops immediately.
+    Runs until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT stops immediately.
 
     Example: horsies worker shop.tasks:app --processes 4 --queues mail,default
     """

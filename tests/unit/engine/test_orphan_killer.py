@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,3 +45,25 @@ def test_incomplete_line_does_not_count(command: list[str], groups: list[subproc
     subprocess.run(command, input=lines, check=False, timeout=30)
     assert killed.wait(10) == KILLED
     assert kept.poll() is None
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_helper_survives_the_signals_of_a_stopping_service(
+    command: list[str], groups: list[subprocess.Popen[bytes]]
+) -> None:
+    """A service manager may send them to all processes, before the worker has ended."""
+    helper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert helper.stdin is not None
+    _wait_until_signals_are_ignored(helper.pid)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        helper.send_signal(number)
+    helper.communicate(f"{groups[0].pid}\n".encode(), timeout=30)
+    assert groups[0].wait(10) == KILLED
+
+
+def _wait_until_signals_are_ignored(pid: int) -> None:
+    mask = 1 << (signal.SIGTERM - 1)
+    deadline = time.monotonic() + 30
+    while not int(Path(f"/proc/{pid}/status").read_text().partition("SigIgn:")[2].split()[0], 16) & mask:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 
 from uuid_utils.compat import uuid7
 
+from horsies.engine.child.lifetime import stop_signals
 from horsies.engine.service import Backoff, run_services, run_until
 from horsies.errors import BrokerError, format_one_line
 from horsies.model.settings import AppConfig
@@ -25,9 +25,9 @@ logger = logging.getLogger("horsies.scheduler")
 
 
 async def run_scheduler(config: AppConfig, schedules: ScheduleSet) -> None:
-    """Fire schedules until SIGTERM or SIGINT; the check in progress is finished."""
+    """Fire schedules until SIGTERM, SIGINT or SIGHUP; the check in progress is finished."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop.set)
     endpoint = await asyncio.to_thread(resolve_database, config.broker)
     try:

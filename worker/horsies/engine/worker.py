@@ -23,6 +23,7 @@ from horsies.engine.assembly import (
     build_task_services,
     open_base,
 )
+from horsies.engine.child.lifetime import stop_signals
 from horsies.engine.heartbeat import Registration, StartupReporter, WorkerIdentity
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.notifications import PROBE_AFTER_S
@@ -143,12 +144,13 @@ class Worker:
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until stopped by `stop`, SIGTERM or SIGINT."""
+        """Run until stopped by `stop`, SIGTERM, SIGINT or SIGHUP."""
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in stop_signals():
                 handler_before = signal.getsignal(number)
-                loop.add_signal_handler(number, self.stop)
+                # When a terminal closes, the shell and the kernel may both send SIGHUP: it never ends the grace period.
+                loop.add_signal_handler(number, self._stop.set if number is signal.SIGHUP else self.stop)
                 # Callbacks run in reverse: the loop resets the signal to its default action, which kills the process;
                 # then the previous handler is restored.
                 stack.callback(signal.signal, number, handler_before)

@@ -41,17 +41,23 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def ignore_signals() -> None:
-    """Ignore SIGINT and SIGTERM; the worker decides when a child stops."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore the signals that stop a worker; the worker decides when a child stops."""
+    for number in stop_signals():
         signal.signal(
             number, lambda _number, _frame: None
         )  # not SIG_IGN, which programs started by tasks would inherit
     os.register_at_fork(after_in_child=_restore_signals)
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that stop a worker: SIGHUP too, unless this process was started to ignore it, as by `nohup`."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
+
+
 def _restore_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in stop_signals():
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def kill_own_group() -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from horsies.config import load_settings
-from horsies.engine.child.lifetime import PR_SET_NAME, PR_SET_PDEATHSIG, die_with_parent, prctl
+from horsies.engine.child.lifetime import PR_SET_NAME, PR_SET_PDEATHSIG, die_with_parent, prctl, stop_signals
 from horsies.errors import HorsiesError
 
 _PRELOADED: Final = ("horsies.engine.child.__main__", "horsies.engine.child.coroutines", "horsies.discover")
@@ -85,7 +85,7 @@ class ForkServer:
         control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         worker_pid = os.getpid()
         # A signal must not run the worker's handlers in the copy.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
         if (pid := os.fork()) == 0:
             control.close()
             _serve(server_end, worker_pid)
@@ -238,10 +238,10 @@ def _leave_the_worker(control: socket.socket, worker_pid: int) -> None:
         os.setsid()
     prctl(PR_SET_NAME, b"horsies-fork")
     # The worker decides when the process ends. The handlers stay while a child starts, which then sets its own.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (handled := stop_signals()):
         signal.signal(number, lambda _number, _frame: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the exits of intermediate processes
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     die_with_parent(worker_pid)
     # By list: the limit may be lower than a descriptor, or so high that closing all up to it takes minutes.
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208

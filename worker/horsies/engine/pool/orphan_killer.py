@@ -12,12 +12,15 @@ import sys
 from pathlib import Path
 
 # Both programs read lines with all current groups. A line that the death of the worker has cut off does not count.
-_SHELL_PROGRAM = (
-    'trap "" TERM; while read -r line; do groups=$line; done; for group in $groups; do kill -s KILL -- "-$group"; done'
-)
+_SHELL_PROGRAM = """
+trap "" HUP INT TERM
+while read -r line; do groups=$line; done
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
 _PYTHON_PROGRAM = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
 groups = []
 for line in sys.stdin:
     if line.endswith("\\n"):
