@@ -311,7 +311,7 @@ class ClaimStore:
     ) -> int:
         """Like `finish`, for completed tasks, given as columns; returns how many were stored.
 
-        `worker_ids` are the owners of all these claims. `pids` may be left out if all tasks ran where they were started.
+        `worker_ids` are the owners of all these claims. `pids` may be left out if all ran where they were started.
         """
         arguments = ids, claim_tokens, list(worker_ids), documents, pids, events
         return await self.database.fetch_single(CLAIMS.complete, *arguments)
