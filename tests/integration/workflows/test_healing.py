@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -188,7 +189,7 @@ async def test_run_that_cannot_be_healed_is_retried_with_backoff(
     await connection.execute(damage)
     for _ in range(3):
         await heal_stuck(driver.database)
-    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+    assert len(_logged(caplog)) == 1
     assert await connection.fetchval("SELECT (tries, retry_at > now()) = (1, true) FROM horsies_workflow_outbox")
     await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now()")
     await heal_stuck(driver.database)
@@ -253,6 +254,29 @@ async def test_preview_skips_a_damaged_run(driver: WorkflowDriver, connection: C
     await connection.execute(CLEAR_OUTBOX)
     assert [run.workflow_id for run in await preview_healing(driver.database)] == [good]
     assert [run.workflow_id for run in await heal(driver.database, KNOWN)] == [good]
+
+
+async def test_damaged_run_logs_one_line_per_try_and_one_traceback(
+    driver: WorkflowDriver, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = await driver.start_run(node(0)), await driver.start_run(node(0))
+    await driver.finish(await driver.claim_and_start())
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '\"odd\"' WHERE id = $1", bad)
+    for tries in (0, 1, 24):
+        await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now(), tries = $1", tries)
+        await driver.outbox.process()
+    assert (await run_row(connection, good))["status"] == "COMPLETED"
+    lines = _logged(caplog)
+    assert [(record.levelname, record.exc_info is not None) for record in lines] == [
+        ("WARNING", False),
+        ("WARNING", False),
+        ("ERROR", True),
+    ]
+    assert all(str(bad) in record.getMessage() for record in lines)
+
+
+def _logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "horsies.workflow"]
 
 
 async def test_quarantined_entry_is_retried_after_an_hour(driver: WorkflowDriver, connection: Connection) -> None:

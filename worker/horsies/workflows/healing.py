@@ -135,7 +135,6 @@ async def _heal_one(database: Database, stuck: StuckRun, result: HealingResult) 
     except Exception as error:
         if is_transient(error):
             raise
-        logger.exception("healing a run failed run=%s", workflow_id)
         # The run has no outbox entry, and `defer_run` changes only existing ones.
         await WorkflowStore(database).request_advance(workflow_id)
         await defer_run(database, workflow_id, error)

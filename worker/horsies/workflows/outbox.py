@@ -67,27 +67,34 @@ class OutboxProcessor:
             if is_transient(error):
                 raise
             # One damaged run fails the whole batch; alone, it fails and is deferred without the others.
-            logger.exception("advancing a batch of runs failed, advancing them one by one")
             due = await self._store.due_runs(ADVANCE_BATCH)
-            for workflow_id in due:
-                await self._advance_alone(workflow_id)
+            if all([await self._advance_alone(workflow_id) for workflow_id in due]):
+                logger.exception("advancing a batch of runs failed, and succeeded one by one")
             return len(due), 0
         for workflow_id in advanced.to_pause:
             await self._advance_alone(workflow_id)
         return advanced.runs, advanced.locked
 
-    async def _advance_alone(self, workflow_id: UUID) -> None:
+    async def _advance_alone(self, workflow_id: UUID) -> bool:
+        """Advance one run; False if that failed and the run is deferred."""
         try:
             await advance_tree(self._database, workflow_id)
         except Exception as error:
             if is_transient(error):
                 raise
-            logger.exception("advancing a run failed run=%s", workflow_id)
             await defer_run(self._database, workflow_id, error)
+            return False
+        return True
 
 
 async def defer_run(database: Database, workflow_id: UUID, error: Exception) -> None:
-    """Retry the run's outbox entries later, with increasing delays; quarantine them after MAX_TRIES."""
+    """Retry the run's outbox entries later, with increasing delays; quarantine them after MAX_TRIES.
+
+    Each failure is logged in one line, the last one with its traceback.
+    """
     reason = f"{type(error).__name__}: {error}"
     if await WorkflowStore(database).record_advance_failure(workflow_id, reason, max_tries=MAX_TRIES):
+        logger.error("run quarantined after %d failed tries  run=%s", MAX_TRIES, workflow_id, exc_info=error)
         await record_quarantine(database, workflow_id, reason)
+    else:
+        logger.warning("advancing a run failed, trying again later  run=%s  error=%s", workflow_id, reason)
