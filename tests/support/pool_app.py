@@ -31,6 +31,9 @@ from pydantic import BaseModel, model_serializer, model_validator
 from uuid_utils import uuid7
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
+from horsies.engine.child.runner import Attempt
+from horsies.engine.pool.protocol import Recalled, TaskRef, encode, encode_frame
+from horsies.registry.invocation import CURRENT_TASK
 
 app = Horsies(AppConfig())
 
@@ -107,6 +110,17 @@ def close_channel() -> TaskResult[None, TaskError]:
 def shut_down_channel() -> TaskResult[None, TaskError]:
     """Shut down the channel, including for the thread that reads it."""
     socket.socket(fileno=os.dup(_channel_fd())).shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
+    return TaskResult(ok=None)
+
+
+@app.task("forge_recall")
+def forge_recall() -> TaskResult[None, TaskError]:
+    """Report that the next task of the chunk was recalled, and one that the chunk does not have."""
+    attempt = CURRENT_TASK.get()
+    assert isinstance(attempt, Attempt)
+    tasks = (TaskRef(attempt.chunk, attempt.position + 1), TaskRef(attempt.chunk, attempt.position + 100))
+    os.write(_channel_fd(), encode_frame(encode([Recalled(tasks)])))
     time.sleep(60)
     return TaskResult(ok=None)
 

@@ -141,6 +141,15 @@ async def test_task_whose_report_cannot_be_handled_is_not_forgotten(
     assert handler == "on_began" or running in keys_of(death.begun)
 
 
+async def test_task_of_a_report_that_is_partly_wrong_is_not_forgotten(pool: PoolHarness) -> None:
+    assigned = [assignment("forge_recall"), assignment("noop")]
+    child = pool.child
+    pool.send(assigned, to=child)
+    death = await pool.wait_for_exit(child.pid)
+    assert death.cause is ExitCause.CHILD_PROTOCOL
+    assert (keys_of(death.begun), keys_of(death.unbegun)) == ((key_of(assigned[0]),), (key_of(assigned[1]),))
+
+
 async def test_killed_child_keeps_the_first_reason(pool: PoolHarness, tmp_path: Path) -> None:
     child = pool.child
     await pool.begun(pool.give("wait_for", str(tmp_path / "never")))

@@ -127,7 +127,7 @@ class Child:
         """By number: the chunks that have tasks in the child."""
         self.tasks_in_child = 0
         self._unhandled: list[tuple[ChunkTask, bool]] = []
-        """Tasks whose end or recall made the listener raise, and whether each had begun."""
+        """Tasks whose end or recall could not be handled, and whether each had begun."""
         self._state = ChildState.STARTING
         self._exit_reason: ExitReason | None = None
         self.liveness = Liveness()
@@ -290,11 +290,13 @@ class Child:
         self._quit_when_idle()
 
     def _on_recalled(self, refs: Sequence[TaskRef]) -> None:
-        tasks = [ChunkTask(self._chunk(ref.chunk), ref.position) for ref in refs]
-        for chunk, position in tasks:
-            chunk.recall(position)
-            self._count_out(chunk)
+        tasks: list[ChunkTask] = []
         try:
+            for number, position in refs:
+                chunk = self._chunk(number)
+                chunk.recall(position)
+                self._count_out(chunk)
+                tasks.append(ChunkTask(chunk, position))
             self._listener.on_recalled(self, tasks)
         except Exception:
             self._unhandled += ((task, False) for task in tasks)
