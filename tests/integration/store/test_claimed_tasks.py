@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 import pytest
 
-from horsies.store.claims import ClaimRef, ClaimStore
+from horsies.model.task import TaskAttemptOutcome
+from horsies.store.claims import ClaimRef, ClaimStore, FinishedAttempt
 from horsies.store.database import Database
 from horsies.store.workflows import WorkflowStore
 from tests.support.rows import insert, insert_task
@@ -45,16 +47,13 @@ async def test_start_is_refused_when(
     assert await _start(claims, ref) == 0
 
 
-async def test_running_task_moves_to_another_child_while_its_claim_holds(
+async def test_running_task_moves_to_another_child(
     claims: ClaimStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
     ref = await claim_and_start(database)
-    await claims.record_children({ref: 8, ref._replace(claim_token=9): 9, ref._replace(worker_id=uuid4()): 9})
+    await claims.record_children({ref: 8})
     assert await only_row(connection, "horsies_tasks", "worker_pid", "worker_process_name") == (8, "worker-8")
-    await connection.execute("UPDATE horsies_tasks SET status = 'FAILED', terminal_at = now()")
-    await claims.record_children({ref: 9})
-    assert await only_row(connection, "horsies_tasks", "worker_pid") == (8,)
 
 
 async def test_recording_a_child_skips_a_locked_task(
@@ -69,13 +68,51 @@ async def test_recording_a_child_skips_a_locked_task(
     assert await only_row(connection, "horsies_tasks", "worker_pid") != (8,)
 
 
-async def test_claim_of_another_worker_cannot_be_started_or_released(
-    claims: ClaimStore, database: Database, database_url: str
+ERROR = '{"err": {}}'
+WRITES: dict[str, tuple[str, Callable[[ClaimStore, ClaimRef], Awaitable[object]]]] = {
+    "start": ("CLAIMED", _start),
+    "record child": ("RUNNING", lambda claims, ref: claims.record_children({ref: 9})),
+    "expire": ("CLAIMED", lambda claims, ref: claims.expire({ref: ERROR})),
+    "release claimed": ("CLAIMED", lambda claims, ref: claims.release([ref])),
+    "release running": ("RUNNING", lambda claims, ref: claims.release_running([ref])),
+    "complete": (
+        "RUNNING",
+        lambda claims, ref: claims.complete(
+            [ref.task_id], [ref.claim_token], ['{"ok": 1}'], worker_ids=[ref.worker_id]
+        ),
+    ),
+    "finish": (
+        "RUNNING",
+        lambda claims, ref: claims.finish(
+            [FinishedAttempt(claim=ref, outcome=TaskAttemptOutcome.FAILED, document=ERROR)]
+        ),
+    ),
+}
+"""Each write of a claimed task, with the status that it needs."""
+LOST: dict[str, Callable[[ClaimRef], ClaimRef]] = {
+    "token": lambda ref: ref._replace(claim_token=ref.claim_token + 1),
+    "owner": lambda ref: ref._replace(worker_id=uuid4()),
+    "status": lambda ref: ref,
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("write", WRITES)
+async def test_write_without_the_claim_changes_nothing(
+    claims: ClaimStore, database: Database, database_url: str, connection: Connection, write: str, lost: str
 ) -> None:
     await insert_task(database_url)
-    theirs = (await claim_one(database))._replace(worker_id=uuid4())
-    assert await _start(claims, theirs) == 0
-    assert await claims.release([theirs]) == []
+    status, carry_out = WRITES[write]
+    is_running = (status == "RUNNING") is (lost != "status")
+    ref = await (claim_and_start(database) if is_running else claim_one(database))
+    if write == "expire":
+        await connection.execute("UPDATE horsies_tasks SET good_until = now()")
+    before = await only_row(connection, "horsies_tasks AS t", "to_jsonb(t)")
+    await carry_out(claims, LOST[lost](ref))
+    assert await only_row(connection, "horsies_tasks AS t", "to_jsonb(t)") == before
+    if lost != "status":
+        await carry_out(claims, ref)
+        assert await only_row(connection, "horsies_tasks AS t", "to_jsonb(t)") != before
 
 
 async def test_workflow_node_is_running_while_its_task_is(

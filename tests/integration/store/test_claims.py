@@ -75,12 +75,13 @@ async def test_task_is_not_claimed_when(database: Database, database_url: str, c
     assert await claim(database) == []
 
 
-async def test_paused_queue_is_not_claimed(database: Database, database_url: str) -> None:
+@pytest.mark.parametrize("request_of", [{}, {"pids": [7] * 100, "takes_expired_leases": False}], ids=["any", "chunk"])
+async def test_paused_queue_is_not_claimed(database: Database, database_url: str, request_of: dict[str, Any]) -> None:
     await insert(database_url, "horsies_queues", queue_name="a", paused_at=NOW)
     await insert(database_url, "horsies_queues", queue_name="b", paused_at=None)
     await insert_task(database_url, queue_name="a")
     await insert_task(database_url, queue_name="b")
-    assert [row.queue_name for row in await claim(database, queues=A_AND_B)] == ["b"]
+    assert [row.queue_name for row in await claim(database, queues=A_AND_B, **request_of)] == ["b"]
 
 
 async def test_claim_respects_queue_capacity_and_limit(database: Database, connection: Connection) -> None:
