@@ -22,7 +22,7 @@ from horsies.scheduler.firing import start_run
 from horsies.scheduler.sync import store_definitions
 from horsies.store.database import Transaction
 from horsies.store.operators import AuditProgress, record_audit
-from horsies.store.schedules import FiredSlot, LockedSchedule, ScheduleStore
+from horsies.store.schedules import LIVE_PARTICIPANT_S, FiredSlot, LockedSchedule, ScheduleStore
 from horsies_ops.actions.report import (
     BACKFILL_SCHEDULE,
     FORGET_SCHEDULE,
@@ -124,12 +124,12 @@ async def backfill_schedule(
 
 
 async def forget_schedule(ops: Ops, name: str, *, reason: str | None = None, dry_run: bool = False) -> ActionReport:
-    """Delete a schedule and its history; refused while its app defines it."""
+    """Delete a schedule and its history; refused while a process that defines it is running."""
 
     async def forget(store: ScheduleStore, locked: LockedSchedule) -> _Change:
-        if locked.state is ScheduleState.ACTIVE and locked.source != "dynamic":
-            hint = "remove it from the app first, or pause it"
-            raise Refused(f"schedule {name!r} is defined by app {locked.owner!r}", hint=hint)
+        if locked.state is ScheduleState.ACTIVE and locked.source != "dynamic" and locked.is_defined:
+            hint = f"remove it from the app, or stop its processes; a killed one counts for {LIVE_PARTICIPANT_S:g} s"
+            raise Refused(f"schedule {name!r} is defined by app {locked.owner!r}, which is running", hint=hint)
         return _Change(affected=int(await store.forget(name)))
 
     return await _change(ops, FORGET_SCHEDULE, name, forget, reason=reason, dry_run=dry_run)

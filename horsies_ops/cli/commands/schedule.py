@@ -271,7 +271,7 @@ def sync(options: GlobalOptions, locator: AppArgument = None, *, flags: ActionFl
 @schedule_app.command("forget")
 @with_global_options
 def forget(options: GlobalOptions, name: NameArgument, *, flags: ActionFlags) -> int:
-    """Delete a schedule that no app defines any more, with its history.
+    """Delete a schedule that no running app defines, with its history.
 
     Example: horsies schedule forget nightly
     """

@@ -94,9 +94,7 @@ async def test_proposed_backfill_leaves_out_times_with_too_many_slots(
     assert (await daily.with_next_option()).option_text == "the last 1h00m"  # 7 days are 10,080 slots
 
 
-async def test_only_undefined_schedules_are_forgotten(ops: Ops, connection: Connection) -> None:
-    with pytest.raises(Refused, match="defined by app 'shop'"):
-        await ops.forget_schedule("hourly")
+async def test_forgetting_deletes_a_schedule_and_its_history(ops: Ops, connection: Connection) -> None:
     await ops.run_schedule("hourly")
     await connection.execute("UPDATE horsies_schedule_state SET state = 'retired'")
     assert (await ops.forget_schedule("hourly", dry_run=True)).affected == 0
@@ -219,3 +217,15 @@ async def test_window_of_a_backfilled_slot_begins_at_the_slot_before_it(
         "SELECT sent_at, (context #>> '{schedule,previous_slot_at}')::timestamptz AS previous FROM horsies_tasks"
     )
     assert {row["sent_at"]: row["previous"] for row in rows} == {second: None, first: None, third: second}
+
+
+async def test_schedule_of_an_app_without_live_processes_is_forgotten(
+    ops: Ops, database: Database, connection: Connection
+) -> None:
+    store, participant = ScheduleStore(database), uuid4()
+    await store.join(participant, "shop", ["hourly"], hostname="a", pid=1)
+    with pytest.raises(Refused, match="defined by app 'shop', which is running"):
+        await ops.forget_schedule("hourly")
+    await store.leave(participant)
+    assert (await ops.forget_schedule("hourly")).affected == 1
+    assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 0

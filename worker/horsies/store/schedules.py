@@ -157,6 +157,8 @@ class LockedSchedule:
     paused_at: datetime | None
     revision: int
     now: datetime
+    is_defined: bool
+    """Whether a live participant defines it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +312,7 @@ class ScheduleStore:
         return await self.executor.fetch(SCHEDULES.unfinished_of, name)
 
     async def locked(self, name: str) -> LockedSchedule | None:
-        return await self.executor.fetch_one(SCHEDULES.lock_schedule, name)
+        return await self.executor.fetch_one(SCHEDULES.lock_schedule, name, LIVE_PARTICIPANT_S)
 
     async def slot_outcomes(self, name: str, first: datetime, last: datetime) -> dict[datetime, SlotOutcome]:
         rows = await self.executor.fetch(SCHEDULES.slot_outcomes, name, first, last)

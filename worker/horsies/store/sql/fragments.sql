@@ -247,6 +247,13 @@ false AS is_running, 0 AS failures, now() AS now,
 (({{ schedule }}.definition ->> 'overlap'::text <> 'allow') IS TRUE
  OR {{ schedule }}.definition ->> 'pause_after_failures'::text IS NOT NULL) AS uses_history
 
+-- fragment: is_defined(schedule, live_s)
+-- Whether a participant of its owner that was seen in the last seconds defines a schedule.
+EXISTS (SELECT
+          FROM horsies_schedule_participants AS p
+         WHERE p.owner = {{ schedule }}.owner AND {{ schedule }}.schedule_name = ANY(p.names)
+           AND p.seen_at > now() - make_interval(secs => {{ live_s }}))
+
 -- fragment: skip_waiting(schedules, reason)
 -- Record the waiting slots of schedules as skipped.
 UPDATE horsies_schedule_runs AS run

@@ -156,10 +156,12 @@ UPDATE horsies_schedule_state
 RETURNING schedule_name;
 
 -- name: lock_schedule
-SELECT schedule_name, owner, source, state, definition::text AS definition, call ->> 'plan'::text AS plan, next_run_at,
-       anchor_at, paused_at, revision, clock_timestamp() AS now
-  FROM horsies_schedule_state
- WHERE schedule_name = $1
+-- With whether a live participant defines it.
+SELECT s.schedule_name, s.owner, s.source, s.state, s.definition::text AS definition, s.call ->> 'plan'::text AS plan,
+       s.next_run_at, s.anchor_at, s.paused_at, s.revision, clock_timestamp() AS now,
+       {{ is_defined(s, $2) }} AS is_defined
+  FROM horsies_schedule_state AS s
+ WHERE s.schedule_name = $1
    FOR UPDATE;
 
 -- name: slot_outcomes
@@ -239,10 +241,7 @@ WITH undefined AS (
     SELECT s.schedule_name, s.waiting_slot_at
       FROM horsies_schedule_state AS s
      WHERE s.owner = $1 AND s.source <> 'dynamic' AND s.state <> 'retired'
-       AND NOT EXISTS (SELECT
-                         FROM horsies_schedule_participants AS p
-                        WHERE p.owner = s.owner AND s.schedule_name = ANY(p.names)
-                          AND p.seen_at > now() - make_interval(secs => $2))
+       AND NOT {{ is_defined(s, $2) }}
      ORDER BY s.schedule_name
        FOR UPDATE
 ), skipped AS (
