@@ -13,6 +13,7 @@ import pytest
 
 from horsies import IntervalSchedule
 from horsies.client.schedules import encode_schedules
+from horsies.errors import HorsiesError
 from horsies.scheduler.firing import BATCH, FIRST_BATCH, fire_all_due
 from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.database import Database
@@ -89,3 +90,14 @@ async def test_new_schedule_is_found_without_its_notification(
     stop.set()
     await running
     await app.close_async()
+
+
+async def test_participant_that_may_not_sync_leaves(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await sync(database, database_url, hourly())
+    app = schedule_app(database_url, hourly(), name="billing")
+    participant = Scheduler(database, encode_schedules(app, app.get_schedules()), uuid4())
+    with pytest.raises(HorsiesError, match="belongs to app 'shop'"):
+        await participant.run(asyncio.Event())
+    assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_participants") == 0

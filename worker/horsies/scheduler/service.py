@@ -70,6 +70,7 @@ class Scheduler:
             try:
                 delay_s = await self._check(stop)
             except ConfigurationError:
+                await self._leave()
                 raise  # a name that belongs to another app: it must be renamed
             except HorsiesError as error:
                 # Not fatal, even if it is permanent: the worker's tasks do not depend on the scheduler.
@@ -77,6 +78,9 @@ class Scheduler:
                 log("scheduler failed, retrying: %s", format_one_line(error))
                 delay_s = max(RETRY_S, self._schedules.check_interval_s)
             await self._sleep(delay_s, stop)
+        await self._leave()
+
+    async def _leave(self) -> None:
         with suppress(HorsiesError):
             await self._store.leave(self._id)
 
