@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfoNotFoundError
 
 from horsies.errors import NotFound, Refused
 from horsies.model.schedule.decide import (
     FireSlot,
     RunKind,
     ScheduleDefinition,
+    SchedulePolicy,
     ScheduleState,
     SlotOutcome,
     anchored_policy,
@@ -78,7 +80,7 @@ async def resume_schedule(
     """Resume a paused schedule at the first slot after now; with `catch_up`, where it was paused."""
 
     async def resume(store: ScheduleStore, locked: LockedSchedule) -> _Change:
-        policy = anchored_policy(locked.definition, locked.anchor_at)
+        policy = _policy(locked)
         following = None if catch_up else policy.next_slot(locked.now)
         return _Change(affected=int(await store.resume(name, next_run_at=following)))
 
@@ -228,8 +230,21 @@ async def _locked(store: ScheduleStore, name: str) -> LockedSchedule:
     return locked
 
 
-async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: datetime, last: datetime) -> BackfillPlan:
+def _policy(locked: LockedSchedule) -> SchedulePolicy:
+    """The policy with a zone that this machine knows; raises Refused."""
     policy = anchored_policy(locked.definition, locked.anchor_at)
+    try:
+        _ = policy.zone
+    except ZoneInfoNotFoundError as cause:
+        hint = "update the time zone data of this machine, or correct the zone of the schedule"
+        raise Refused(
+            f"unknown time zone {policy.timezone!r} of schedule {locked.schedule_name!r}", hint=hint
+        ) from cause
+    return policy
+
+
+async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: datetime, last: datetime) -> BackfillPlan:
+    policy = _policy(locked)
     last = min(last, locked.now)
     start, slots = policy.next_slot(first - _MOMENT), list[datetime]()
     for slot in takewhile(lambda slot: slot <= last, policy.slots_from(start) if start else ()):
@@ -259,6 +274,8 @@ async def _fire(
 ) -> Sequence[FiredSlot]:
     """Fire slots, each given with the one before it."""
     policy = anchored_policy(locked.definition, locked.anchor_at)
+    if policy.good_for == "next":
+        policy = _policy(locked)
     # The task of an old slot may start although the time that it was good for has passed: an operator wants it now.
     limit = good_until(policy, locked.now)
     due = [FireSlot(slot=slot, previous_slot=previous, good_until=limit) for previous, slot in slots]

@@ -229,3 +229,16 @@ async def test_schedule_of_an_app_without_live_processes_is_forgotten(
     await store.leave(participant)
     assert (await ops.forget_schedule("hourly")).affected == 1
     assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 0
+
+
+@pytest.mark.parametrize("verb", ["resume_schedule", "backfill_schedule"])
+async def test_action_on_an_unknown_zone_is_refused(ops: Ops, connection: Connection, verb: str) -> None:
+    await ops.pause_schedule("hourly")
+    await connection.execute(
+        """UPDATE horsies_schedule_state
+              SET definition = '{"pattern": {"type": "daily", "time": "02:30"}, "timezone": "Mars/Olympus"}'"""
+    )
+    now = datetime.now(UTC)
+    arguments = (now - timedelta(days=1), now) if verb == "backfill_schedule" else ()
+    with pytest.raises(Refused, match="unknown time zone 'Mars/Olympus' of schedule 'hourly'"):
+        await getattr(ops, verb)("hourly", *arguments)

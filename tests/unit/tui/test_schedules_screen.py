@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from horsies_ops.reads.schedules import ScheduleRow
 from horsies_tui.keys import ScreenId
+from horsies_tui.screens.schedules import next_lines
 from tests.support.fake_system import FakeOpener
 from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import NOON, eventually, running_app, screen_text, until_plan_dialog
@@ -66,3 +68,9 @@ async def test_empty_screen_explains_how_to_define_schedules() -> None:
     async with running_app(FakeOpener(FakeSystem(lambda: NOON)), screen_id=ScreenId.SCHEDULES) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))
         assert "@app.scheduled" in screen_text(pilot)
+
+
+def test_next_slots_of_an_unknown_zone_are_not_shown() -> None:
+    definition = '{"pattern": {"type": "daily", "time": "02:30"}, "timezone": "Mars/Olympus"}'
+    row = ScheduleRow(name="nightly", definition=definition, next_run_at=NOON)
+    assert [line.plain for line in next_lines(row)] == ["unknown time zone Mars/Olympus"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
+from zoneinfo import ZoneInfoNotFoundError
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -167,7 +168,10 @@ def next_lines(schedule: ScheduleRow) -> list[Content]:
     """The next ten slots in UTC and in the schedule's zone."""
     if schedule.policy is None:
         return []
-    zone = schedule.policy.zone
+    try:
+        zone = schedule.policy.zone
+    except ZoneInfoNotFoundError:
+        return [safe(f"unknown time zone {schedule.timezone}")]
     slots = schedule.next_slots(10)
     return [safe(f"{_slot_time(slot)}   {slot.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for slot in slots]
 
