@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfoNotFoundError
@@ -42,6 +42,7 @@ MAX_BACKFILL: Final = 10_000
 """Slots in one backfill."""
 
 _MOMENT = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +246,10 @@ def _policy(locked: LockedSchedule) -> SchedulePolicy:
 
 async def _plan_backfill(store: ScheduleStore, locked: LockedSchedule, first: datetime, last: datetime) -> BackfillPlan:
     policy = _policy(locked)
+    if last < first:
+        raise Refused(f"the range from {first} to {last} ends before it begins", hint="give an earlier start")
+    if first < _EPOCH:
+        raise Refused(f"{first} is before 1970", hint="backfill a shorter range")
     last = min(last, locked.now)
     start, slots = policy.next_slot(first - _MOMENT), list[datetime]()
     for slot in takewhile(lambda slot: slot <= last, policy.slots_from(start) if start else ()):

@@ -114,3 +114,9 @@ def test_check_warns_of_a_local_time_that_does_not_exist(horsies: Executable, tm
     checked = horsies("check", "shop.py", "--json")
     assert checked.code == 0
     assert "02:30 does not exist in Europe/Vienna; it is skipped" in checked.document["warnings"][0]
+
+
+@pytest.mark.parametrize("time", ["abc", "2026-13-01", "99999999999d"])
+def test_backfill_says_which_times_it_takes(horsies: Executable, time: str) -> None:
+    refused = horsies("schedule", "backfill", "tick", "--from", time)
+    assert (refused.code, f"--from: invalid time '{time}' (examples: 2026-03-28, " in refused.stderr) == (2, True)

@@ -17,7 +17,6 @@ from horsies_ops.cli.option_types import (
     DryRunOption,
     ReasonOption,
     YesOption,
-    parse_duration_option,
     require_terminal,
 )
 from horsies_ops.cli.options import AppArgument, GlobalOptions, JsonOption, group, load_app, with_global_options
@@ -33,6 +32,7 @@ from horsies_ops.cli.output import (
     row_document,
     show_rows,
 )
+from horsies_ops.reads.filters import parse_duration
 
 if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionReport
@@ -50,8 +50,14 @@ def _parse_instant(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        return datetime.now(UTC) - parse_duration_option(text)
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+        pass
+    else:
+        return at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except (ValueError, OverflowError):
+        examples = "2026-03-28, 2026-03-28T12:00+01:00, 2h, 7d"
+        raise typer.BadParameter(f"invalid time {text!r} (examples: {examples})") from None
 
 
 # Reads

@@ -242,3 +242,12 @@ async def test_action_on_an_unknown_zone_is_refused(ops: Ops, connection: Connec
     arguments = (now - timedelta(days=1), now) if verb == "backfill_schedule" else ()
     with pytest.raises(Refused, match="unknown time zone 'Mars/Olympus' of schedule 'hourly'"):
         await getattr(ops, verb)("hourly", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [(datetime.min.replace(tzinfo=UTC), "before 1970"), (datetime(2030, 1, 2, tzinfo=UTC), "ends before it begins")],
+)
+async def test_impossible_range_of_a_backfill_is_refused(ops: Ops, first: datetime, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        await ops.plan_backfill("hourly", first, datetime(2030, 1, 1, tzinfo=UTC))
