@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import time, timedelta
 from uuid import uuid4
@@ -173,3 +174,12 @@ async def test_code_and_run_time_may_not_share_a_name(database_url: str, databas
     with pytest.raises(HorsiesError, match="used twice"):
         await sync(database, database_url, hourly("a"), hourly("a", kwargs={"a": 2}))
     await app.close_async()
+
+
+async def test_run_time_schedule_of_another_app_is_not_deleted(database_url: str, connection: Connection) -> None:
+    shop, billing = schedule_app(database_url), schedule_app(database_url, name="billing")
+    await shop.schedules.create_async(hourly())
+    with pytest.raises(HorsiesError, match="'hourly' belongs to app 'shop', not to 'billing'"):
+        await billing.schedules.delete_async("hourly")
+    assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 1
+    await asyncio.gather(shop.close_async(), billing.close_async())

@@ -214,6 +214,9 @@ class RuntimeSchedules:
     def _require_dynamic(self, info: ScheduleInfo | None, name: str) -> None:
         if info is None:
             raise invalid_schedule(f"no schedule {name!r}", hint="create it with app.schedules.create")
+        if info.owner != self._app.name:
+            message = f"schedule {name!r} belongs to app {info.owner!r}, not to {self._app.name!r}"
+            raise invalid_schedule(message, hint="change it with that app")
         if info.source != "dynamic":
             raise invalid_schedule(f"schedule {name!r} is defined by app {info.owner!r}", hint="change it there")
 
