@@ -79,6 +79,13 @@ def test_cleanup_deletes_old_rows_and_prints_counts(horsies: Executable, with_ol
     assert asyncio.run(count_rows(with_old_rows, "horsies_tasks")) == 1
 
 
+def test_empty_cleanup_prints_no_size(horsies: Executable, with_old_rows: str) -> None:
+    horsies("cleanup", "--database-url", with_old_rows)
+    lines = horsies("cleanup", "--dry-run", "--database-url", with_old_rows).stdout.splitlines()
+    assert lines[-1] == "nothing to delete"
+    assert [line.split()[:2] for line in lines if line.startswith("audit")] == [["audit", "365d"]]
+
+
 def test_cleanup_follows_retention_settings(horsies: Executable, with_old_rows: str) -> None:
     answer = horsies(
         "cleanup", "--json", "--database-url", with_old_rows, HORSIES_RECOVERY__TERMINAL_RECORD_RETENTION_HOURS="none"

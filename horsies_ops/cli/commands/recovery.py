@@ -320,13 +320,17 @@ def _print_cleanup(options: GlobalOptions, report: CleanupReport) -> None:
     cleaned = report.cleaned
     print_rows(cleaned.categories, CLEANUP_COLUMNS)
     verb = "would delete" if report.is_dry_run else "deleted"
-    print_line(f"{verb} {cleaned.rows:,} rows, about {format_size(cleaned.bytes)}")
+    size = f"{verb} {cleaned.rows:,} rows, about {format_size(cleaned.bytes)}"
+    print_line(size if cleaned.rows else "nothing to delete")
     if not cleaned.is_complete:
         options.print_message("incomplete: another process is also cleaning up and will delete the rest")
 
 
 def _window(part: CategoryCleanup) -> str:
-    return "forever" if part.window is None else format_age(part.window)
+    # Imported here: it loads the reads, which --help does not need.
+    from horsies_ops.reads.filters import format_duration
+
+    return "forever" if part.window is None else format_duration(part.window)
 
 
 def _dependent(part: CategoryCleanup) -> str:
