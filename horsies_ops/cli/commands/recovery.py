@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -160,6 +160,10 @@ def _exit_code(report: SweepReport, *, has_exit_code: bool) -> int:
 # The report of a sweep
 
 _MAX_NAME_WIDTH = 40
+
+MAX_SILENT_LINES: Final = 10
+"""Most silent tasks that a terminal shows."""
+
 _TASK_FIELDS = {
     "task_id": "id",
     "task_name": "name",
@@ -197,7 +201,10 @@ def longest_silence(silent: Sequence[SweptTask]) -> timedelta:
 
 
 def print_sweep(report: SweepReport, silent: Sequence[SweptTask] = ()) -> None:
-    """Print one line per task and workflow, then the totals, silent tasks with their forecasts, and warnings."""
+    """Print one line per task and workflow, then the totals, silent tasks with their forecasts, and warnings.
+
+    A terminal shows only the silent tasks that are due first.
+    """
     if report.tasks:
         print_rows(report.tasks, SWEEP_COLUMNS)
     for workflow in report.workflows:
@@ -209,7 +216,11 @@ def print_sweep(report: SweepReport, silent: Sequence[SweptTask] = ()) -> None:
         print_line(
             f"\n{tasks} silent for up to {longest}, not stale yet; if they stay silent (--threshold acts sooner):"
         )
-        print_rows(silent, SILENT_COLUMNS)
+        # They are sorted by due time. A busy fleet has thousands: the first ones tell what comes next.
+        shown = silent[:MAX_SILENT_LINES] if sys.stdout.isatty() else silent
+        print_rows(shown, SILENT_COLUMNS)
+        if len(shown) < len(silent):
+            print_line(f"and {len(silent) - len(shown):,} more; horsies sweep --dry-run --json lists all")
     for warning in report.warnings:
         print_warning(warning)
 

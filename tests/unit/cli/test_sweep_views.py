@@ -10,7 +10,7 @@ import pytest
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies_ops.cli.commands.recovery import print_sweep
+from horsies_ops.cli.commands.recovery import MAX_SILENT_LINES, print_sweep
 from tests.support.rows import NOON, make_sweep_report, make_swept_task
 
 EASTERN = timezone(timedelta(hours=5, minutes=30))
@@ -57,3 +57,15 @@ def test_outage_grace_shows_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     last = _printed(make_sweep_report(*held_back, status=SweepStatus.OUTAGE_GRACE), capsys)[-1]
     assert last.endswith("all stale tasks (2) held back until 2026-11-14 12:07:31Z")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_terminal_shows_only_the_first_silent_tasks(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = [make_swept_task(due_in=timedelta(seconds=second)) for second in range(1_000 + MAX_SILENT_LINES)]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    print_sweep(make_sweep_report(status=SweepStatus.NOTHING), silent)
+    output = capsys.readouterr().out
+    assert output.count(" retry") == (MAX_SILENT_LINES if is_terminal else len(silent))
+    assert ("and 1,000 more; horsies sweep --dry-run --json lists all" in output) is is_terminal
