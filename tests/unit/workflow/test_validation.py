@@ -22,6 +22,7 @@ from horsies import (
     WorkflowDefinition,
     WorkflowSpec,
     WorkflowValidationError,
+    chain,
     from_node,
     group,
 )
@@ -212,6 +213,25 @@ def test_arguments_must_match_the_task_parameters() -> None:
         ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
         ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
     ]
+
+
+@pytest.mark.parametrize("make", [lambda calls: chain(*calls), group])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+def test_chain_and_group_name_what_is_not_a_call(make: Any) -> None:
+    with pytest.raises(MultipleValidationErrors) as raised:
+        make([add, add.s(1), 5])
+    texts = [fault.headline for fault in raised.value.faults]
+    assert [text.partition(" of ")[0] for text in texts] == ["error[HRS-003]: call 1", "error[HRS-003]: call 3"]
+    assert raised.value.faults[0].help_text == "write task.s(...)"
+
+
+def test_then_takes_a_call() -> None:
+    with pytest.raises(WorkflowValidationError, match="TaskFunction is not a call of a task"):
+        group([add.s(1)]).then(add)  # pyright: ignore[reportArgumentType]
+
+
+def test_call_with_too_many_arguments_names_how_many_the_task_takes() -> None:
+    with pytest.raises(WorkflowValidationError, match="3 positional arguments, but it takes 2"):
+        chain(add.s(1, 2, 3))
 
 
 def test_missing_parameter_after_a_group_explains_how_results_are_passed() -> None:

@@ -9,7 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 
 from pydantic import JsonValue
 
@@ -233,7 +246,8 @@ class NodeFactory(Generic[P, T]):
     settings: NodeSettings
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
-        _reject_positional(self.fn.task_name, args)
+        if args:
+            _reject_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, **self.settings)
 
 
@@ -246,7 +260,8 @@ class ArgsFromNodeFactory(Generic[T]):
     settings: NodeSettings
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> TaskNode[T]:
-        _reject_positional(self.fn.task_name, args)
+        if args:
+            _reject_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, args_from=self.args_from, **self.settings)
 
 
@@ -267,7 +282,8 @@ class PartialCall(Generic[T]):
         codec = self.fn.definition.codec
         signature = codec.signature
         names = [name for name in signature.positional if name in signature.keywords]
-        _reject_positional(self.fn.task_name, self.args[len(names) :])
+        if len(self.args) > len(names):
+            _reject_positional(self.fn.task_name, self.args, takes=len(names))
         kwargs = {**dict(zip(names, self.args, strict=False)), **self.kwargs}
         codecs = codec.parameter_codecs.items()
         injected = {name for name, parameter in codecs if isinstance(parameter, InjectedCodec)}
@@ -281,14 +297,14 @@ class PartialCall(Generic[T]):
         return TaskNode(self.fn, kwargs, list(after), args_from=args_from, workflow_ctx_from=context)
 
 
-def _reject_positional(task_name: str, args: tuple[object, ...]) -> None:
-    if args:
-        raise WorkflowValidationError(
-            f"node of task {task_name!r}: {len(args)} positional arguments",
-            code=ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED,
-            hint="pass the arguments of a node by name",
-            location=SourceLocation.of_caller(),
-        )
+def _reject_positional(task_name: str, args: tuple[object, ...], *, takes: int | None = None) -> NoReturn:
+    text = f"node of task {task_name!r}: {len(args)} positional argument{'' if len(args) == 1 else 's'}"
+    raise WorkflowValidationError(
+        text if takes is None else f"{text}, but it takes {takes}",
+        code=ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED,
+        hint="pass the arguments of a node by name" if takes is None else None,
+        location=SourceLocation.of_caller(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

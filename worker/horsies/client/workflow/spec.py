@@ -260,6 +260,7 @@ def chain(*calls: PartialCall[Any], name: str | None = None, definition_key: str
     The result goes to the first parameter that is not given: as a value, or as a `TaskResult` if it is declared so. The
     result of the run is that of the last call.
     """
+    _check_calls("chain", calls)
     nodes: list[AnyNode] = []
     for call in calls:
         nodes.append(call.node(after=nodes[-1:]))
@@ -277,6 +278,7 @@ class Group(WorkflowSpec[dict[str, TaskResult[Any, TaskError]]]):
     """The value of `group`: a workflow to start, or to continue with `then`."""
 
     def __init__(self, calls: tuple[PartialCall[Any], ...], name: str | None, definition_key: str | None) -> None:
+        _check_calls("group", calls)
         self._calls = calls
         default = _default_key("group", calls)
         nodes = [call.node() for call in calls]
@@ -286,10 +288,25 @@ class Group(WorkflowSpec[dict[str, TaskResult[Any, TaskError]]]):
         self, call: PartialCall[T], *, name: str | None = None, definition_key: str | None = None
     ) -> WorkflowSpec[T]:
         """A workflow that runs `call` after all calls of the group; see `PartialCall.node` for their results."""
+        _check_calls("then", [call])
         nodes: list[AnyNode] = [each.node() for each in self._calls]
         last = call.node(after=nodes)
         default = _default_key("group", (*self._calls, call))
         return WorkflowSpec(name or default, [*nodes, last], output=last, definition_key=definition_key or default)
+
+
+def _check_calls(kind: str, calls: Iterable[object]) -> None:
+    """Raise for what is not a call, such as a task without `.s()`."""
+    faults = (
+        WorkflowValidationError(
+            f"call {number} of {kind}: {type(call).__qualname__} is not a call of a task",
+            code=ErrorCode.WORKFLOW_INVALID_NODE_ID,
+            hint="write task.s(...)",
+        )
+        for number, call in enumerate(calls, start=1)
+        if not isinstance(call, PartialCall)
+    )
+    _raise_faults(kind, faults, SourceLocation.of_caller())
 
 
 def _default_key(kind: str, calls: Iterable[PartialCall[Any]]) -> str:
