@@ -30,9 +30,9 @@ class Call:
 def trace_calls(folder: Path) -> None:
     """Append a line to `folder`/PID.calls for every call of product code, from now on until the process ends.
 
-    Written without a buffer: processes that are killed keep their trace.
+    Written without a buffer: processes that are killed keep their trace. Forked processes continue it in files of their
+    own.
     """
-    output = os.open(folder / f"{os.getpid()}.calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     product_files: dict[str, str | None] = {}
 
     def on_event(frame: FrameType, event: str, _argument: object) -> None:
@@ -44,7 +44,7 @@ def trace_calls(folder: Path) -> None:
         if name not in product_files:
             product_files[name] = _product_file(name)
         if (file := product_files[name]) is not None:
-            os.write(output, f"{time.time_ns()} {_current_task()} {file}\n".encode())
+            _append(folder, f"{time.time_ns()} {_current_task()} {file}\n")
 
     threading.setprofile(on_event)
     sys.setprofile(on_event)
@@ -67,6 +67,15 @@ def environment_to_trace(folder: Path) -> dict[str, str]:
         f"from pathlib import Path\nfrom bench.call_trace import trace_calls\ntrace_calls(Path({str(folder)!r}))\n"
     )
     return {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT, ROOT / "worker", ROOT / "tui")))}
+
+
+def _append(folder: Path, line: str) -> None:
+    # Opened for every line: the fork server closes the descriptors it inherits, and their numbers may be in use again.
+    output = os.open(f"{folder}/{os.getpid()}.calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(output, line.encode())
+    finally:
+        os.close(output)
 
 
 def _product_file(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,9 +15,20 @@ import asyncpg
 import pytest
 
 from bench import baseline, sending, structure
+from bench.call_trace import environment_to_trace, read_calls
 from bench.server import BASELINE_TABLES
 
 ROOT = Path(__file__).parents[2]
+FORK_AND_CALL = """
+import os
+from horsies.model.text import first_line
+if (pid := os.fork()) == 0:
+    os.closerange(3, 100)  # as the fork server does
+    first_line("text", limit=10)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print(pid)
+"""
 
 
 @pytest.fixture
@@ -43,6 +55,14 @@ def test_small_drain_behind_unknown_tasks_prints_its_ratio() -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "drain behind 1,000 unknown tasks: " in result.stdout.splitlines()[-1]
+
+
+def test_forked_process_that_closes_its_descriptors_is_traced(tmp_path: Path) -> None:
+    environment = {**os.environ, **environment_to_trace(tmp_path)}
+    command = [sys.executable, "-c", FORK_AND_CALL]
+    pid = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    files = {call.file for call in read_calls(tmp_path) if call.pid == int(pid)}
+    assert files == {"worker/horsies/model/text.py"}
 
 
 async def test_baseline_and_horsies_store_the_same_number_of_rows(
