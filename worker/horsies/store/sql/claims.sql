@@ -128,8 +128,8 @@ SELECT queue.queue_name,
 
 -- name: start
 -- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
--- lost or its good_until has passed. Here and below `status || ''` keeps the planner from joining on the owner index
--- for the whole batch, and arrays behind a subquery have an unknown length, so each row is looked up by primary key.
+-- lost or its good_until has passed. Here and below arrays are behind a subquery, so that the planner does not know their
+-- length and looks up each row by primary key.
 WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
@@ -137,8 +137,7 @@ WITH input AS (
 ), locked AS (
     SELECT t.id, input.pid
       FROM input
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
-                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
+      {{ join_claims('CLAIMED') }}
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
      ORDER BY t.id
@@ -163,8 +162,7 @@ WITH input AS (
 ), locked AS (
     SELECT t.id, input.pid
       FROM input
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
-                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
+      {{ join_claims('RUNNING') }}
      ORDER BY t.id
        FOR NO KEY UPDATE OF t SKIP LOCKED
 )
@@ -180,8 +178,7 @@ WITH locked AS (
     SELECT t.id, input.document
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]))
            AS input(id, claim_token, worker_id, document)
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
-                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
+      {{ join_claims('CLAIMED') }}
      WHERE t.good_until <= now()
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
@@ -207,8 +204,7 @@ SELECT id, claim_token FROM ended WHERE (SELECT messages FROM notified) >= 0;
 WITH locked AS (
     SELECT t.id
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[])) AS input(id, claim_token, worker_id)
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
-                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = $4
+      {{ join_claims($4) }}
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), released AS (
@@ -263,8 +259,7 @@ WITH input AS (
                 WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
                 ELSE 'PENDING' END AS status
       FROM input
-      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
-                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
+      {{ join_claims('RUNNING') }}
      CROSS JOIN LATERAL (SELECT now() + pg_catalog.make_interval(secs => input.retry_delay_s)) AS due(at)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t

@@ -58,6 +58,12 @@ CASE WHEN {{ task }}.retry_count + {{ task }}.attempts + {{ task }}.crash_count 
               'overlap_possible', {{ task }}.overlap_possible, 'is_workflow_task', {{ task }}.is_workflow_task)::text
 END AS details, {{ task }}.worker_pid, {{ task }}.priority, {{ task }}.enqueued_at
 
+-- fragment: join_claims(status)
+-- The guard of writes to claimed tasks: joins the task `t` of each row of `input`, unless its claim is lost or it has
+-- another status. `status || ''` keeps the planner from joining on the owner index for the whole batch.
+JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                       AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = {{ status }}
+
 -- fragment: insert_attempts(source)
 -- Record the attempt of each task; `status` is the new status of the task.
 INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
