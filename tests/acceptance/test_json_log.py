@@ -59,7 +59,7 @@ def test_every_log_line_is_a_json_object(horsies: Executable, database_url: str)
             assert horsies("task", "send", task, "--app", "main:app", **url).code == 0
         worker.wait_for_output("lingering")
         worker.popen.send_signal(signal.SIGTERM)
-        worker.wait_for_output("hint=press Ctrl-C again or send another SIGTERM to kill them now")
+        worker.wait_for_output("press Ctrl-C again or send another SIGTERM to kill them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
     messages = [line["message"] for line in objects(worker.stderr)]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -14,6 +16,7 @@ from horsies.log import LOGGERS, STATEMENT_LOGGER, LogFormat, configure_logging
 
 LOGGER = logging.getLogger("horsies.test")
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "worker/horsies"
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +101,17 @@ def test_every_logger_can_be_enabled_again() -> None:
     files = (file for folder in ("worker", "horsies_ops", "tui") for file in (ROOT / folder).rglob("*.py"))
     named = {name for file in files for name in re.findall(r'getLogger\("(horsies[^"]*)"\)', file.read_text())}
     assert named | {STATEMENT_LOGGER, OUTPUT_LOGGER} == set(LOGGERS)
+
+
+def test_services_pass_fields_as_extra_instead_of_in_the_message() -> None:
+    files = [file for folder in ("engine", "scheduler", "workflows") for file in (PACKAGE / folder).rglob("*.py")]
+    calls = [call for file in files for call in ast.walk(ast.parse(file.read_text())) if _is_log_call(call)]
+    messages = [argument.value for call in calls for argument in call.args if isinstance(argument, ast.Constant)]
+    assert len(messages) > 20
+    assert [message for message in messages if "=%" in str(message)] == []
+
+
+def _is_log_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    return isinstance(node.func.value, ast.Name) and node.func.value.id == "logger"

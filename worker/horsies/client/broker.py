@@ -151,7 +151,7 @@ class PostgresBroker:
                 endpoint = resolve_database(self.settings)
                 shared = self._endpoint = SharedEndpoint(endpoint)
                 if endpoint.server_handle is not None:
-                    logger.info("using embedded PostgreSQL folder=%s", endpoint.server_handle.folder)
+                    logger.info("using embedded PostgreSQL  folder=%s", endpoint.server_handle.folder)
             return shared
 
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:

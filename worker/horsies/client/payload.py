@@ -120,7 +120,7 @@ class PayloadBuilder:
             raise SendRejected(text, code=TaskSendErrorCode.PAYLOAD_TOO_LARGE)
         if warn is not None and size > warn and self._task.name not in _WARNED_TASKS:
             _WARNED_TASKS.add(self._task.name)
-            logger.warning("large arguments, store the data elsewhere: task=%s bytes=%d", self._task.name, size)
+            logger.warning("large arguments, store the data elsewhere  task=%s  bytes=%d", self._task.name, size)
 
     def _template(self, options: SendOptions) -> SendTemplate:
         return self._default_template if options is DEFAULT_OPTIONS else self._make_template(options)

@@ -173,7 +173,7 @@ class PoolEvents:
                     await self.crash_handler.fail_attempt(task, death)
         except Exception:
             # Without an entry in flight it sends no more heartbeats, and recovery takes it.
-            logger.exception("cannot decide how a task ended  task_id=%s", task.key.task_id)
+            logger.exception("cannot decide how a task ended", extra={"task_id": task.key.task_id})
             self.in_flight.settle(task)
         self.wakeup.wake()
 
@@ -305,9 +305,8 @@ class Requeuer:
                 pass
         except HorsiesError as error:
             # No longer in flight but still claimed by this worker, it is released by the next reconciliation.
-            logger.warning(
-                "cannot requeue a stopped task  task_id=%s  error=%s", task.key.task_id, format_one_line(error)
-            )
+            fields = {"task_id": task.key.task_id, "error": format_one_line(error)}
+            logger.warning("cannot requeue a stopped task", extra=fields)
         finally:
             self.in_flight.settle(task)
 

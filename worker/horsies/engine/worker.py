@@ -411,7 +411,7 @@ class DispatchThenDrain:
 
     async def _wait_for_running(self) -> None:
         """Wait for running tasks until the grace period ends or a second signal arrives."""
-        self._log_running("  hint=press Ctrl-C again or send another SIGTERM to kill them now")
+        self._log_running(hint="press Ctrl-C again or send another SIGTERM to kill them now")
         idle = asyncio.create_task(self._dispatcher.wait_until_idle())
         stop_now = asyncio.create_task(self._stop_now.wait())
         waits: list[asyncio.Task[Any]] = [idle, stop_now]
@@ -435,10 +435,10 @@ class DispatchThenDrain:
         await self._releases.release_unbegun()
         await self._releases.reconcile()
 
-    def _log_running(self, suffix: str = "") -> None:
+    def _log_running(self, **fields: str) -> None:
         if running := self._running():
             names = ", ".join(f"{task.row.task_name} {task.key.task_id}" for task in running[:20])
-            logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", suffix)
+            logger.info("still running: %s%s", names, " …" if len(running) > 20 else "", extra=fields)
 
     def _running(self) -> list[InFlightTask]:
         return [task for task in self._in_flight.started() if not task.is_storing]

@@ -101,7 +101,7 @@ async def _fire_one_by_one(database: Database, by: UUID | None, limit: int) -> F
             if is_transient(error):
                 raise
             reason = format_one_line(error) or type(error).__qualname__
-            logger.exception("schedule refused schedule=%s", name)
+            logger.exception("schedule refused", extra={"schedule": name})
             await database.run(lambda transaction, name=name, reason=reason: _refuse(transaction, name, by, reason))
         else:
             fired += result.fired
@@ -140,11 +140,12 @@ class _Firing:
                 await self._pause(row.schedule_name, plan.pause_reason)
         fired = await self._carry_out(plans)
         if len(fired) > MAX_LOGGED:
-            logger.info("schedules fired count=%d", len(fired))
+            logger.info("schedules fired", extra={"count": len(fired)})
         else:
             for run in fired:
                 slot = run.slot_at.isoformat(timespec="seconds")
-                logger.info("schedule fired schedule=%s slot=%s id=%s", run.schedule_name, slot, run.fired_id)
+                fields = {"schedule": run.schedule_name, "slot": slot, "id": str(run.fired_id)}
+                logger.info("schedule fired", extra=fields)
         return FiringResult(
             schedules=len(rows),
             fired=len(fired),
@@ -157,7 +158,7 @@ class _Firing:
         await self._carry_out([(row, replace(plan, decisions=refused, waiting_slot=None, replaces_running=False))])
 
     async def _pause(self, name: str, reason: str) -> None:
-        logger.warning("schedule paused schedule=%s reason=%s", name, reason)
+        logger.warning("schedule paused", extra={"schedule": name, "reason": reason})
         await self._store.pause(name, by="horsies", reason=reason)
         await self._event(EventKind.SCHEDULE_PAUSED, name, reason=reason)
 

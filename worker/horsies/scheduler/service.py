@@ -110,7 +110,7 @@ class Scheduler:
         if not self._is_synced:
             await sync_definitions(self._database, schedules.owner, schedules.definitions)
             self._is_synced = True
-            logger.info("scheduler started owner=%s schedules=%d", schedules.owner, len(names))
+            logger.info("scheduler started", extra={"owner": schedules.owner, "schedules": len(names)})
         await retire_undefined(self._database, schedules.owner)
         self._renewed_at = now
 

@@ -89,15 +89,14 @@ async def store_definitions(
         try:
             change = sync_change(definition, stored.get(definition.name), now, tz_version=tz_version, force=force)
         except Superseded:
-            logger.warning(
-                "schedule not changed, its definition was replaced by a newer one schedule=%s", definition.name
-            )
+            message = "schedule not changed, its definition was replaced by a newer one"
+            logger.warning(message, extra={"schedule": definition.name})
             superseded.append(definition.name)
             continue
         if change is not None:
             changes.append(change)
             if change.note:
-                logger.warning("schedule changed: %s schedule=%s", change.note, definition.name)
+                logger.warning("schedule changed: %s", change.note, extra={"schedule": definition.name})
     if changes:
         await store.upsert(owner, changes, tz_version=tz_version)
     return SyncReport(changes=tuple(changes), superseded=tuple(superseded))
@@ -126,7 +125,7 @@ async def retire_undefined(database: Database, owner: str) -> list[str]:
     """Retire schedules that no live participant of their owner defines; returns their names."""
     names = await ScheduleStore(database).retire(owner)
     for name in names:
-        logger.warning("schedule retired, its app does not define it any more schedule=%s", name)
+        logger.warning("schedule retired, its app does not define it any more", extra={"schedule": name})
         event = EventRecord(kind=EventKind.SCHEDULE_RETIRED, evidence={"schedule": name, "owner": owner})
         await EventStore(database).record(event)
     return names

@@ -94,7 +94,8 @@ async def defer_run(database: Database, workflow_id: UUID, error: Exception) -> 
     """
     reason = f"{type(error).__name__}: {error}"
     if await WorkflowStore(database).record_advance_failure(workflow_id, reason, max_tries=MAX_TRIES):
-        logger.error("run quarantined after %d failed tries  run=%s", MAX_TRIES, workflow_id, exc_info=error)
+        fields = {"run": str(workflow_id), "tries": MAX_TRIES}
+        logger.error("run quarantined", extra=fields, exc_info=error)
         await record_quarantine(database, workflow_id, reason)
     else:
-        logger.warning("advancing a run failed, trying again later  run=%s  error=%s", workflow_id, reason)
+        logger.warning("advancing a run failed, trying again later", extra={"run": str(workflow_id), "error": reason})

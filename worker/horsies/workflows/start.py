@@ -144,7 +144,7 @@ class SubWorkflowStarter:
         except Exception as error:
             if is_transient(error):
                 raise
-            logger.exception("starting a sub-workflow failed node=%s", pending.id)
+            logger.exception("starting a sub-workflow failed", extra={"node": str(pending.id)})
             reason = describe_error(error)
             await self._store.quarantine_sub_workflow(pending, reason)
             await record_quarantine(self._database, pending.workflow_id, reason)

@@ -161,13 +161,13 @@ class ChildStarter:
         try:
             return await answer
         except TimeoutError:
-            logger.warning("fork server does not answer, killing it  pid=%d", server.pid)
+            logger.warning("fork server does not answer, killing it", extra={"pid": server.pid})
             server.close()
             raise TimeoutError("the fork server did not answer in time") from None
 
     def _on_fork_server_died(self, *, was_ready: bool) -> None:
         assert self._fork_server is not None  # noqa: S101
-        logger.warning("fork server died, starting another  pid=%d", self._fork_server.pid)
+        logger.warning("fork server died, starting another", extra={"pid": self._fork_server.pid})
         if was_ready:  # otherwise the next start of a child tries again, after a delay
             asyncio.get_running_loop().call_later(self._replacement_delay_s, self._replace_fork_server)
             self._replacement_delay_s = min(
