@@ -270,7 +270,7 @@ async def queue_throughput(ops: Ops, window: timedelta, buckets: int = 30) -> tu
 
 def _bucket_arguments(window: timedelta, buckets: int, limit: int) -> tuple[timedelta, int, int]:
     if buckets < 1:
-        raise ValueError("buckets must be at least 1")
+        raise ValueError(f"buckets must be at least 1, got {buckets}")
     return window / buckets, buckets, limit
 
 

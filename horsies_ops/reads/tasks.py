@@ -270,7 +270,7 @@ async def list_tasks(
     `max_search_time` with an incomplete page, whose `searched_to` says how far it got; None means no time limit.
     """
     if limit < 1:
-        raise ValueError("limit must be at least 1")
+        raise ValueError(f"limit must be at least 1, got {limit}")
     oldest_first = order is TaskOrder.OLDEST_FIRST
     # One more than requested, to know whether there is a next page.
     ranges = search_ranges(ops.reader, filter, oldest_first=oldest_first, after=after, max_matches=limit + 1)

@@ -160,7 +160,7 @@ async def list_workflows(
 ) -> WorkflowPage:
     """Return a page of runs, newest first; pass its `next` as `after` to get the following page."""
     if limit < 1:
-        raise ValueError("limit must be at least 1")
+        raise ValueError(f"limit must be at least 1, got {limit}")
     # One more than requested, to know whether there is a next page.
     found = await _list(ops, filter, after=after, limit=limit + 1)
     return WorkflowPage(workflows=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -21,7 +22,7 @@ from horsies import (
     TaskSendErrorCode,
     TaskSendPayload,
 )
-from horsies.client.payload import SendOptions, SendRejected, refingerprint
+from horsies.client.payload import SendOptions, SendRejected, check_options, refingerprint
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -248,3 +249,18 @@ def test_value_of_an_unhashable_type_is_rejected() -> None:
 
 def test_repr_of_a_payload_hides_arguments() -> None:
     assert "ann" not in repr(payload_of())
+
+
+@pytest.mark.parametrize(
+    ("options", "got"),
+    [
+        ({"priority": 101}, "got 101"),
+        ({"delay": -5}, "got -5"),
+        ({"good_until": datetime(2026, 1, 31)}, "got datetime.datetime(2026, 1, 31, 0, 0)"),  # noqa: DTZ001
+        ({"connection": "db"}, "got str"),
+    ],
+)
+def test_rejected_option_is_named_with_its_value(options: dict[str, Any], got: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(got)) as caught:
+        check_options(SendOptions(**options))
+    assert str(caught.value).startswith(next(iter(options)))

@@ -107,5 +107,5 @@ def test_effect_describes_what_happens_to_running_code(options: ActionOptions, t
 
 
 def test_limit_must_be_at_least_one() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         ActionOptions(limit=0)

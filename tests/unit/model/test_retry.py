@@ -105,7 +105,7 @@ def test_error_lists_all_faults_in_one_line() -> None:
 
     assert isinstance(caught.value, TaskDefinitionError)
     assert caught.value.message.split("; ") == [
-        "RetryPolicy: backoff_strategy: fixed needs as many intervals as max_retries",
+        "RetryPolicy: backoff_strategy: fixed needs as many intervals as max_retries (2), got 3",
         "max_delay_seconds: must be more than 0",
         "auto_retry_for[1]: must be in UPPER_SNAKE (use exception_mapper to map exception classes to codes)",
         "tries: is unknown",

@@ -246,7 +246,7 @@ def check_options(options: SendOptions) -> None:
     for fault in () if options.flags is None else flag_faults(options.flags):
         raise ValueError(fault.message)
     if options.priority is not None and not is_priority(options.priority):
-        raise ValueError("priority must be an integer from 1 to 100")
+        raise ValueError(f"priority must be an integer from 1 to 100, got {options.priority!r}")
     delay_seconds(options.delay)  # called for its validation only
     key = options.idempotency_key
     if key is not None and not (is_storable_text(key) and len(key.encode()) <= MAX_KEY_BYTES):
@@ -260,7 +260,7 @@ def check_connection(connection: object | None) -> None:
     if connection is None or all(hasattr(connection, name) for name in ("transaction", "is_in_transaction", "fetch")):
         return
     advice = "; acquire a connection from the pool and pass that" if hasattr(connection, "acquire") else ""
-    raise ValueError(f"connection must be an asyncpg connection{advice}")
+    raise ValueError(f"connection must be an asyncpg connection, got {type(connection).__qualname__}{advice}")
 
 
 def delay_seconds(delay: float | timedelta | None) -> float | None:
@@ -269,7 +269,9 @@ def delay_seconds(delay: float | timedelta | None) -> float | None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MAX_DELAY_S:
-        raise ValueError("delay must be a timedelta or seconds, at least 0 and less than a thousand years")
+        raise ValueError(
+            f"delay must be a timedelta or seconds, at least 0 and less than a thousand years, got {delay!r}"
+        )
     return float(seconds)
 
 

@@ -38,9 +38,9 @@ class WorkerMonitor:
     ) -> list[WorkerPong]:
         """The workers that reply in time, in the order of their replies; may be empty."""
         if timeout_seconds <= 0:
-            raise ValueError("timeout_seconds must be above 0")
+            raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
         if min_responses is not None and min_responses < 1:
-            raise ValueError("min_responses must be at least 1")
+            raise ValueError(f"min_responses must be at least 1, got {min_responses}")
         target = None if target_worker_id is None else parse_id(target_worker_id)
         ping = WorkerPing(target=target, min_responses=min_responses)
         direct = (await self._broker.session()).database.connection_spec.direct
@@ -57,7 +57,7 @@ class WorkerMonitor:
     async def history(self, worker_id: str, limit: int | None) -> list[WorkerStateSnapshot]:
         """Snapshots of one worker, newest first."""
         if limit is not None and limit < 1:
-            raise ValueError("limit must be at least 1")
+            raise ValueError(f"limit must be at least 1, got {limit}")
         return await (await self._store()).state_history(UUID(parse_id(worker_id)), limit)
 
     async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:

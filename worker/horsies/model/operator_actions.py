@@ -49,7 +49,7 @@ class ActionOptions:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError("limit must be at least 1")
+            raise ValueError(f"limit must be at least 1, got {self.limit}")
 
     @property
     def may_touch_running(self) -> bool:

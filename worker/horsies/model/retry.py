@@ -92,9 +92,9 @@ class RetryPolicy(BaseModel):
     def _check_number_of_intervals(cls, strategy: str, info: ValidationInfo) -> str:
         retries, intervals = info.data.get("max_retries"), info.data.get("intervals")
         if strategy == "exponential" and intervals is not None and len(intervals) != 1:
-            raise ValueError("exponential needs exactly one interval, the base delay")
+            raise ValueError(f"exponential needs exactly one interval, the base delay, got {len(intervals)}")
         if strategy == "fixed" and None not in (retries, intervals) and len(intervals or ()) != retries:
-            raise ValueError("fixed needs as many intervals as max_retries")
+            raise ValueError(f"fixed needs as many intervals as max_retries ({retries}), got {len(intervals or ())}")
         return strategy
 
     @classmethod

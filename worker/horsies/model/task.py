@@ -231,9 +231,11 @@ LATEST_INSTANT = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 def check_good_until(good_until: datetime) -> None:
     """Raise `ValueError` unless `good_until` is a timezone-aware datetime in range; one in the past is allowed."""
     if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
-        raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
+        example = "datetime.now(timezone.utc) + timedelta(hours=1)"
+        raise ValueError(f"good_until must have a time zone, such as {example}; got {good_until!r}")
     if not EARLIEST_INSTANT <= good_until <= LATEST_INSTANT:
-        raise ValueError(f"good_until must be between {EARLIEST_INSTANT.date()} and {LATEST_INSTANT.date()}")
+        earliest, latest = EARLIEST_INSTANT.date(), LATEST_INSTANT.date()
+        raise ValueError(f"good_until must be between {earliest} and {latest}, got {good_until}")
 
 
 def expired_error(*, task_id: str, good_until: datetime, worker_id: str | None = None) -> TaskError:

@@ -124,7 +124,7 @@ def _validate_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str 
     if text in BUILTIN_CODE_REGISTRY:
         raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
     if not UPPER_SNAKE.fullmatch(text):
-        raise ValueError("a custom error_code must be in UPPER_SNAKE")
+        raise ValueError(f"a custom error_code must be in UPPER_SNAKE, such as CARD_DECLINED, got {text!r}")
     return text
 
 

@@ -438,7 +438,9 @@ class SweepOptions:
         if self.sweep_threshold is not None:
             check_threshold(self.sweep_threshold, "sweep_threshold")
         if self.recovery_delay is not None and not _is_duration(self.recovery_delay, least=timedelta(0)):
-            raise ValueError(f"recovery_delay must be a timedelta from 0 to {MAX_DURATION.days} days")
+            raise ValueError(
+                f"recovery_delay must be a timedelta from 0 to {MAX_DURATION.days} days, got {self.recovery_delay!r}"
+            )
         multiplier = self.resilient_multiplier
         if multiplier is not None and not (type(multiplier) is int and 1 <= multiplier <= MAX_MULTIPLIER):
             raise ValueError(f"resilient_multiplier must be a whole number from 1 to {MAX_MULTIPLIER}")
