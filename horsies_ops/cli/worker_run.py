@@ -57,7 +57,7 @@ def run_worker(
     enable_loggers()
     if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
-    return _run(options, settings, user_app, locator, burst=burst, link=link, fork_server=fork_server)
+    return _run_loaded_app(options, settings, user_app, locator, burst=burst, link=link, fork_server=fork_server)
 
 
 def print_banner(options: GlobalOptions, app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> None:
@@ -109,7 +109,7 @@ def _is_on_terminal(settings: LoadedSettings) -> bool:
     return settings.log.format == "text" and sys.stderr.isatty()
 
 
-def _run(
+def _run_loaded_app(
     options: GlobalOptions,
     settings: LoadedSettings,
     user_app: Horsies,
@@ -137,11 +137,13 @@ def _run(
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(_work(user_app, config, burst=burst, task_lines=task_lines, link=link, fork_server=fork_server))
+    asyncio.run(
+        _run_until_stopped(user_app, config, burst=burst, task_lines=task_lines, link=link, fork_server=fork_server)
+    )
     return ExitCode.DONE
 
 
-async def _work(
+async def _run_until_stopped(
     user_app: Horsies,
     config: WorkerConfig,
     *,

@@ -155,9 +155,9 @@ class Worker:
                 # then the previous handler is restored.
                 stack.callback(signal.signal, number, handler_before)
                 stack.callback(loop.remove_signal_handler, number)
-            await self._run(stack)
+            await self._start_and_serve(stack)
 
-    async def _run(self, stack: AsyncExitStack) -> None:
+    async def _start_and_serve(self, stack: AsyncExitStack) -> None:
         endpoint = await asyncio.to_thread(resolve_database, self._app.broker)
         stack.callback(endpoint.release)
         worker = self._assemble(stack, endpoint.connection_spec)
