@@ -24,7 +24,7 @@ from horsies.scheduler.firing import start_run
 from horsies.scheduler.sync import store_definitions
 from horsies.store.database import Transaction
 from horsies.store.operators import AuditProgress, record_audit
-from horsies.store.schedules import LIVE_PARTICIPANT_S, FiredSlot, LockedSchedule, ScheduleStore
+from horsies.store.schedules import LIVE_PARTICIPANT_S, FiredRun, LockedSchedule, ScheduleStore
 from horsies_ops.actions.report import (
     BACKFILL_SCHEDULE,
     FORGET_SCHEDULE,
@@ -62,7 +62,7 @@ class _Change:
 
     affected: int
     matched: int = 1
-    fired: Sequence[FiredSlot] = ()
+    fired: Sequence[FiredRun] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -276,7 +276,7 @@ async def _fire(
     locked: LockedSchedule,
     slots: Sequence[tuple[datetime | None, datetime]],
     kind: RunKind,
-) -> Sequence[FiredSlot]:
+) -> Sequence[FiredRun]:
     """Fire slots, each given with the one before it."""
     policy = anchored_policy(locked.definition, locked.anchor_at)
     if policy.good_for == "next":

@@ -23,7 +23,7 @@ from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WorkflowPlan
 from horsies.store.database import Database, Executor, Transaction
 from horsies.store.operators import EventStore, Target, Termination, end_tasks
-from horsies.store.schedules import DueRow, FiredSlot, ScheduleStore
+from horsies.store.schedules import DueRow, FiredRun, ScheduleStore
 from horsies.store.workflows import WorkflowStore
 from horsies.workflows.control import cancel
 from horsies.workflows.start import store_run
@@ -162,7 +162,7 @@ class _Firing:
         await self._store.pause(name, by="horsies", reason=reason)
         await self._event(EventKind.SCHEDULE_PAUSED, name, reason=reason)
 
-    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> Sequence[FiredSlot]:
+    async def _carry_out(self, plans: Sequence[tuple[DueRow, SlotPlan]]) -> Sequence[FiredRun]:
         for row, plan in plans:
             if plan.replaces_running:
                 await cancel_unfinished(self._transaction, row.schedule_name)
@@ -204,7 +204,7 @@ def _refused(decision: Decision, reason: str) -> Decision:
     return RefuseSlot(slot=decision.slot, reason=reason) if isinstance(decision, FireSlot) else decision
 
 
-async def start_run(transaction: Transaction, workflow_plan: str, fired: FiredSlot) -> None:
+async def start_run(transaction: Transaction, workflow_plan: str, fired: FiredRun) -> None:
     """Start the workflow run of a recorded slot."""
     workflow = parse_plan(workflow_plan)
     nodes = tuple(replace(node, good_until=node.good_until or fired.good_until) for node in workflow.nodes)

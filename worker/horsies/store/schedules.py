@@ -95,8 +95,8 @@ class ScheduleHistoryRow(NamedTuple):
     failures: int
 
 
-class FiredSlot(NamedTuple):
-    """A slot that fires, with the task or workflow run to start."""
+class FiredRun(NamedTuple):
+    """A run of a schedule that was recorded as fired; its task is stored, its workflow run is still to be started."""
 
     schedule_name: str
     slot_at: datetime
@@ -247,7 +247,7 @@ class ScheduleStore:
 
     async def record(
         self, plans: Sequence[tuple[DueRow, SlotPlan]], *, by: UUID | None, tz_version: str
-    ) -> Sequence[FiredSlot]:
+    ) -> Sequence[FiredRun]:
         """Carry out the plans of locked schedules: record their slots, send the tasks of those that fire, and advance.
 
         Returns the slots that fired; one that fired before is left alone. Schedules with the same plan share its rows.
@@ -266,7 +266,7 @@ class ScheduleStore:
                 rows.append((row.schedule_name, number, None))
         return await self._record(decided, rows, kind=RunKind.CLOCK, by=by, tz_version=tz_version)
 
-    async def record_requested(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredSlot]:
+    async def record_requested(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredRun]:
         """Fire slots that an operator asked for; the schedule does not advance."""
         rows = [(name, number, slot) for number, slot in enumerate(slots, 1)]
         return await self._record([_decided(slot) for slot in slots], rows, kind=kind)
@@ -279,10 +279,10 @@ class ScheduleStore:
         kind: RunKind,
         by: UUID | None = None,
         tz_version: str | None = None,
-    ) -> Sequence[FiredSlot]:
+    ) -> Sequence[FiredRun]:
         if not rows:
             return []
-        fired: list[FiredSlot] = []
+        fired: list[FiredRun] = []
         ids: list[str] = []
         starts: list[datetime | None] = []
         for name, _, decision in rows:
@@ -295,7 +295,7 @@ class ScheduleStore:
             fired_hex = slot_id_hex(f"{name}/manual" if kind is RunKind.MANUAL else name, slot)
             ids.append(fired_hex)
             starts.append(None if decision.jitter_s is None else slot + jitter(name, slot, decision.jitter_s))
-            fired.append(FiredSlot(name, slot, fired_hex, decision.good_until))
+            fired.append(FiredRun(name, slot, fired_hex, decision.good_until))
         names, numbers, _ = zip(*rows, strict=True)
         run_columns = (names, "\n".join(map(str, numbers)), "\n".join(ids) if fired else "", _times(starts))
         slots, outcomes, reasons, previous, limits, are_last, following, waiting, fired_slots, *counts = zip(
