@@ -47,11 +47,11 @@ WORKFLOW_INTERVAL_S: Final = 4.0
 KILLED_TASKS: Final = 3
 """How many long tasks the second worker must be running before it is killed."""
 MAX_LONG_TASKS: Final = 12
-MAX_LOOKS: Final = 24
-"""How often to look whether it runs them; its processes may be busy with other tasks at first."""
+MAX_OCCUPY_CHECKS: Final = 24
+"""How often to check whether it runs them; its processes may be busy with other tasks at first."""
 DELAYED_TASKS: Final = 20
 PAUSED_RUNS: Final = 2
-KILLED: Final = "worker 2 killed {{age}} ago while it ran {held} tasks: watch Stale (4)"
+KILLED_CAPTION: Final = "worker 2 killed {{age}} ago while it ran {held} tasks: watch Stale (4)"
 ENV_PREFIXES: Final = ("HORSIES_", "DATABASE_URL")
 
 # The shortest allowed values, so that the killed worker is detected while the user is still watching.
@@ -86,11 +86,11 @@ async def run_demo(
     """Run the demo for `seconds`, reporting its status regularly; returns the last status."""
     loop = asyncio.get_running_loop()
 
-    def tell_kill(pid: int, held: int) -> None:
+    def report_kill(pid: int, held: int) -> None:
         tasks = f"which ran {held} tasks; the first one will recover them"
         on_message(f"killed the second worker (kill -9, pid {pid}), {tasks}")
 
-    async with _running_system(setup, settings, processes, tell_kill) as ops:
+    async with _running_system(setup, settings, processes, report_kill) as ops:
         started = loop.time()
         while (elapsed_s := loop.time() - started) < seconds:
             on_status(await _read_status(ops, elapsed_s))
@@ -103,12 +103,14 @@ async def run_demo_with_tui(
 ) -> tuple[int, DemoStatus]:
     """Run `horsies tui` with these arguments over the demo; returns its exit code and the last status."""
     loop = asyncio.get_running_loop()
-    setup.tell(f"two workers run the sample app; worker 2 is killed in {KILL_AFTER_S:.0f} s")
+    setup.show_caption(f"two workers run the sample app; worker 2 is killed in {KILL_AFTER_S:.0f} s")
     # The TUI starts with the traffic, so that the user sees the kill.
-    async with _running_system(setup, settings, processes, lambda _, held: setup.tell(KILLED.format(held=held))) as ops:
+    async with _running_system(
+        setup, settings, processes, lambda _, held: setup.show_caption(KILLED_CAPTION.format(held=held))
+    ) as ops:
         started = loop.time()
-        async with _in_background(_tell_recoveries(setup, ops)):
-            command = setup.command("tui", *arguments, "--story", str(setup.story))
+        async with _in_background(_show_recoveries(setup, ops)):
+            command = setup.command("tui", *arguments, "--caption-file", str(setup.caption_file))
             tui = await asyncio.create_subprocess_exec(*command, env=setup.environment)
             try:
                 code = await tui.wait()
@@ -119,16 +121,16 @@ async def run_demo_with_tui(
         return code, await _read_status(ops, loop.time() - started)
 
 
-async def _tell_recoveries(setup: DemoSetup, ops: Ops) -> None:
-    """Tell how many tasks were recovered whenever that changes; failed reads are repeated."""
-    told = 0
+async def _show_recoveries(setup: DemoSetup, ops: Ops) -> None:
+    """Show how many tasks were recovered whenever that changes; failed reads are repeated."""
+    shown = 0
     while True:
         await asyncio.sleep(1.0)
         with contextlib.suppress(HorsiesError):
             recovered = len(await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000))
-            if recovered > told:
-                told, tasks = recovered, "1 task" if recovered == 1 else f"{recovered} tasks"
-                setup.tell(f"worker 1 recovered {tasks}: see Dash (1) and Events (8); q ends the demo")
+            if recovered > shown:
+                shown, tasks = recovered, "1 task" if recovered == 1 else f"{recovered} tasks"
+                setup.show_caption(f"worker 1 recovered {tasks}: see Dash (1) and Events (8); q ends the demo")
 
 
 @asynccontextmanager
@@ -176,7 +178,7 @@ async def _kill_workers(setup: DemoSetup, ops: Ops, on_kill: Callable[[int, int]
     while True:
         with setup.worker(processes=KILLED_TASKS + 1) as victim:
             await _wait_for_workers(ops, count=2)
-            await _occupy(ops, victim.pid)
+            await _occupy_worker(ops, victim.pid)
             await asyncio.sleep(KILL_AFTER_S)
             held = (await _worker(ops, victim.pid)).tasks_running
             # Not terminate(): a worker that shuts down releases its tasks, and nothing would need recovery.
@@ -185,17 +187,17 @@ async def _kill_workers(setup: DemoSetup, ops: Ops, on_kill: Callable[[int, int]
             await asyncio.sleep(REPLACE_AFTER_S)
 
 
-async def _occupy(ops: Ops, pid: int) -> None:
+async def _occupy_worker(ops: Ops, pid: int) -> None:
     """Send long tasks until this worker runs several: these are the tasks that recovery has to retry."""
     from horsies import sample
 
     long_tasks = TaskFilter(names=(sample.import_catalogue.task_name,), statuses=(TaskStatus.RUNNING,))
-    for looked in range(MAX_LOOKS):
+    for check in range(MAX_OCCUPY_CHECKS):
         page = await ops.list_tasks(replace(long_tasks, worker_id=str((await _worker(ops, pid)).worker_id)))
         if len(page.tasks) >= KILLED_TASKS:
             return
-        if looked < MAX_LONG_TASKS:
-            await sample.import_catalogue.send_async(pages=10)  # longer than all looks and `KILL_AFTER_S`
+        if check < MAX_LONG_TASKS:
+            await sample.import_catalogue.send_async(pages=10)  # longer than all checks and `KILL_AFTER_S`
         await asyncio.sleep(0.2)  # until a worker has claimed it
 
 
@@ -304,14 +306,14 @@ class DemoSetup:
         return self.folder / "horsies.toml"
 
     @property
-    def story(self) -> Path:
-        return self.folder / "story.txt"
+    def caption_file(self) -> Path:
+        return self.folder / "caption.txt"
 
-    def tell(self, text: str) -> None:
-        """Show this line in the TUI; `{age}` is the time since then."""
-        new = self.story.with_suffix(".new")
+    def show_caption(self, text: str) -> None:
+        """Show this line below the tabs of the TUI; `{age}` is the time since then."""
+        new = self.caption_file.with_suffix(".new")
         new.write_text(text, encoding="utf-8")
-        new.replace(self.story)
+        new.replace(self.caption_file)
 
     @property
     def log(self) -> Path:

@@ -80,7 +80,7 @@ async def running_app(
     memory: StateFile | None = None,
     themes: UserThemes = NO_USER_THEMES,
     notifies: bool = False,
-    story: Path | None = None,
+    caption_file: Path | None = None,
 ) -> AsyncGenerator[Pilot[None]]:
     """Run the app and wait until the screen shows `until`; by default over a frozen system."""
     opener = opener or FakeOpener(frozen_system())
@@ -93,7 +93,7 @@ async def running_app(
         clock=frozen_clock(),
         state_file=memory,
         themes=themes,
-        story=story,
+        caption_file=caption_file,
     )
     async with app.run_test(size=size, message_hook=hook, notifications=notifies) as pilot:
         await eventually(pilot, lambda: until in screen_text(pilot))

@@ -106,7 +106,7 @@ class HorsiesApp(App[None]):
         clock: DatabaseClock | None = None,
         state_file: StateFile | None = None,
         themes: UserThemes = NO_USER_THEMES,
-        story: Path | None = None,
+        caption_file: Path | None = None,
     ) -> None:
         super().__init__()
         self._keys = build_keymap(settings.keys)
@@ -127,7 +127,7 @@ class HorsiesApp(App[None]):
             settings=settings,
             database_name=database_name,
             state_file=state_file or StateFile(),
-            story=story,
+            caption_file=caption_file,
         )
         self._line_filters = [AsciiFilter()] if settings.ascii else []
         self._no_color = NoColor()

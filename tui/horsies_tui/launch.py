@@ -46,8 +46,8 @@ class LaunchOptions:
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
-    story: Path | None = None
-    """A text file to show below the tabs, in which `{age}` is the age of the file; written by `horsies demo`."""
+    caption_file: Path | None = None
+    """A line of text to show below the tabs, in which `{age}` is the age of the file; written by `horsies demo`."""
     add_connection_options: Callable[[str], str] = str
     """Adds the current connection options to the command in a hint, so that it runs against the same database."""
 
@@ -62,7 +62,7 @@ class LaunchOptions:
         options = {
             "--as": self.actor,
             "--log-file": self.log_file and str(self.log_file.absolute()),
-            "--story": self.story and str(self.story.absolute()),
+            "--caption-file": self.caption_file and str(self.caption_file.absolute()),
         }
         with_values = [argument for name, value in options.items() if value for argument in (name, value)]
         return [*(flag for flag, is_set in flags.items() if is_set), *with_values]
@@ -151,7 +151,7 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
         read_only=options.is_read_only,
         state_file=state_file,
         themes=load_user_themes(default_themes_folder()),
-        story=options.story,
+        caption_file=options.caption_file,
     )
 
 

@@ -51,8 +51,8 @@ def demo(
                 on_status=lambda status: options.print_message(_progress_text(status)),
             )
         )
-        _print_summary(final_status)
-        _print_story(options, final_status)
+        _print_counts(final_status)
+        _print_closing_summary(options, final_status)
     return ExitCode.DONE
 
 
@@ -64,7 +64,7 @@ def run_in_tui(
     with demo_setup(tui or TuiConfig()) as setup:
         work = run_demo_with_tui(setup, setup.settings(), processes=processes, arguments=arguments)
         code, final_status = asyncio.run(work)
-        _print_story(options, final_status)
+        _print_closing_summary(options, final_status)
     return code
 
 
@@ -74,7 +74,7 @@ def _progress_text(demo_status: DemoStatus) -> str:
     return f"{demo_status.elapsed_s:4.0f} s  {states}  recovered {demo_status.recovered}"
 
 
-def _print_story(options: GlobalOptions, demo_status: DemoStatus) -> None:
+def _print_closing_summary(options: GlobalOptions, demo_status: DemoStatus) -> None:
     """Print what happened and the next steps, in five lines."""
     counts = demo_status.overview.counts
     done, failed = counts["COMPLETED"].number, counts["FAILED"].number
@@ -88,7 +88,7 @@ def _print_story(options: GlobalOptions, demo_status: DemoStatus) -> None:
         options.print_message(line)
 
 
-def _print_summary(demo_status: DemoStatus) -> None:
+def _print_counts(demo_status: DemoStatus) -> None:
     overview = demo_status.overview
     print_line("")
     print_facts(

@@ -38,7 +38,7 @@ def tui(
     port: Annotated[
         int, typer.Option("--port", min=1, max=65535, metavar="N", help="With --serve: port to listen on.")
     ] = 8000,
-    story: Annotated[Path | None, typer.Option("--story", metavar="FILE", hidden=True)] = None,
+    caption_file: Annotated[Path | None, typer.Option("--caption-file", metavar="FILE", hidden=True)] = None,
     read_write: Annotated[
         bool, typer.Option("--read-write", help="With --serve: everyone who can open the page may act.")
     ] = False,
@@ -56,7 +56,7 @@ def tui(
         is_slow=slow,
         has_mouse=not no_mouse,
         log_file=log_file,
-        story=story,
+        caption_file=caption_file,
         add_connection_options=options.add_connection_options,
     )
     settings = options.load_settings(**{"tui.ascii": ascii or None})

@@ -184,13 +184,13 @@ async def test_wide_dashboard_shows_tables_and_events() -> None:
         assert sum(not line.strip() for line in lines(pilot)) <= 3
 
 
-async def test_story_of_the_demo_is_shown_below_the_tabs(tmp_path: Path) -> None:
-    story = tmp_path / "story.txt"
-    story.write_text("worker 2 killed {age} ago: watch Stale (4)")
-    async with running_app(screen_id=ScreenId.DASHBOARD, story=story) as pilot:
+async def test_caption_of_the_demo_is_shown_below_the_tabs(tmp_path: Path) -> None:
+    caption_file = tmp_path / "caption.txt"
+    caption_file.write_text("worker 2 killed {age} ago: watch Stale (4)")
+    async with running_app(screen_id=ScreenId.DASHBOARD, caption_file=caption_file) as pilot:
         await eventually(pilot, lambda: "worker 2 killed" in screen_text(pilot))
         assert "s ago: watch Stale (4)" in screen_text(pilot)
-        story.write_text("worker 1 recovered 3 tasks")
+        caption_file.write_text("worker 1 recovered 3 tasks")
         await eventually(pilot, lambda: "worker 1 recovered" in screen_text(pilot))
 
 

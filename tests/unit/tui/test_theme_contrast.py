@@ -42,9 +42,9 @@ async def test_no_text_has_the_colour_of_its_background(
 ) -> None:
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
-    story = tmp_path / "story.txt"
-    story.write_text("worker 2 killed {age} ago: watch Stale (4)")
-    async with running_app(screen_id=screen_id, size=(120, 36), story=story) as pilot:
+    caption_file = tmp_path / "caption.txt"
+    caption_file.write_text("worker 2 killed {age} ago: watch Stale (4)")
+    async with running_app(screen_id=screen_id, size=(120, 36), caption_file=caption_file) as pilot:
         await eventually(pilot, lambda: "watch Stale (4)" in screen_text(pilot))
         assert pilot.app.no_color is no_color
         # The dashboard has every colour, and the cursor on them; one screen in all themes is enough.

@@ -131,16 +131,16 @@ class AppContext:
     database_name: str
     """Shown in the header; typed to confirm dangerous actions."""
     state_file: StateFile = field(default_factory=StateFile)
-    story: Path | None = None
-    """See `LaunchOptions.story`."""
+    caption_file: Path | None = None
+    """See `LaunchOptions.caption_file`."""
 
-    def read_story(self) -> str:
-        """What `horsies demo` tells the user now; empty without a demo."""
-        if self.story is None:
+    def read_caption(self) -> str:
+        """The line that `horsies demo` shows below the tabs now; empty without a demo."""
+        if self.caption_file is None:
             return ""
         try:
-            age = timedelta(seconds=time.time() - self.story.stat().st_mtime)
-            return self.story.read_text(encoding="utf-8").replace("{age}", f"{max(age.seconds, 0)} s")
+            age = timedelta(seconds=time.time() - self.caption_file.stat().st_mtime)
+            return self.caption_file.read_text(encoding="utf-8").replace("{age}", f"{max(age.seconds, 0)} s")
         except OSError:
             return ""
 

@@ -120,7 +120,7 @@ class MainScreen(Screen[None]):
         yield Static("terminal too small, horsies needs 60 × 15", id="too-small")
         yield AppHeader(self.context)
         yield ScreenTabs(self.tab)
-        yield Static("", id="story")
+        yield Static("", id="caption")
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
@@ -211,14 +211,14 @@ class MainScreen(Screen[None]):
         # Textual calls the on_mount of every class in the hierarchy, so subclasses do not call super().
         # The timer also runs while another tab or a dialog is on top.
         self.set_interval(1.0, lambda: self.tick() if self.is_current else None)
-        if self.context.story is not None:
-            self.set_interval(1.0, self._show_story)
+        if self.context.caption_file is not None:
+            self.set_interval(1.0, self._show_caption)
 
-    def _show_story(self) -> None:
-        if self.is_current and (text := self.context.read_story()):
-            story = self.query_one("#story", Static)
-            story.display = True
-            story.update(safe(f" {text}"))
+    def _show_caption(self) -> None:
+        if self.is_current and (text := self.context.read_caption()):
+            caption = self.query_one("#caption", Static)
+            caption.display = True
+            caption.update(safe(f" {text}"))
 
     def on_screen_resume(self) -> None:
         self.start_queries()
