@@ -194,6 +194,19 @@ async def test_caption_of_the_demo_is_shown_below_the_tabs(tmp_path: Path) -> No
         await eventually(pilot, lambda: "worker 1 recovered" in screen_text(pilot))
 
 
+@pytest.mark.parametrize("key", ["3", "4", "6"])
+async def test_caption_does_not_push_the_rows_of_a_new_screen_down(key: str, tmp_path: Path) -> None:
+    caption_file = tmp_path / "caption.txt"
+    caption_file.write_text("worker 1 recovered 3 tasks")
+    async with running_app(screen_id=ScreenId.DASHBOARD, caption_file=caption_file) as pilot:
+        await eventually(pilot, lambda: "worker 1 recovered" in screen_text(pilot))
+        await pilot.press(key)
+        # Without waiting for a timer.
+        await pilot.pause()
+        assert f"[{key}" in screen_text(pilot)
+        assert "worker 1 recovered" in lines(pilot)[2]
+
+
 async def test_recovery_stays_above_other_events() -> None:
     async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "recovered  re" in screen_text(pilot))

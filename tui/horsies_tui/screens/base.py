@@ -215,12 +215,14 @@ class MainScreen(Screen[None]):
             self.set_interval(1.0, self._show_caption)
 
     def _show_caption(self) -> None:
-        if self.is_current and (text := self.context.read_caption()):
+        if self.is_current and self.is_drawn and (text := self.context.read_caption()):
             caption = self.query_one("#caption", Static)
             caption.display = True
             caption.update(safe(f" {text}"))
 
     def on_screen_resume(self) -> None:
+        # At once: shown by the timer only, it would push the rows down a second later.
+        self._show_caption()
         self.start_queries()
         # The app reports connection changes only to the screens of the visible tab.
         self.show_connection(self.context.session.connection)
