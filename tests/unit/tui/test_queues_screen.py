@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -113,3 +115,14 @@ async def test_detail_pane_shows_tasks_and_workers() -> None:
         await _move_to(pilot, "mail")
         await eventually(pilot, lambda: "host-1:901 (12 slots)" in screen_text(pilot))
         assert "SMTP_TIMEOUT" in screen_text(pilot)
+
+
+async def test_due_tasks_have_the_same_name_and_number_as_on_the_dashboard() -> None:
+    async with running_app(screen_id=ScreenId.QUEUES, size=(120, 36)) as pilot:
+        await eventually(pilot, lambda: "mail" in screen_text(pilot))
+        assert "WAIT" in _screen(pilot).list.titles
+        waiting = {line.row.name: f"{line.row.pending:,}" for line in _screen(pilot).list.rows}
+        await pilot.press("1")
+        await eventually(pilot, lambda: "QUEUE" in screen_text(pilot) and "WAIT" in screen_text(pilot))
+        for name, number in waiting.items():
+            assert re.search(rf"^ {name} +{number} ", screen_text(pilot), re.MULTILINE)

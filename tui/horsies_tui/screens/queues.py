@@ -75,7 +75,7 @@ QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine, datetime], Any]]] = {
     "OLDEST": lambda line, _: _oldest_sort_key(line),
     "QUEUE": lambda line, _: line.row.name,
     "PRI": lambda line, _: -1 if line.row.priority is None else line.row.priority,
-    "PEND": lambda line, _: line.row.pending,
+    "WAIT": lambda line, _: line.row.pending,
     "RUN": lambda line, _: line.row.running,
     "DONE/m": lambda line, _: line.row.finished_last_minute,
     "FAIL/m": lambda line, _: line.row.failed_last_minute,
@@ -104,7 +104,7 @@ def _done_cell(line: QueueLine) -> Cell:
 QUEUE_COLUMNS: Final[tuple[Column[QueueLine], ...]] = (
     Column("QUEUE", 13, lambda line: line.row.name, grows=1),
     Column("PRI", 3, lambda line: _or_dash(line.row.priority), right=True, drop_rank=4),
-    Column("PEND", 6, lambda line: _count_cell(line.row.pending), right=True),
+    Column("WAIT", 6, lambda line: _count_cell(line.row.pending), right=True),
     Column("DUE+", 5, lambda line: _count_cell(line.row.delayed), right=True, drop_rank=3),
     Column("CLAIM", 5, lambda line: _count_cell(line.row.claimed), right=True, drop_rank=2),
     Column("RUN/CAP", 7, lambda line: f"{line.row.running:,}/{_or_dash(line.row.max_concurrency)}", right=True),
