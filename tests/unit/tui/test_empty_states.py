@@ -24,6 +24,14 @@ async def test_empty_list_describes_the_healthy_state(screen_id: ScreenId, text:
         assert text in screen_text(pilot)
 
 
+async def test_hint_of_an_empty_list_is_wrapped_not_cut() -> None:
+    opener = FakeOpener(FakeSystem(lambda: NOON))
+    async with running_app(opener, screen_id=ScreenId.STALE, until="Healthy: ") as pilot:
+        text = " ".join(screen_text(pilot).split())
+        assert "names workers that are silent and what they hold." in text
+        assert "a claimed task after 2m00s; a sweep then recovers it." in text
+
+
 async def test_filter_without_matches_says_how_to_clear_it() -> None:
     async with running_app(screen_id=ScreenId.WORKERS) as pilot:
         await pilot.press("slash", *"nowhere", "enter")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
+from textwrap import wrap
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
@@ -283,7 +284,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         return Strip([Segment(Glyph.RULE, rule), Segment(title, style), Segment(rest, rule)], width)
 
     def _empty_line(self, index: int) -> Strip:
-        lines, width = self._empty_text.split("\n"), self.size.width
+        width = self.size.width
+        lines = [line for text in self._empty_text.split("\n") for line in wrap(text, max(width - 2, 1)) or [""]]
         index -= max((self.page_size - len(lines)) // 3, 0)
         if not 0 <= index < len(lines):
             return Strip.blank(width, self._base_style)
