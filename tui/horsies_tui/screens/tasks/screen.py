@@ -48,7 +48,7 @@ LOOKAHEAD_PAGES: Final = 4
 PAYLOADS_QUERY: Final = "payloads"
 """Name of the live query that reads the argument previews."""
 NO_TASKS_TEXT: Final = """No tasks yet.
-A task appears here as soon as it is sent, for example with: horsies task send NAME
+A sent task appears here at once; to send one: horsies task send NAME
 Healthy: PENDING tasks start within seconds, and few end as FAILED."""
 ARGUMENTS_MIN_WIDTH: Final = 140
 """Below this width the ERROR column would be too narrow beside the arguments."""
