@@ -80,6 +80,17 @@ async def test_cursor_stays_on_its_alert_when_others_change() -> None:
         assert screen.list.current.key == "stale CLAIMED"
 
 
+async def test_cursor_follows_the_most_severe_alert_until_it_is_moved() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, DashboardScreen)
+        await eventually(pilot, lambda: len(screen.list.rows) > 1)
+        alerts = screen.list.rows
+        screen.list.show(alerts[1:])
+        screen.list.show(alerts)
+        assert screen.list.current == alerts[0]
+
+
 async def test_newest_operator_action_comes_first() -> None:
     async with running_app(screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
         await eventually(pilot, lambda: " cron " in screen_text(pilot))

@@ -128,7 +128,9 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
         columns = alert_columns(context.settings.keys)
-        self.list: RowList[Alert] = RowList(columns, key=lambda alert: alert.key, context=context, has_titles=False)
+        self.list: RowList[Alert] = RowList(
+            columns, key=lambda alert: alert.key, context=context, follows_top=True, has_titles=False
+        )
         self._alert_inputs = AlertInputs()
         self._missing_results = {"overview", "stale", "workers", "errors", "runs", "throughput"}
         """Queries that the alerts need and that have not returned yet."""
