@@ -147,11 +147,20 @@ async def test_key_of_an_alert_previews_the_fix(alert: str, key: str, title: str
         assert title.lower() in screen_text(pilot).lower(), dialog
 
 
-async def test_key_that_does_not_fix_the_alert_does_nothing() -> None:
-    async with running_app(screen_id=ScreenId.DASHBOARD, notifies=True) as pilot:
-        await _move_to(pilot, "failures")
+async def test_key_of_another_alert_moves_there_and_previews_the_fix() -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD) as pilot:
+        screen = await _move_to(pilot, "failures")
         await pilot.press("P")
-        await eventually(pilot, lambda: "has another key" in screen_text(pilot))
+        await until_plan_dialog(pilot)
+        assert "etl-night" in screen_text(pilot)
+        assert screen.list.selection.cursor == "runs PAUSED"
+
+
+async def test_key_that_fixes_no_alert_does_nothing() -> None:
+    opener = FakeOpener(FakeSystem(lambda: NOON))
+    async with running_app(opener, screen_id=ScreenId.DASHBOARD, notifies=True) as pilot:
+        await pilot.press("P")
+        await eventually(pilot, lambda: "no line has this key" in screen_text(pilot))
         assert not isinstance(pilot.app.screen, ProposalDialog)
 
 

@@ -328,8 +328,13 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
 
     def on_row_list_cursor_moved(self) -> None:
         """Label `R` by the alert: recover the tasks of a worker, or retry a run."""
-        alert = self.list.current
-        self.set_label("op.requeue", alert.label if alert is not None and alert.verb == "requeue" else "recover")
+        alert = self._alert_with("requeue")
+        self.set_label("op.requeue", "recover" if alert is None else alert.label)
+
+    def _alert_with(self, verb: str) -> Alert | None:
+        """The alert that `op.VERB` fixes: the one under the cursor, else the most severe one."""
+        current = self.list.current
+        return next((alert for alert in (current, *self.list.rows) if alert is not None and alert.verb == verb), None)
 
     def on_row_list_opened(self) -> None:
         """Show the tasks, the worker or the run behind the alert, or how to fix it."""
@@ -347,15 +352,18 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
                 return
 
     def proposal(self, verb: str) -> ProposalFactory | None:
-        """A sweep, or what fixes the alert under the cursor."""
-        return alert_proposal(self.list.current, verb, self.context)
+        """A sweep, or what fixes the alert with this key."""
+        return alert_proposal(self._alert_with(verb), verb, self.context)
 
     def action_op(self, verb: str) -> None:
         from horsies_tui.screens.lists import ProposalRunner  # late: see load_runs
 
         if not hasattr(self, "proposals"):
             self.proposals = ProposalRunner(self)
+        if (alert := self._alert_with(verb)) is not None:
+            # The cursor shows what the preview is about.
+            self.list.move_to(self.list.selection.index_of(alert.key) or 0)
         if self.proposal(verb) is None:
-            self.notify("this line has another key")
+            self.notify("no line has this key")
         else:
             super().action_op(verb)
