@@ -16,6 +16,7 @@ from horsies_tui.keys import ScreenId
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.base import ShowTasks, ShowWorker
 from horsies_tui.screens.dashboard import DashboardScreen
+from horsies_tui.screens.entries import NO_ACTIONS
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
@@ -100,7 +101,7 @@ async def test_newest_operator_action_comes_first() -> None:
 async def test_empty_system_has_no_task_alerts() -> None:
     opener = FakeOpener(FakeSystem(lambda: NOON))
     async with running_app(opener, screen_id=ScreenId.DASHBOARD, size=(120, 36)) as pilot:
-        await eventually(pilot, lambda: "no actions yet" in screen_text(pilot))
+        await eventually(pilot, lambda: NO_ACTIONS in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
         assert {row.key for row in screen.list.rows} <= {f"dead {worker.worker_id}" for worker in WORKERS}

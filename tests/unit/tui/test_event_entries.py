@@ -24,6 +24,7 @@ from horsies_tui.screens.entries import (
     entry_from_event,
     matches,
     short_log_line,
+    target_text,
 )
 from horsies_tui.screens.events import MAX_LINES_PER_SECOND, fold_entries
 from horsies_tui.widgets.row_list import Heading
@@ -214,3 +215,24 @@ def test_rate_counts_evicted_changes_of_last_minute() -> None:
         log.append(_logged_change(count=10, at=NOON - timedelta(seconds=ago_s)).change)
     assert log.per_minute(NOON) == 20
     assert log.per_minute(NOON + timedelta(minutes=1)) == 0
+
+
+@pytest.mark.parametrize(("condition", "text"), [("true", "mail.send due later"), ("false", "mail.send not due later")])
+def test_condition_without_a_value_is_named(condition: str, text: str) -> None:
+    terms = f'{{"filter": [{{"names": ["mail.send"], "due_later": {condition}}}]}}'
+    action = AuditRow(
+        id=1,
+        at=NOON,
+        actor="ana",
+        host="h",
+        action="cancel",
+        reason=None,
+        filter_json=terms,
+        dry_run=False,
+        matched=1,
+        affected=1,
+        skipped=0,
+        via="tui",
+        task_ids=(),
+    )
+    assert target_text(action) == text

@@ -261,7 +261,7 @@ _CONDITION_TESTS: Final[ConditionTests[StreamEntry]] = {
 # Operator log
 
 
-NO_ACTIONS: Final = "no actions yet; retries, pauses, sweeps and cleanups are recorded here"
+NO_ACTIONS: Final = "no actions yet; retries and pauses appear here"
 
 
 def log_line(row: AuditRow) -> str:
@@ -318,10 +318,12 @@ def target_text(row: AuditRow) -> str:
         if f"{kind}_id" in selector:
             return f"{kind} {short_id(str(selector[f'{kind}_id']))}"
     if terms := selector.get("filter"):
-        # The values alone are clear enough in a narrow column.
-        return " ".join(_value_text(value) for name, value in terms[0].items() if name != "is_wanted")
+        return " ".join(_term_text(name, value) for name, value in terms[0].items() if name != "is_wanted")
     return f"task {short_id(row.task_ids[0])}" if len(row.task_ids) == 1 else f"{row.matched:,} matched"
 
 
-def _value_text(value: object) -> str:
+def _term_text(name: str, value: object) -> str:
+    """One condition in a narrow column: its value alone is clear enough, unless it is yes or no."""
+    if isinstance(value, bool):
+        return f"{'' if value else 'not '}{_words(name)}"
     return ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
