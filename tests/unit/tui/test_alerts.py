@@ -43,12 +43,12 @@ def _run(status: str, number: int = 1, name: str = "etl") -> WorkflowRow:
         (
             AlertInputs(stale=make_sweep_report(make_swept_task(), make_swept_task(heartbeat_age=6 * MINUTES))),
             BAD,
-            "2 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s  worker lost",
+            "2 RUNNING silent > 5m00s   worst mail.send 11m20s, worker lost",
         ),
         (
             AlertInputs(stale=make_sweep_report(make_swept_task(owner_state="running"))),
             BAD,
-            "1 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s",
+            "1 RUNNING silent > 5m00s   worst mail.send 11m20s",
         ),
         (AlertInputs(stale=make_sweep_report(CLAIMED, CLAIMED)), WARN, "2 CLAIMED silent > 2m00s   safe to requeue"),
         (

@@ -142,8 +142,8 @@ def _worst_task_text(silent: Sequence[SweptTask]) -> str:
         return "safe to requeue"
     worst = max(silent, key=lambda task: task.heartbeat_age or timedelta(0))
     # A running owner is the normal case and not worth the space.
-    where = "" if worst.owner_state in (None, "running") else f"  worker {worst.owner_state}"
-    return f"worst {worst.task_name} {short_id(worst.task_id)} {format_age(worst.heartbeat_age)}{where}"
+    where = "" if worst.owner_state in (None, "running") else f", worker {worst.owner_state}"
+    return f"worst {worst.task_name} {format_age(worst.heartbeat_age)}{where}"
 
 
 _QUEUE_FIXES: Final = {QueueHealth.UNSERVED: ("how to", ""), QueueHealth.PAUSED: ("resume", "pause")}
