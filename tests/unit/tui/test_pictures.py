@@ -73,3 +73,15 @@ async def test_too_small_terminal_matches_picture() -> None:
 async def test_unreachable_database_matches_picture() -> None:
     async with running_app(_unreachable, until="Cannot connect") as pilot:
         assert "RECONNECTING" in screen_text(pilot)
+
+
+async def test_each_line_of_a_long_connection_error_is_indented() -> None:
+    @asynccontextmanager
+    async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
+        raise DatabaseUnreachable("cannot reach " + " ".join(["postgresql://db1/app"] * 6))
+        yield
+
+    async with running_app(opener, until="Cannot connect") as pilot:
+        notice = [line for line in lines(pilot) if "postgresql://" in line]
+        assert len(notice) > 1
+        assert all(line.startswith(" ") for line in notice)

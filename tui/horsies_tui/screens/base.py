@@ -304,4 +304,4 @@ def _connection_notice(connection: ConnectionStatus, now: datetime) -> Content:
         age = format_age(now - connection.lost_since) if connection.lost_since else "some time"
         lost = f"Connection lost {format_time(connection.lost_since)}, {age} ago: {connection.reason}"
         lines = [lost, f"Rows may be out of date, actions are disabled; {attempts}"]
-    return Content("\n").join([safe(f" {line}") for line in lines])
+    return Content("\n").join([safe(line) for line in lines])
