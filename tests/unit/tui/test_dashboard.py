@@ -20,6 +20,8 @@ from horsies_tui.screens.entries import NO_ACTIONS
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
+from horsies_tui.theme import SPARKS
+from horsies_tui.widgets.page import Pane
 from tests.support.fake_system import FakeOpener
 from tests.support.fake_system.catalog import KINDS_BY_NAME, LOST_WORKER, WORKERS
 from tests.support.fake_system.source import FakeSource
@@ -249,3 +251,17 @@ async def test_r_is_labelled_by_the_alert() -> None:
         assert "R recover" in lines(pilot)[-1]
         await _move_to(pilot, "runs FAILED")
         assert "R retry" in lines(pilot)[-1]
+
+
+@pytest.mark.parametrize("width", [100, 110, 120, 140, 160, 200])
+async def test_charts_of_queues_are_not_cut(width: int) -> None:
+    async with running_app(screen_id=ScreenId.DASHBOARD, size=(width, 44)) as pilot:
+        region = pilot.app.screen.query_one("#queues", Pane).region
+
+        def queues() -> list[str]:
+            return [line[region.x : region.right].rstrip() for line in lines(pilot)[region.y : region.bottom]]
+
+        await eventually(pilot, lambda: any("scraping" in line for line in queues()))
+        await until_stable(pilot)
+        (scraping,) = (line for line in queues() if "scraping" in line)
+        assert scraping[-1] in SPARKS

@@ -29,6 +29,7 @@ from horsies_tui.screens.alerts import Alert, AlertInputs, RunTarget, Severity, 
 from horsies_tui.screens.base import TASK_TOPICS, MainScreen, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens.entries import NO_ACTIONS, StreamEntry, short_log_line
 from horsies_tui.screens.summary import (
+    QUEUE_CHART_COLUMN,
     STYLES,
     Activity,
     chart_lines,
@@ -57,8 +58,6 @@ NOTABLE_AGE: Final = timedelta(minutes=2)
 MAX_RUNS: Final = 50
 WIDE: Final = 100
 """Columns from which the chart is beside the alerts and the tables are shown."""
-WIDEST: Final = 140
-"""Columns from which charts are wider."""
 FAILED_RUN_AGE: Final = timedelta(days=1)
 """Runs that failed longer ago need no attention."""
 HEALTHY: Final = "no problems: no stale task, every queue is served in time, workers send heartbeats, no run failed"
@@ -305,7 +304,9 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
             self.show_pane("throughput", lines, title=activity.title)
         rows = self.query_one("#tables").size.height - 2
         if rows > 0:
-            points = BUCKET_COUNT if self.size.width >= WIDEST else BUCKET_COUNT // 2
+            # No more points than fit: the newest are at the right end, which would be cut.
+            width = self.query_one("#queues").content_size.width
+            points = max(min(width - QUEUE_CHART_COLUMN, BUCKET_COUNT), 0)
             queues = partial(queue_lines, overview, self._queue_throughput, now, rows=rows, points=points)
             self.show_pane("queues", queues)
             self.show_pane("workers", partial(worker_lines, workers, now, rows))

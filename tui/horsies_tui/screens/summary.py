@@ -186,6 +186,10 @@ _WORKER_STATES: Final = {
 """Glyph and tone; all others are fine and dim."""
 
 
+QUEUE_CHART_COLUMN: Final = 44
+"""Columns before the chart in each of the `queue_lines`."""
+
+
 def queue_lines(
     overview: Overview, buckets: Sequence[QueueBucket], now: datetime, *, rows: int, points: int
 ) -> Iterator[Content]:
