@@ -55,7 +55,7 @@ def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) ->
     from horsies_ops.reads.timeline import timeline_entries
 
     task, limit = detail.task, None if full else MAX_VALUE_LENGTH
-    arguments, result = mask_values([detail.arguments, task.result], mask_keys)
+    arguments = mask_values(detail.arguments, mask_keys)
     print_line(f"{task.id}  {sanitize_text(task.name, limit=limit)}  {task.status}")
     _print_section("State", _state_lines(detail), limit)
     if reasons := detail.reasons():
@@ -69,7 +69,15 @@ def print_detail(detail: TaskDetail, mask_keys: Sequence[str], *, full: bool) ->
         shown = (f"{format_instant(event.at)}  {event.kind}  {format_value(event.evidence)}" for event in events)
         _print_section("Events", shown, limit)
     _print_section("Arguments", _cut(_json_lines(arguments), full=full) if arguments else ["none"], limit)
-    _print_section("Result", _cut(result_lines(result), full=full) if result else ["none"], limit)
+    print_result_section("Result", task.result, mask_keys, full=full)
+
+
+def print_result_section(
+    title: str, document: Mapping[str, Any] | None, mask_keys: Sequence[str], *, full: bool
+) -> None:
+    """Print a result below a title; long values are cut unless `full`, secrets are masked."""
+    lines = _cut(result_lines(mask_values(document, mask_keys)), full=full) if document else ["none"]
+    _print_section(title, lines, None if full else MAX_VALUE_LENGTH)
 
 
 def _state_lines(detail: TaskDetail) -> Iterator[str]:

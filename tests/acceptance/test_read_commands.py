@@ -232,6 +232,15 @@ def test_workflow_show_has_documented_fields_and_tree(horsies: Executable, datab
     ]
 
 
+def test_workflow_show_prints_error_and_result_for_people(horsies: Executable, database_url: str) -> None:
+    error = {"error_code": "TIMEOUT", "message": "too slow", "exception": {"traceback": "Traceback:\n  line 1"}}
+    result = {"err": {"error_code": "UPSTREAM_SKIPPED", "data": {"password": "hunter2"}}}
+    run = _stored(insert_run(database_url, status="FAILED", error=error, result=result))
+    shown = horsies("workflow", "show", str(run)).stdout
+    assert "\nError\n  failed: TIMEOUT: too slow\n  Traceback:\n    line 1\n" in shown
+    assert shown.endswith('\nResult\n  failed: UPSTREAM_SKIPPED\n  data: {"password": "***"}\n')
+
+
 def test_workflow_list_filters_by_status_and_unknown_run_exits_5(horsies: Executable, database_url: str) -> None:
     paused = _stored(insert_run(database_url, status="PAUSED"))
     _stored(insert_run(database_url))

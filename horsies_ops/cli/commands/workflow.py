@@ -37,6 +37,7 @@ from horsies_ops.cli.output import (
     row_document,
     show_rows,
 )
+from horsies_ops.cli.task_detail import print_result_section
 
 if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionReport
@@ -108,6 +109,12 @@ def show(
     print_line("")
     for line in tree_lines(detail):
         print_line(line)
+    error = None if detail.run.error is None else {"err": detail.run.error}
+    mask_keys = options.load_settings().tui.mask_keys
+    if error is not None:
+        print_result_section("Error", error, mask_keys, full=full)
+    if detail.run.result is not None and detail.run.result != error:
+        print_result_section("Result", detail.run.result, mask_keys, full=full)
 
 
 # Actions
@@ -274,8 +281,6 @@ def _facts(detail: WorkflowDetail) -> dict[str, Any]:
         "parent": run.parent_id,
         "root": run.root_id if run.parent_id else None,
         "reruns": run.generation - 1 or None,
-        "error": run.error,
-        "result": run.result,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
