@@ -167,9 +167,13 @@ def test_task_follow_prints_changes_until_the_task_has_finished(tasks: Executabl
 
 
 def test_task_follow_of_a_completed_task_exits_0(tasks: Executable, database_url: str) -> None:
-    task_id = _stored(database_url, status="COMPLETED", result={"ok": 7})
+    finished_at = datetime(2026, 3, 1, 11, 2, tzinfo=UTC)
+    task_id = _stored(database_url, status="COMPLETED", result={"ok": 7}, terminal_at=finished_at)
     answer = tasks("task", "follow", task_id)
-    assert (answer.code, answer.stdout.splitlines()[-1]) == (0, '{"ok":7}')
+    assert answer.code == 0
+    changed, result = answer.stdout.splitlines()
+    assert changed.startswith("2026-03-01 11:02:00Z  COMPLETED")
+    assert result == '{"ok":7}'
     (line,) = tasks("task", "follow", task_id, "--json").stdout.splitlines()
     assert json.loads(line)["status"] == "COMPLETED"
 

@@ -263,9 +263,9 @@ async def _follow(ops: Ops, id_text: str, *, json: bool) -> TaskDetail:
         detail = await _read_detail(ops, full_id)
         line = _change_line(detail)
         if line != shown:
-            print_line(
-                json_line(detail_document(detail)) if json else f"{format_instant(await ops.database_time())}  {line}"
-            )
+            # A task may have finished long before.
+            at = detail.task.finished_at or detail.task.read_at
+            print_line(json_line(detail_document(detail)) if json else f"{format_instant(at)}  {line}")
             sys.stdout.flush()  # a reader of a pipe must not wait for the next change
         if TaskStatus(detail.task.status).is_terminal:
             return detail
