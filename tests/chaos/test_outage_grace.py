@@ -58,7 +58,8 @@ async def test_outage_grace_lasts_one_threshold_after_an_outage(ledger: Ledger, 
         assert began.outage_s > 3 * HEARTBEAT_S
         assert datetime.fromisoformat((await health_of(ledger, worker))["outage_grace_until"]) == began.until
         ended = await worker.wait_for_event(events.OutageGraceEnded)
-        assert ended.outage_s == began.outage_s
+        # On a busy machine the worker may be silent again, which prolongs the grace and is reported as another start.
+        assert ended.outage_s == worker.events_of(events.OutageGraceStarted)[-1].outage_s
 
         async def are_stored() -> bool:
             return bool(await ledger.events("outage_grace_started") and await ledger.events("outage_grace_ended"))
