@@ -62,7 +62,10 @@ def test_every_log_line_is_a_json_object(horsies: Executable, database_url: str)
         worker.wait_for_output("press Ctrl-C again or send another SIGTERM to kill them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
-    messages = [line["message"] for line in objects(worker.stderr)]
+    lines = objects(worker.stderr)
+    (started,) = [line for line in lines if line["message"] == "worker started"]
+    assert started["queues"] == ["default"]
+    messages = [line["message"] for line in lines]
     for words in ("imported now", "bytes", "without an end", "by my own logger", "out", "err", "from a program"):
         assert words in messages
     for words in ("UserWarning: old ways", "UserWarning: in a task", "still running: linger", "worker stopped"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Literal, TextIO, cast
 
 from horsies.model.text import sanitize_text
 
@@ -63,6 +64,24 @@ def extras(record: logging.LogRecord) -> Mapping[str, object]:
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD_FIELDS}
 
 
+class StructuredMessage(ABC):
+    """The only argument of a log record with the message `%s`: a title and fields, which JSON logs keep apart."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def parts(self) -> tuple[str, Mapping[str, object]]:
+        """Return the title and the fields."""
+
+    def __str__(self) -> str:
+        title, fields = self.parts()
+        return title + "".join(f"  {name}={_field_text(value)}" for name, value in fields.items())
+
+
+def _field_text(value: object) -> object:
+    return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
+
+
 class TextFormatter(logging.Formatter):
     """One event per line: `2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`."""
 
@@ -101,9 +120,13 @@ class JsonFormatter(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
         }
-        document |= {name: value for name, value in extras(record).items() if name not in document}
+        match record.args:
+            case (StructuredMessage() as message,):
+                document["message"], fields = message.parts()
+            case _:
+                document["message"], fields = record.getMessage(), extras(record)
+        document |= {name: value for name, value in fields.items() if name not in document}
         if (exception := _traceback(self, record)) is not None:
             document["exception"] = exception
         return json.dumps(document, default=str)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -18,6 +18,7 @@ from horsies.engine.heartbeat import Registration, WorkerIdentity
 from horsies.engine.in_flight import InFlightTask
 from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
+from horsies.log import StructuredMessage
 from horsies.model.events import PUBLISH_INTERVAL_S, ChangeSummary, EventRecord, TaskChange
 from horsies.model.result import WorkerLoad
 from horsies.model.task import TaskStatus
@@ -180,13 +181,26 @@ class Reporter:
 
 
 @dataclass(frozen=True, slots=True)
-class EventText:
-    """An event as the argument of a log record: its text, and the event for a formatter that shows it differently."""
+class EventText(StructuredMessage):
+    """An event as the argument of a log record, for a formatter that shows it differently."""
 
     event: events.Event
 
-    def __str__(self) -> str:
-        return _log_line(self.event)
+    def parts(self) -> tuple[str, Mapping[str, object]]:
+        match self.event:
+            case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
+                tasks = "task" if count == 1 else "tasks"
+                return f"{count} {tasks} in {within_s:g} s ({failed} failed, {retried} retried)", {}
+            case events.WorkerUnfenced():
+                return "database is back, claiming again", {}
+            case event:
+                values = {field.name: getattr(event, field.name) for field in fields(event)}
+        if not isinstance(event, _LOGS_WORKER_ID):
+            values.pop("worker_id", None)
+        values["hint"] = values.get("hint") or _HINTS.get(type(event))
+        # LateResultRefused -> late result refused
+        title = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
+        return title, {name: value for name, value in values.items() if value is not None}
 
 
 class TaskLines:
@@ -228,28 +242,6 @@ class TaskLines:
             return True
         self.are_on = False
         return False
-
-
-def _log_line(event: events.Event) -> str:
-    match event:
-        case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
-            return f"{count} {'task' if count == 1 else 'tasks'} in {within_s:g} s ({failed} failed, {retried} retried)"
-        case events.WorkerUnfenced():
-            return "database is back, claiming again"
-        case _:
-            pass
-    values = {field.name: getattr(event, field.name) for field in fields(event)}
-    if not isinstance(event, _LOGS_WORKER_ID):
-        values.pop("worker_id", None)
-    values["hint"] = values.get("hint") or _HINTS.get(type(event))
-    shown = "  ".join(f"{name}={_format_value(value)}" for name, value in values.items() if value is not None)
-    # LateResultRefused -> late result refused
-    title = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
-    return f"{title}  {shown}"
-
-
-def _format_value(value: object) -> object:
-    return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
 
 
 class ChangePublisher:
