@@ -16,9 +16,8 @@ from horsies.model.settings import AppConfig
 from horsies.scheduler.service import Scheduler, ScheduleSet
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, PoolSettings
-from horsies.store.endpoint import migration_database, resolve_database
+from horsies.store.endpoint import migrate_or_check, resolve_database
 from horsies.store.listen import Listener
-from horsies.store.migrate import migrate, schema_state
 from horsies.store.schedules import SCHEDULES_CHANNEL
 
 logger = logging.getLogger("horsies.scheduler")
@@ -64,12 +63,7 @@ async def _prepare(config: AppConfig, spec: ConnectionSpec) -> None:
     backoff = Backoff(config.resilience, on_change=_log_unavailable)
     while True:
         try:
-            async with migration_database(spec) as direct:
-                state = await schema_state(direct)
-                if config.broker.database_url.is_embedded or config.broker.auto_migrate or not state.applied:
-                    await migrate(direct)
-                else:
-                    state.check_current()
+            await migrate_or_check(spec, config.broker)
         except BrokerError as error:
             if not error.retryable:
                 raise

@@ -53,9 +53,8 @@ from horsies.registry.definition import HasDefinition, TaskCatalog
 from horsies.scheduler.service import ScheduleSet
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.endpoint import migration_database, resolve_database
+from horsies.store.endpoint import migrate_or_check, resolve_database
 from horsies.store.listen import is_notify_delivered
-from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.workers import CatalogStore, WorkerState
 
@@ -255,17 +254,9 @@ class Worker:
                 return True
 
     async def _migrate_or_check(self, spec: ConnectionSpec) -> None:
-        async with migration_database(spec) as direct:
-            state = await schema_state(direct)
-            is_empty = not state.applied
-            if is_empty or self._app.broker.database_url.is_embedded or self._app.broker.auto_migrate:
-                if applied := await migrate(direct):
-                    names = ", ".join(map(str, applied if len(applied) < 4 else (applied[0], "…", applied[-1])))
-                    logger.info(
-                        "applied %d %s: %s", len(applied), "migration" if len(applied) == 1 else "migrations", names
-                    )
-            else:
-                state.check_current()
+        if applied := await migrate_or_check(spec, self._app.broker):
+            names = ", ".join(map(str, applied if len(applied) < 4 else (applied[0], "…", applied[-1])))
+            logger.info("applied %d %s: %s", len(applied), "migration" if len(applied) == 1 else "migrations", names)
 
     async def _require_notifications(self, spec: ConnectionSpec, database: Database) -> None:
         if not await is_notify_delivered(database, spec.direct, within_s=LISTEN_TIMEOUT_S):

@@ -22,6 +22,7 @@ from horsies.store.connection import (
     translated_errors,
 )
 from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSettings, Transaction
+from horsies.store.migrate import Migration, migrate, schema_state
 
 if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
@@ -89,6 +90,19 @@ async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Databas
 def migration_database(spec: ConnectionSpec) -> Database:
     """One direct connection without a statement timeout: a migration may have to build an index on a large table."""
     return Database(replace(spec.direct, statement_timeout_s=None), PoolSettings(max_size=1))
+
+
+async def migrate_or_check(spec: ConnectionSpec, settings: PostgresConfig) -> tuple[Migration, ...]:
+    """Prepare the schema for a service; returns the migrations applied.
+
+    It is migrated if it is new, in the embedded server, or if `auto_migrate` is set; otherwise it must be current.
+    """
+    async with migration_database(spec) as database:
+        state = await schema_state(database)
+        if settings.auto_migrate or settings.database_url.is_embedded or not state.applied:
+            return await migrate(database)
+        state.check_current()
+        return ()
 
 
 def _make_spec(settings: PostgresConfig, server_handle: ServerHandle | None, *, read_only: bool) -> ConnectionSpec:
