@@ -128,16 +128,9 @@ SELECT queue.queue_name,
 
 -- name: start
 -- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
--- lost or its good_until has passed. Here and below arrays are behind a subquery, so that the planner does not know their
--- length and looks up each row by primary key.
-WITH input AS (
-    SELECT *
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
-           AS input(id, claim_token, worker_id, pid)
-), locked AS (
-    SELECT t.id, input.pid
-      FROM input
-      {{ join_claims('CLAIMED') }}
+-- lost or its good_until has passed.
+WITH locked AS (
+    {{ claimed_tasks_with_pids('CLAIMED') }}
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
      ORDER BY t.id
@@ -155,14 +148,8 @@ SELECT id, claim_token FROM started;
 -- name: record_children
 -- Record the children that RUNNING tasks were sent to, if they were claimed for others. Rows locked by others are left
 -- alone: the end of the task records the child too, and claims must not wait for it.
-WITH input AS (
-    SELECT *
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
-           AS input(id, claim_token, worker_id, pid)
-), locked AS (
-    SELECT t.id, input.pid
-      FROM input
-      {{ join_claims('RUNNING') }}
+WITH locked AS (
+    {{ claimed_tasks_with_pids('RUNNING') }}
      ORDER BY t.id
        FOR NO KEY UPDATE OF t SKIP LOCKED
 )

@@ -60,9 +60,17 @@ END AS details, {{ task }}.worker_pid, {{ task }}.priority, {{ task }}.enqueued_
 
 -- fragment: join_claims(status)
 -- The guard of writes to claimed tasks: joins the task `t` of each row of `input`, unless its claim is lost or it has
--- another status. `status || ''` keeps the planner from joining on the owner index for the whole batch.
+-- another status. `status || ''` keeps the planner from joining on the owner index for the whole batch. Arrays are behind
+-- a subquery, so that it does not know their length and looks up each row by primary key.
 JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
                        AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = {{ status }}
+
+-- fragment: claimed_tasks_with_pids(status)
+-- The tasks `t` of the claims in $1 to $3, each with its pid in $4.
+SELECT t.id, input.pid
+  FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
+       AS input(id, claim_token, worker_id, pid)
+  {{ join_claims({{ status }}) }}
 
 -- fragment: insert_attempts(source)
 -- Record the attempt of each task; `status` is the new status of the task.
