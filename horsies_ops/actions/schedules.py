@@ -190,7 +190,7 @@ async def _audited(
     reason: str | None,
     dry_run: bool,
 ) -> ActionReport:
-    """Make a change and write its audit entry in one transaction; a dry run makes it, too, and rolls it back."""
+    """Make a change and write its audit entry in one transaction; a dry run makes it as well and rolls it back."""
     session = ops.session
 
     async def work(transaction: Transaction) -> ActionReport:

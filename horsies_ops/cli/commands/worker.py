@@ -81,7 +81,7 @@ def worker(
     if reload and burst:
         raise UsageError("--reload and --burst exclude each other", code=ErrorCode.CLI_INVALID_ARGS)
     has_children = not reload or RELOADER_VARIABLE in os.environ
-    # Before anything else is imported: what only this process needs would take memory in the fork server, too.
+    # Before anything else is imported: what only this process needs would take memory in the fork server as well.
     fork_server = ForkServer.fork() if has_children and ForkServer.can_fork_this_process() else None
     from horsies_ops.cli.worker_run import run_worker
 

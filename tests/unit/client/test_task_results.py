@@ -116,7 +116,7 @@ async def test_value_after_a_timeout_says_how_to_go_on() -> None:
     with pytest.raises(TimeoutError) as raised:
         await handle.value_async(timeout_ms=500)
     assert str(raised.value) == (
-        f"task {ID} did not finish in time; it was RUNNING 500 ms ago; call value() again to go on waiting"
+        f"task {ID} did not finish in time; it was RUNNING 500 ms ago; call value() again to keep waiting"
     )
     with pytest.raises(ValueError, match=r"^no result: WAIT_TIMEOUT: task"):
         (await handle.get_async(timeout_ms=500)).unwrap()

@@ -247,7 +247,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
             if isinstance(row, Heading):
                 continue
             if (drawn := self._line_cache.get(self._key(row))) is None:
-                # The cache was emptied by new styles, also when the screen is entered again, which draws no line anew.
+                # The cache was emptied by new styles, also when the screen is entered again, which redraws no line.
                 self.refresh(Region(0, y, self.size.width, 1))
                 continue
             for placed in columns:

@@ -213,7 +213,7 @@ class NotInTime(TaskResult[Any, TaskError]):
 def value_of(result: TaskResult[T, TaskError]) -> T:
     """The value of a result; raises `TimeoutError` if it did not arrive in time and `ValueError` if the task failed."""
     if isinstance(result, NotInTime):
-        raise TimeoutError(f"{result.err_value.message}; call value() again to go on waiting")
+        raise TimeoutError(f"{result.err_value.message}; call value() again to keep waiting")
     return result.ok_value
 
 

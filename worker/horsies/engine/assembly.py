@@ -43,7 +43,7 @@ from horsies.store.workers import WorkerStore
 
 SURPLUS_CONNECTION_IDLE_S = 3.0
 MAINTENANCE_STOP_S = 1.0
-"""How long the reaper or the scheduler may go on after a stop was requested."""
+"""How long the reaper or the scheduler may keep running after a stop was requested."""
 
 
 @dataclass(frozen=True, slots=True)

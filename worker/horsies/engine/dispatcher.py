@@ -53,8 +53,6 @@ MAX_SEARCH_PAUSE_S = 0.5
 """Longest pause between two claims of one kind of task that found none."""
 SEARCH_PAUSE_FACTOR = 10
 """Such a claim may have read a long backlog of the other kind, so it is repeated only after ten times its duration."""
-
-
 RELEASE_INTERVAL_S = 0.5
 """How often a draining worker tries to release tasks while the database does not answer."""
 
@@ -205,7 +203,7 @@ class Dispatcher:
         if self._wakeup.was_notified and self._capacity.has_capacity():
             self._wakeup.was_notified = False
             self._wakeup.wake_to_claim_in(RECHECK_DELAY_S)
-            self._due_poller.look_in(RECHECK_DELAY_S)  # delayed sends notify, too
+            self._due_poller.look_in(RECHECK_DELAY_S)  # delayed sends notify too
 
     async def _reconcile_with_retry(self) -> None:
         """Release tasks that the server claimed or started although we got an error instead of its answer."""
@@ -327,7 +325,7 @@ class Dispatcher:
         return was_polled or self._app_config.claim_lease_ms is not None
 
     async def _start_prefetched(self) -> None:
-        """Start prefetched tasks for which a slot is free now."""
+        """Start the prefetched tasks that have a free slot."""
         waiting = list(self._in_flight.prefetched.values())
         if not waiting or self._capacity.is_closed:
             return
@@ -351,7 +349,7 @@ class Dispatcher:
                 rows_by_child.setdefault((pid, task.worker_id), []).append(task.row)
             else:
                 self._releases.add_rows([task.row], task.worker_id)
-        # All tasks of a child together: one by one, each would be a chunk, and a child takes only two chunks.
+        # All tasks of a child together, as one chunk: after the first one alone the child may take no more.
         for (pid, worker_id), child_rows in rows_by_child.items():
             self._assign(children[pid], child_rows, worker_id)
 

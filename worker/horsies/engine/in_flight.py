@@ -159,7 +159,7 @@ class Chunk:
         expected_ms = self.in_child * self.expected_ms
         if self.began_at is None:
             return expected_ms
-        # A task that has overrun its estimate is expected to run on for as long as it has overrun.
+        # A task that has exceeded its estimate is expected to take as long again as it is late.
         return expected_ms + max(0.0, 1000 * (now - self.began_at) - self.expected_ms)
 
     def cancel_timer(self, position: int) -> None:

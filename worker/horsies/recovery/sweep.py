@@ -65,7 +65,7 @@ from horsies.store.tasks import TaskStore
 from horsies.store.workflows import StuckRun, WorkflowStore
 from horsies.workflows.healing import HealingResult, heal_stuck, preview_healing
 
-MAX_EXPIRY_BATCHES: Final = 200  # bounds a manual sweep, which has no time limit; the next sweep goes on
+MAX_EXPIRY_BATCHES: Final = 200  # bounds a manual sweep, which has no time limit; the next sweep continues
 
 logger = logging.getLogger("horsies.recovery")
 

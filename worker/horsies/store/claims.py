@@ -66,7 +66,7 @@ class ClaimRequest:
     skip_before: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """By queue: the time before which all due tasks are in `except_tasks`."""
     takes_expired_leases: bool = True
-    """Whether to claim tasks whose lease has expired, too."""
+    """Whether to claim tasks with an expired lease too."""
 
     @property
     def is_capped(self) -> bool:

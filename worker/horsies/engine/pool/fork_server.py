@@ -179,7 +179,7 @@ _subreaper_uses = 0
 def adopt_orphans() -> Generator[bool]:
     """Give this process the orphans of its descendants; yields whether the system can.
 
-    Only while a child is forked: it would have to reap the programs that tasks leave behind, too.
+    Only while a child is forked: otherwise it would also have to reap the programs that tasks leave behind.
     """
     global _subreaper_uses  # noqa: PLW0603  # an attribute of the process
     with _subreaper_lock:
@@ -246,7 +246,7 @@ def _leave_the_worker(control: socket.socket, worker_pid: int) -> None:
     # By list: the limit may be lower than a descriptor, or so high that closing all up to it takes minutes.
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         if descriptor >= _FIRST_DESCRIPTOR and descriptor != control.fileno():
-            with suppress(OSError):  # that of the list itself
+            with suppress(OSError):  # the descriptor of the list itself
                 os.close(descriptor)
     null = os.open(os.devnull, os.O_RDWR)
     while null < _FIRST_DESCRIPTOR:  # a standard stream was closed

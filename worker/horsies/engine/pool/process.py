@@ -24,7 +24,7 @@ T = TypeVar("T")
 logger = logging.getLogger("horsies.engine.pool")
 
 FIRST_REPLACEMENT_DELAY_S = 0.5
-"""Before a fork server is replaced whose predecessor died, too, and no child was started since; then doubled."""
+"""Delay before a fork server that died without starting a child is replaced again; doubled each time."""
 MAX_REPLACEMENT_DELAY_S: Final = 30.0
 
 
@@ -206,7 +206,7 @@ def _spawn(channel: int, watchdog: int, stdout: int, stderr: int) -> int:
         pass_fds=(channel, watchdog),
         start_new_session=True,
     )
-    popen.returncode = 0  # reaped by its owner; otherwise Popen would wait for it, too
+    popen.returncode = 0  # reaped by its owner; otherwise Popen would wait for it as well
     return popen.pid
 
 

@@ -191,7 +191,7 @@ SELECT clock_timestamp() AS now;
 
 -- name: upsert
 -- Store definitions, whose rows the caller has locked. A superseded hash is remembered; one that is in use again is not
--- superseded any more. A schedule that starts anew, or stops, skips its waiting slot.
+-- superseded any more. A schedule that is restarted or stopped skips its waiting slot.
 WITH input AS (
     SELECT *
       FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],

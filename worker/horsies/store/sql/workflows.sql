@@ -129,9 +129,10 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
  ORDER BY n.workflow_id, n.task_index;
 
 -- name: ended_nodes
--- The nodes of these outbox entries and their dependents, with the statuses of what those depend on. If a node has no
--- dependents, one other node of its run that has not ended: it shows that the run goes on. Returns nothing of a run with
--- an entry that names no node, or one without a list of dependents, stored before that was introduced.
+-- The nodes of these outbox entries and their dependents, with the statuses of what those depend on. For a node without
+-- dependents, one other node of its run that has not ended, if there is one: without it, the run may have ended too.
+-- Returns nothing of a run with an entry that names no node, or one without a list of dependents, stored before that was
+-- introduced.
 WITH entry AS MATERIALIZED (
     SELECT o.workflow_id, n.id, n.dependents
       FROM horsies_workflow_outbox AS o
@@ -291,7 +292,7 @@ SELECT n.id, n.workflow_id, n.task_index, n.sub_definition_key AS definition_key
   JOIN horsies_workflow_tasks AS n ON n.id = o.task_id
   JOIN horsies_workflows AS w ON w.id = n.workflow_id
  WHERE o.quarantined_at IS NULL AND o.needs IS NOT NULL
-   -- A start that another worker postponed for lack of the definition is due at once for one that knows it.
+   -- Another worker that does not know the definition may have postponed the start; here it is due at once.
    AND (o.retry_at <= now() OR (o.tries > 0 AND o.needs <> ALL($1::text[])))
  ORDER BY o.created_at
  LIMIT $2;
