@@ -102,7 +102,7 @@ def _has_due_steps(run: RunRow, nodes: Mapping[int, RunNodeRow]) -> bool:
         # Compute all steps: damaged data may raise only at the last one.
         return bool(list(next_steps(run_state(run, nodes, {}))))
     except Exception:
-        logger.exception("checking a run failed run=%s", run.id)
+        logger.exception("checking a run failed", extra={"run": str(run.id)})
         return False
 
 
