@@ -135,6 +135,23 @@ def test_recovery_headline_is_decision_and_silence(silence_s: float, text: str) 
     assert entry_from_event(event, {}).headline == f"retry, silent for {text}"
 
 
+def test_worker_ids_come_after_the_decision_and_its_reason() -> None:
+    evidence = {"code": "WORKER_CRASHED", "owner": "w-1", "reason": "OWNER_LOST", "sweeper": "w-2", "decision": "fail"}
+    event = EventRow(
+        id=7,
+        at=NOON,
+        kind="task_recovered",
+        task_id=TASK.id,
+        workflow_id=None,
+        worker_id=None,
+        claim_token=2,
+        queue="mail",
+        evidence_json=json.dumps(evidence),
+    )
+    note = "code=WORKER_CRASHED reason=OWNER_LOST decision=fail owner=w-1 sweeper=w-2"
+    assert entry_from_event(event, {}).note == note
+
+
 def test_action_on_an_empty_value_has_a_line() -> None:
     action = AuditRow(
         id=1,

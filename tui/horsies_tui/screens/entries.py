@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from horsies_tui.data.queries import LoggedChange
 
 
+_WORKER_IDS: Final = frozenset({"owner", "sweeper"})
 NOTABLE_KINDS: Final = (EventKind.WORKER_LOST, EventKind.TASK_RECOVERED, EventKind.TASK_POISONED)
 MAX_SILENCE_S: Final = 1e9
 """Evidence may contain any number; more than this is shown as this."""
@@ -180,7 +181,9 @@ def entry_from_event(row: EventRow, known_tasks: Mapping[UUID, TaskSummary]) -> 
     """Convert a row of `horsies_events`, with its evidence as the note."""
     stored = stored_json(lambda: row.evidence)
     values = cast("dict[str, object]", stored) if isinstance(stored, dict) else {"evidence": stored}
-    evidence = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+    # A narrow column cuts the end, so the decision and its reason come before the ids of the workers.
+    shown = sorted((item for item in values.items() if item[1] is not None), key=lambda item: item[0] in _WORKER_IDS)
+    evidence = " ".join(f"{name}={value}" for name, value in shown)
     task = None if row.task_id is None else known_tasks.get(row.task_id)
     subject, kind = row.queue or "", EntryKind.EVENT
     if row.task_id is not None:
