@@ -138,6 +138,14 @@ def test_deleted_heartbeats_are_not_drawn_as_silence() -> None:
     assert cells == "├──────────────────✓"
 
 
+@pytest.mark.parametrize(
+    ("heartbeats_s", "legend"), [((), "● heartbeat  ┄"), ((3,), "● heartbeat  ┄"), ((1, 3), "● heartbeat (2s)  ┄")]
+)
+def test_legend_names_only_an_interval_that_was_observed(heartbeats_s: tuple[float, ...], legend: str) -> None:
+    detail = _running(for_s=5, heartbeats_s=heartbeats_s)
+    assert legend in attempt_chart(detail, NOON, width=80)[-1].plain
+
+
 def test_claimed_task_is_drawn_differently_from_running() -> None:
     detail = _running(for_s=60)
     claimed = replace(detail.task, status=TaskStatus.CLAIMED, started_at=None)

@@ -63,13 +63,18 @@ class TimeScale:
     begins_at: datetime
     cell_duration: timedelta
     width: int
-    heartbeat_interval: timedelta
+    observed_interval: timedelta | None = None
+    """The usual time between two heartbeats; none if no attempt has two."""
     known_since: datetime | None = None
     """Earlier heartbeats were not read, so gaps before this are not drawn as silence."""
 
     @property
     def ends_at(self) -> datetime:
         return self.begins_at + self.cell_duration * self.width
+
+    @property
+    def heartbeat_interval(self) -> timedelta:
+        return self.observed_interval or DEFAULT_INTERVAL
 
     @property
     def cell_s(self) -> float:
@@ -140,9 +145,10 @@ def _colour_cells(cells: str) -> list[Content]:
 
 
 def _legend(last: AttemptSpan, scale: TimeScale) -> Content:
+    interval = f" ({format_age(scale.observed_interval)})" if scale.observed_interval else ""
     parts = [
         f"{Glyph.CLAIM} claim",
-        f"{Glyph.HEARTBEAT} heartbeat ({format_age(scale.heartbeat_interval)})",
+        f"{Glyph.HEARTBEAT} heartbeat{interval}",
         f"{Glyph.SILENCE} silence",
     ]
     if last.is_stale:
@@ -165,7 +171,7 @@ def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, width: i
         cell_duration=max((ends - begins) / width, MIN_CELL_DURATION),
         width=width,
         # The median: a few long silences do not change it.
-        heartbeat_interval=max(median_low(gaps), MIN_INTERVAL) if gaps else DEFAULT_INTERVAL,
+        observed_interval=max(median_low(gaps), MIN_INTERVAL) if gaps else None,
         # Newest first, so the last one is the oldest that was read.
         known_since=detail.heartbeats[-1].at if is_truncated else None,
     )
