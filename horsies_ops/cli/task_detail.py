@@ -99,7 +99,7 @@ def _state_lines(detail: TaskDetail) -> Iterator[str]:
         f"workflow {task.workflow_id}" if task.workflow_id else None,
         f"retry of {task.retry_of}" if task.retry_of else None,
         f"flags {' '.join(flags)}" if flags else None,
-        "attempts may have overlapped" if task.overlap_possible else None,
+        "a lost attempt may have kept running" if task.overlap_possible else None,
     )
     facts = {name: getattr(task, name) for name in _OTHER_FACTS} | dict(task.options)
     yield from (f"{name} {format_value(value)}" for name, value in facts.items() if value is not None)

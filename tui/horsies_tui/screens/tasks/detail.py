@@ -135,7 +135,7 @@ def _owner_lines(detail: TaskDetail, width: int) -> list[str]:
         f"workflow {short_id(task.workflow_id)}" if task.workflow_id else "",
         f"retry of {short_id(task.retry_of)}" if task.retry_of else "",
         f"flags {' '.join(flags)}" if flags else "",
-        "attempts may have overlapped" if task.overlap_possible else "",
+        "a lost attempt may have kept running" if task.overlap_possible else "",
         f"no restart: {task.no_restart}" if task.no_restart else "",
     ]
     return wrap_parts([sanitize(part) for part in parts if part], width)
