@@ -145,6 +145,10 @@ def test_task_why_explains_a_waiting_task(tasks: Executable, database_url: str) 
 def test_task_why_of_other_tasks_gives_their_status(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="COMPLETED")
     assert tasks("task", "why", task_id).stdout.startswith("it is not waiting: COMPLETED, finished ")
+    failed_id = _stored(database_url, status="FAILED", error_code="WORKER_CRASHED")
+    answer = tasks("task", "why", failed_id).stdout
+    assert answer.startswith("it is not waiting: FAILED with WORKER_CRASHED, finished ")
+    assert answer.endswith(f" ago; see horsies task show {failed_id[-8:]}\n")
     assert tasks("task", "why", "01890a5d-ac96-774b-bcce-b302099a8057").code == 5
 
 

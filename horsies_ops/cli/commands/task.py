@@ -136,7 +136,14 @@ def why(options: GlobalOptions, task_id: TaskIdArgument, *, json: JsonOption = F
     for reason in reasons:
         print_line(sanitize_text(reason.text))
     if not reasons:
-        print_line(f"it is not waiting: {task.status}, {age_text(detail)}")
+        print_line(sanitize_text(_not_waiting_text(detail)))
+
+
+def _not_waiting_text(detail: TaskDetail) -> str:
+    task, age = detail.task, age_text(detail)
+    if task.status != TaskStatus.FAILED:
+        return f"it is not waiting: {task.status}, {age}"
+    return f"it is not waiting: FAILED with {task.error_code}, {age}; see horsies task show {short_form(task.id)}"
 
 
 @task_app.command()
