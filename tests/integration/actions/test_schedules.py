@@ -251,3 +251,15 @@ async def test_action_on_an_unknown_zone_is_refused(ops: Ops, connection: Connec
 async def test_impossible_range_of_a_backfill_is_refused(ops: Ops, first: datetime, message: str) -> None:
     with pytest.raises(Refused, match=message):
         await ops.plan_backfill("hourly", first, datetime(2030, 1, 1, tzinfo=UTC))
+
+
+async def test_slot_that_a_backfill_fired_is_counted_once(
+    ops: Ops, database: Database, database_url: str, connection: Connection
+) -> None:
+    await sync(database, database_url, hourly(missed="all"))
+    first = await make_due(connection, 3)
+    await ops.backfill_schedule("hourly", first, first)
+    assert (await state_of(connection))["run_count"] == 1
+    assert (await fire_due(database)).fired == 2
+    assert await outcomes(connection) == ["fired"] * 3
+    assert (await state_of(connection))["run_count"] == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -181,6 +182,7 @@ class ScheduleInfo:
     last_run_at: datetime | None
     last_slot_at: datetime | None
     run_count: int
+    """Slots that fired; manual runs are not counted."""
     paused_at: datetime | None
     paused_by: str | None
     pause_reason: str | None
@@ -194,6 +196,7 @@ class ScheduleQueries:
     lock_waiting: Query[DueRow]
     schedule_history: Query[ScheduleHistoryRow]
     record_slots: Query[SlotKey]
+    add_fired_slots: Query[None]
     unfinished_of: Query[UnfinishedRow]
     pause: Query[str]
     resume: Query[str]
@@ -264,12 +267,22 @@ class ScheduleStore:
                 rows += [(row.schedule_name, n, each) for n, each in enumerate(plan.decisions, number)]
             else:
                 rows.append((row.schedule_name, number, None))
-        return await self._record(decided, rows, kind=RunKind.CLOCK, by=by, tz_version=tz_version)
+        fired, left_alone = await self._record(decided, rows, kind=RunKind.CLOCK, by=by, tz_version=tz_version)
+        if left_alone:  # rare; they were counted when they fired
+            counts = Counter(run.schedule_name for run in left_alone)
+            await self._add_fired_slots({name: -count for name, count in counts.items()})
+        return fired
 
     async def record_requested(self, name: str, slots: Sequence[FireSlot], *, kind: RunKind) -> Sequence[FiredRun]:
         """Fire slots that an operator asked for; the schedule does not advance."""
         rows = [(name, number, slot) for number, slot in enumerate(slots, 1)]
-        return await self._record([_decided(slot) for slot in slots], rows, kind=kind)
+        fired, _ = await self._record([_decided(slot) for slot in slots], rows, kind=kind)
+        if kind is RunKind.BACKFILL:
+            await self._add_fired_slots({name: len(fired)})
+        return fired
+
+    async def _add_fired_slots(self, counts: Mapping[str, int]) -> None:
+        await self.executor.execute(SCHEDULES.add_fired_slots, list(counts), list(counts.values()))
 
     async def _record(
         self,
@@ -279,9 +292,10 @@ class ScheduleStore:
         kind: RunKind,
         by: UUID | None = None,
         tz_version: str | None = None,
-    ) -> Sequence[FiredRun]:
+    ) -> tuple[Sequence[FiredRun], Sequence[FiredRun]]:
+        """Return the slots that fired, and those that are left alone, because they fired before."""
         if not rows:
-            return []
+            return [], []
         fired: list[FiredRun] = []
         ids: list[str] = []
         starts: list[datetime | None] = []
@@ -305,8 +319,10 @@ class ScheduleStore:
             *(_times(slots), _texts(outcomes), _texts(reasons), _times(previous), _times(limits), _texts(are_last)),
             *(_times(following), _times(waiting), _times(fired_slots), *map(_texts, counts)),
         )
-        left_alone = await self.executor.fetch(SCHEDULES.record_slots, *run_columns, *columns, kind, by, tz_version)
-        return [run for run in fired if run[:2] not in left_alone] if left_alone else fired
+        fired_before = await self.executor.fetch(SCHEDULES.record_slots, *run_columns, *columns, kind, by, tz_version)
+        if not fired_before:
+            return fired, []
+        return [run for run in fired if run[:2] not in fired_before], [run for run in fired if run[:2] in fired_before]
 
     async def unfinished(self, name: str) -> list[UnfinishedRow]:
         return await self.executor.fetch(SCHEDULES.unfinished_of, name)

@@ -120,6 +120,13 @@ SELECT input.schedule_name, input.slot_at
                      FROM recorded
                     WHERE recorded.schedule_name = input.schedule_name AND recorded.slot_at = input.slot_at);
 
+-- name: add_fired_slots
+-- Correct how many slots of schedules fired; the caller has locked their rows.
+UPDATE horsies_schedule_state AS s
+   SET run_count = s.run_count + input.count
+  FROM unnest($1::text[], $2::integer[]) AS input(schedule_name, count)
+ WHERE s.schedule_name = input.schedule_name;
+
 -- name: unfinished_of
 -- Tasks and runs of a schedule that have not ended, for the overlap policy `replace`.
 SELECT run.task_id, run.workflow_id, task.status, task.claim_token
