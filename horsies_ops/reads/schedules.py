@@ -91,6 +91,13 @@ class ScheduleRow:
     def fires(self) -> bool:
         return self.state is ScheduleState.ACTIVE and not self.is_paused
 
+    @property
+    def why_not_firing(self) -> str:
+        """Why its next slots do not fire; empty if they do."""
+        if self.fires:
+            return ""
+        return "paused: no slot fires until it is resumed" if self.is_paused else f"{self.state}: no slot fires"
+
     def next_slots(self, count: int) -> list[datetime]:
         """The next slots, the first undecided one first; empty if its zone is unknown here."""
         if self.policy is None or self.next_run_at is None:

@@ -69,6 +69,7 @@ def test_commands_read_and_change_schedules(horsies: Executable, database_url: s
     assert horsies(*backfill, "--yes", "--json").document["affected"] >= 29
     assert horsies("schedule", "history", "tick", "--json").document["runs"][0]["outcome"] == "fired"
     assert "paused by" in horsies("schedule", "show", "tick").stdout
+    assert "tick is paused: no slot fires until it is resumed" in horsies("schedule", "next", "tick").stderr
     assert horsies("schedule", "show", "tick", "--json").document["target"] == "tick"
     assert horsies("schedule", "resume", "tick").stdout == "tick resumed\n"
     assert horsies("schedule", "show", "nope").code == 5

@@ -110,10 +110,13 @@ def next_(options: GlobalOptions, name: NameArgument, *, count: CountOption = 10
 
     Example: horsies schedule next nightly --count 3
     """
-    slots = options.read(lambda ops: ops.schedule(name)).next_slots(count)
+    row = options.read(lambda ops: ops.schedule(name))
+    slots = row.next_slots(count)
     if json:
-        print_json({"name": name, "slots": slots})
+        print_json({"name": name, "fires": row.fires, "slots": slots})
         return
+    if row.why_not_firing:
+        options.print_message(sanitize_text(f"{name} is {row.why_not_firing}"))
     for slot in slots:
         print_line(format_value(slot))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.schedules import next_lines
@@ -74,3 +76,9 @@ def test_next_slots_of_an_unknown_zone_are_not_shown() -> None:
     definition = '{"pattern": {"type": "daily", "time": "02:30"}, "timezone": "Mars/Olympus"}'
     row = ScheduleRow(name="nightly", definition=definition, next_run_at=NOON)
     assert [line.plain for line in next_lines(row)] == ["unknown time zone Mars/Olympus"]
+
+
+def test_next_slots_of_a_paused_schedule_say_so() -> None:
+    row = ScheduleRow(name="hourly", definition='{"pattern": {"type": "hourly", "minute": 0}}', next_run_at=NOON)
+    texts = [line.plain for line in next_lines(replace(row, paused_at=NOON))]
+    assert texts == ["paused: no slot fires until it is resumed", *(line.plain for line in next_lines(row))]

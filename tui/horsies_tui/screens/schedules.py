@@ -173,7 +173,8 @@ def next_lines(schedule: ScheduleRow) -> list[Content]:
     except ZoneInfoNotFoundError:
         return [safe(f"unknown time zone {schedule.timezone}")]
     slots = schedule.next_slots(10)
-    return [safe(f"{_slot_time(slot)}   {slot.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for slot in slots]
+    notes = [Content(schedule.why_not_firing)] if schedule.why_not_firing else []
+    return notes + [safe(f"{_slot_time(slot)}   {slot.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for slot in slots]
 
 
 class SchedulesScreen(ListScreen[ScheduleRow], scope=ScreenId.SCHEDULES):

@@ -193,11 +193,13 @@ class _Firing:
 def _decide(row: DueRow) -> SlotPlan:
     """Decide about a schedule; one whose zone or definition cannot be read here is to be paused."""
     try:
-        return decide_slots(row.to_due(), row.now)
-    except ZoneInfoNotFoundError as error:
-        return SlotPlan(pause_reason=f"unknown time zone {error.args[0]}")
+        due = row.to_due()
     except ValueError as error:
         return SlotPlan(pause_reason=f"invalid definition: {format_one_line(error)}")
+    try:
+        return decide_slots(due, row.now)
+    except ZoneInfoNotFoundError:
+        return SlotPlan(pause_reason=f"unknown time zone {due.policy.timezone}")
 
 
 def _refused(decision: Decision, reason: str) -> Decision:
