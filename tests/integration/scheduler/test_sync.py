@@ -183,3 +183,22 @@ async def test_run_time_schedule_of_another_app_is_not_deleted(database_url: str
         await billing.schedules.delete_async("hourly")
     assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 1
     await asyncio.gather(shop.close_async(), billing.close_async())
+
+
+@pytest.mark.parametrize("other", ["shop", "billing"])
+async def test_concurrent_creation_stores_one(database_url: str, connection: Connection, other: str) -> None:
+    first, second = schedule_app(database_url), schedule_app(database_url, name=other)
+    transaction = connection.transaction()
+    await transaction.start()
+    await first.schedules.create_async(hourly(), connection=connection)
+    creating = asyncio.create_task(second.schedules.create_async(hourly(kwargs={"a": 5})))
+    async with asyncio.timeout(30):
+        while not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110  # it has to be polled
+            await asyncio.sleep(0.05)
+    await transaction.commit()
+    with pytest.raises(HorsiesError, match="schedule 'hourly' exists"):
+        await creating
+    row = await connection.fetchrow("SELECT owner, revision FROM horsies_schedule_state")
+    assert row is not None
+    assert tuple(row) == ("shop", 1)
+    await asyncio.gather(first.close_async(), second.close_async())

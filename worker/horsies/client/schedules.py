@@ -18,7 +18,7 @@ from horsies.model.settings.schedule import TaskSchedule
 from horsies.model.task import effective_priority
 from horsies.scheduler.firing import encode_plan
 from horsies.scheduler.service import ScheduleSet
-from horsies.scheduler.sync import store_definitions
+from horsies.scheduler.sync import CreatedMeanwhile, store_definitions
 from horsies.store.database import Executor
 from horsies.store.endpoint import savepoint
 from horsies.store.schedules import ScheduleInfo, ScheduleStore
@@ -157,9 +157,13 @@ class RuntimeSchedules:
         """Store a new schedule; raises HRS-205 if the name is taken. It starts at the first slot after now."""
 
         async def create(executor: Executor) -> ScheduleInfo:
+            exists = invalid_schedule(f"schedule {schedule.name!r} exists", hint="change it with app.schedules.update")
             if await ScheduleStore(executor).info(schedule.name) is not None:
-                raise invalid_schedule(f"schedule {schedule.name!r} exists", hint="change it with app.schedules.update")
-            return await self._write(executor, schedule)
+                raise exists
+            try:
+                return await self._write(executor, schedule)
+            except CreatedMeanwhile as cause:
+                raise exists from cause
 
         return await self._run(create, connection)
 

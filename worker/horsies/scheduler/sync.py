@@ -46,6 +46,10 @@ class SyncReport:
     superseded: tuple[str, ...] = ()
 
 
+class CreatedMeanwhile(BrokerError):
+    """Another transaction has created a schedule that was not stored before; nothing is changed."""
+
+
 async def sync_definitions(
     database: Database, owner: str, definitions: Sequence[ScheduleDefinition], *, force: bool = False
 ) -> SyncReport:
@@ -98,7 +102,13 @@ async def store_definitions(
             if change.note:
                 logger.warning("schedule changed: %s", change.note, extra={"schedule": definition.name})
     if changes:
-        await store.upsert(owner, changes, tz_version=tz_version)
+        names = await store.upsert(owner, changes, locked=stored, tz_version=tz_version)
+        if lost := sorted({change.definition.name for change in changes} - names):
+            raise CreatedMeanwhile(
+                f"schedule {lost[0]!r} was created by another process at the same time",
+                code=BrokerErrorCode.SWEEP_BUSY,
+                retryable=True,
+            )
     return SyncReport(changes=tuple(changes), superseded=tuple(superseded))
 
 

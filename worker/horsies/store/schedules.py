@@ -206,7 +206,7 @@ class ScheduleQueries:
     try_sync_lock: Query[bool]
     stored_schedules: Query[StoredSchedule]
     database_time: Query[datetime]
-    upsert: Query[None]
+    upsert: Query[str]
     join: Query[None]
     leave: Query[None]
     retire: Query[str]
@@ -359,7 +359,10 @@ class ScheduleStore:
     async def now(self) -> datetime:
         return await self.executor.fetch_single(SCHEDULES.database_time)
 
-    async def upsert(self, owner: str, changes: Sequence[ScheduleChange], *, tz_version: str) -> None:
+    async def upsert(
+        self, owner: str, changes: Sequence[ScheduleChange], *, locked: Iterable[str], tz_version: str
+    ) -> set[str]:
+        """Store definitions; those that are not in `locked` must be new. Returns the names that were stored."""
         rows = [
             (
                 change.definition.name,
@@ -374,7 +377,8 @@ class ScheduleStore:
             )
             for change in changes
         ]
-        await self.executor.execute(SCHEDULES.upsert, owner, tz_version, *map(list, zip(*rows, strict=True)))
+        columns = map(list, zip(*rows, strict=True))
+        return set(await self.executor.fetch(SCHEDULES.upsert, owner, tz_version, *columns, list(locked)))
 
     async def join(self, participant: UUID, owner: str, names: Sequence[str], *, hostname: str, pid: int) -> None:
         """Register a participant with the schedules that it defines, or renew it."""

@@ -197,7 +197,8 @@ SELECT schedule_name, owner, source, state, definition::text AS definition, conf
 SELECT clock_timestamp() AS now;
 
 -- name: upsert
--- Store definitions, whose rows the caller has locked. A superseded hash is remembered; one that is in use again is not
+-- Store definitions. The caller has locked the rows in $12; one that another transaction has inserted meanwhile stays, and
+-- only the names of those stored are returned. A superseded hash is remembered; one that is in use again is not
 -- superseded any more. A schedule that is restarted or stopped skips its waiting slot.
 WITH input AS (
     SELECT *
@@ -228,7 +229,9 @@ ON CONFLICT (schedule_name) DO UPDATE
        old_hashes = CASE WHEN s.config_hash = EXCLUDED.config_hash THEN s.old_hashes
                          ELSE pg_catalog.array_remove(pg_catalog.array_append(s.old_hashes, s.config_hash),
                                                       EXCLUDED.config_hash)
-                     END;
+                     END
+ WHERE s.schedule_name = ANY($12::text[])
+RETURNING s.schedule_name;
 
 -- name: join
 -- Register a participant, or renew it; forget those that have been silent for an hour.
