@@ -554,7 +554,7 @@ class FakeSource(Ops if TYPE_CHECKING else object):
         return schedule_runs(await self.schedule(name), self.system.now(), limit=limit)
 
     async def schedule_participants(self) -> int:
-        return len(WORKERS) - 1
+        return self.system.schedulers
 
     async def pause_schedule(self, name: str, *, reason: str | None = None) -> ActionReport:
         paused = self.system.paused_schedules

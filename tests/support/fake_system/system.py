@@ -56,6 +56,7 @@ class FakeSystem:
         self.audit_log: list[AuditRow] = []
         self.paused_queues: dict[str, AuditRow] = {}
         self.paused_schedules: dict[str, AuditRow] = {}
+        self.schedulers = len(WORKERS) - 1
         """The audit entry of the pause, by queue."""
         self.expired_rows = dict(catalog.EXPIRED_ROWS)
         self._silent_ids: set[UUID] = set()

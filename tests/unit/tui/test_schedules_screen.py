@@ -82,3 +82,11 @@ def test_next_slots_of_a_paused_schedule_say_so() -> None:
     row = ScheduleRow(name="hourly", definition='{"pattern": {"type": "hourly", "minute": 0}}', next_run_at=NOON)
     texts = [line.plain for line in next_lines(replace(row, paused_at=NOON))]
     assert texts == ["paused: no slot fires until it is resumed", *(line.plain for line in next_lines(row))]
+
+
+async def test_scheduler_that_leaves_is_no_longer_counted() -> None:
+    system = FakeSystem(lambda: NOON)
+    async with running_app(FakeOpener(system), screen_id=ScreenId.SCHEDULES) as pilot:
+        await eventually(pilot, lambda: "schedulers running" in screen_text(pilot))
+        system.schedulers = 1
+        await eventually(pilot, lambda: "1 scheduler running" in screen_text(pilot))

@@ -199,7 +199,7 @@ Healthy: NEXT RUN is in the future, and every slot of LAST 20 fired."""
         topics = TASK_TOPICS | {Topic.EVENT}
         return (
             LiveQuery("schedules", self._fetch, self._show_schedules, topics, poll_s=2.0, min_interval_s=1.0),
-            LiveQuery("detail", self._fetch_participants, self._show_participants, topics, min_interval_s=5.0),
+            LiveQuery("detail", self._fetch_participants, self._show_participants, poll_s=2.0),
         )
 
     async def _fetch(self, source: DataSource) -> tuple[ScheduleRow, ...]:
