@@ -373,7 +373,8 @@ class CronSchedule(Pattern):
 
     def contradictions(self) -> Any:
         if parse_cron(self.expression, both_days=self.both_days) is None:
-            yield Fault.between("expression", "both_days", text=f"must be {CRON_SYNTAX}")
+            text = f"must be {CRON_SYNTAX}, got {self.expression[:80]!r}"
+            yield Fault.between("expression", "both_days", text=text)
 
 
 def _typed_expression(
