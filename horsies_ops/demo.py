@@ -99,7 +99,12 @@ async def run_demo(
 
 
 async def run_demo_with_tui(
-    setup: DemoSetup, settings: LoadedSettings, *, processes: int, arguments: Sequence[str] = ()
+    setup: DemoSetup,
+    settings: LoadedSettings,
+    *,
+    processes: int,
+    on_message: Callable[[str], None],
+    arguments: Sequence[str] = (),
 ) -> tuple[int, DemoStatus]:
     """Run `horsies tui` with these arguments over the demo; returns its exit code and the last status."""
     loop = asyncio.get_running_loop()
@@ -118,6 +123,7 @@ async def run_demo_with_tui(
                 if tui.returncode is None:
                     tui.terminate()
                     await tui.wait()
+        on_message("stopping the workers and the database …")
         return code, await _read_status(ops, loop.time() - started)
 
 

@@ -21,6 +21,8 @@ def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None
     assert "killed the second worker" in answer.stderr
     assert "worker 2 was killed (kill -9)" in answer.stderr
     assert "next: horsies init" in answer.stderr
+    closing = [line.replace("horsies ", ".venv/bin/horsies ") for line in answer.stderr.splitlines()[-5:]]
+    assert max(map(len, closing)) <= 80
     assert re.search(r"which ran [3-9] tasks", answer.stderr)
     assert left == []
 

@@ -95,6 +95,7 @@ def test_demo_shows_sample_tasks_and_leaves_nothing(
         else:
             terminal.program.terminate()
         assert terminal.ended(within_s=DEMO_START_S) == (0 if ending == "q" else 130)
+        assert (b"stopping the workers" in terminal.bytes) == (ending == "q")
         terminal.close()
         assert wait_for_exits(processes, within_s=DEMO_START_S) == []
         assert list(Path(folder).iterdir()) == []

@@ -62,7 +62,9 @@ def run_in_tui(
     """Run `horsies tui` with these settings and arguments over the demo until the user quits; returns its exit code."""
     options.print_message(STARTING)
     with demo_setup(tui or TuiConfig()) as setup:
-        work = run_demo_with_tui(setup, setup.settings(), processes=processes, arguments=arguments)
+        work = run_demo_with_tui(
+            setup, setup.settings(), processes=processes, arguments=arguments, on_message=options.print_message
+        )
         code, final_status = asyncio.run(work)
         _print_closing_summary(options, final_status)
     return code
@@ -78,12 +80,13 @@ def _print_closing_summary(options: GlobalOptions, demo_status: DemoStatus) -> N
     """Print what happened and the next steps, in five lines."""
     counts = demo_status.overview.counts
     done, failed = counts["COMPLETED"].number, counts["FAILED"].number
+    # At most 80 columns, also if the program is `.venv/bin/horsies`: a terminal breaks longer lines within words.
     for line in (
         f"in {demo_status.elapsed_s:.0f} s two workers completed {done:,} tasks; {failed:,} failed on purpose",
-        f"worker 2 was killed (kill -9); worker 1 recovered its tasks: {demo_status.recovered}",
-        f"next: {program_name()} init writes horsies.toml; docs/tasks.md shows how to define and send tasks",
-        f"      {program_name()} worker MODULE:app runs them; {program_name()} tui shows them",
-        "      docs/recovery.md explains what happens when a worker dies",
+        f"worker 2 was killed (kill -9); recovered by worker 1: {demo_status.recovered} (docs/recovery.md)",
+        f"next: {program_name()} init               writes horsies.toml",
+        f"      {program_name()} worker MODULE:app  runs your tasks (docs/tasks.md)",
+        f"      {program_name()} tui                shows them",
     ):
         options.print_message(line)
 
