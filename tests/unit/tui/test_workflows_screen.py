@@ -59,6 +59,13 @@ async def test_tree_follows_list_cursor() -> None:
         assert screen.run_id == screen.run_list.rows[2].id
 
 
+async def test_bar_of_a_run_is_full_only_where_nodes_completed() -> None:
+    system = frozen_system()
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=LARGE) as pilot:
+        await _select_run(pilot, _run(system, "digest-run", WorkflowStatus.FAILED))
+        assert f"{'━' * 12}{'┄' * 8} 6/10 done" in screen_text(pilot)
+
+
 async def test_narrow_terminal_shows_list_or_tree() -> None:
     system = frozen_system()
     async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS) as pilot:

@@ -75,7 +75,9 @@ def _progress(detail: WorkflowDetail) -> Iterator[tuple[str, str]]:
         ended += counts.get(status, 0)
         # Rounded at the ends of the parts, so that together they are as long as the bar.
         end = round(width * ended / total) if total else 0
-        yield Glyph.FULL * (end - drawn), colour
+        # Full only where nodes completed, as in the list: without colours, a failed run would look finished.
+        glyph = Glyph.FULL if status is WorkflowTaskStatus.COMPLETED else Glyph.EMPTY
+        yield glyph * (end - drawn), colour
         drawn = end
     yield Glyph.EMPTY * (width - drawn), "dim"
     yield f" {counts.get(WorkflowTaskStatus.COMPLETED, 0)}/{total} done   ", ""
