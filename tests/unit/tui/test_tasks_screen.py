@@ -26,6 +26,7 @@ from tests.support.tui import (
     TimeLimitedSource,
     eventually,
     frozen_system,
+    lines,
     make_hits,
     running_app,
     screen_text,
@@ -202,6 +203,21 @@ async def test_cursor_follows_newest_row_until_user_moves() -> None:
         screen.context.queries.invalidate_all()
         await eventually(pilot, lambda: screen.list.rows[0].id == later)
         assert screen.list.selection.cursor == moved_to
+
+
+async def test_new_rows_do_not_move_the_line_that_is_read() -> None:
+    system = frozen_system()
+    async with running_app(FakeOpener(system)) as pilot:
+        screen = _screen(pilot)
+        await pilot.press("j", "j")
+        line, name = next((y, line) for y, line in enumerate(lines(pilot)) if line.startswith("▌"))
+        later = system.send(KINDS[0], at=NOON + timedelta(seconds=2)).id
+        screen.context.queries.invalidate_all()
+        await eventually(pilot, lambda: screen.list.rows[0].id == later)
+        await until_stable(pilot)
+        assert lines(pilot)[line] == name
+        await pilot.press("g")
+        assert screen.list.selection.cursor == later
 
 
 async def test_new_filter_puts_cursor_on_first_row() -> None:

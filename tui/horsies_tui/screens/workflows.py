@@ -211,7 +211,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
     def __init__(self, context: AppContext) -> None:
         super().__init__(context)
         self.run_list: RowList[WorkflowRow] = RowList(
-            RUN_COLUMNS, key=lambda run: run.id, context=context, follows_top=True, id="runs"
+            RUN_COLUMNS, key=lambda run: run.id, context=context, follows_top=True, holds_place=True, id="runs"
         )
         self.node_list: RowList[NodeLine] = RowList(
             NODE_COLUMNS, key=lambda line: line.key, context=context, id="nodes"

@@ -147,6 +147,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         key: Callable[[T], Hashable],
         context: AppContext,
         follows_top: bool = False,
+        holds_place: bool = False,
         has_titles: bool = True,
         rule_title: str = "",
         id: str | None = None,  # noqa: A002  # Textual's name
@@ -154,6 +155,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.follows_top = follows_top
         """Whether the cursor stays on the first row when new rows push its row down."""
+        self._holds_place = holds_place
+        """Whether new rows above the cursor never move what is on screen, once the cursor has left the first row."""
         self._header_lines = HEADER_LINES if has_titles else 0
         self._rule = Heading(rule_title)
         self.selection: RowSelection[Any] = RowSelection()
@@ -222,8 +225,9 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self.set_reactive(
             cast("Reactive[Size]", Widget.virtual_size), Size(self.size.width, len(self._rows) + self._header_lines)
         )
-        # At the top the list stays there; new rows push the cursor down, if it does not follow, while it is on screen.
-        self._bring_into_view(0 if old_top == 0 else old_top + self.selection.cursor_index - old_index)
+        # At the top the list stays there, unless it holds its place; new rows push the cursor down while it is visible.
+        is_at_top = old_top == 0 and not (self._holds_place and old_index)
+        self._bring_into_view(0 if is_at_top else old_top + self.selection.cursor_index - old_index)
         if self._visible_keys() == visible:
             self._repaint(self._placed_columns)
         else:

@@ -76,7 +76,9 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
         self.window = TaskWindow()
         self._previews = ArgumentPreviews(context.settings)
         columns = (*TASK_COLUMNS, self._previews.column)
-        self.list: RowList[TaskSummary] = RowList(columns, key=lambda task: task.id, context=context, follows_top=True)
+        self.list: RowList[TaskSummary] = RowList(
+            columns, key=lambda task: task.id, context=context, follows_top=True, holds_place=True
+        )
         self._sorting = Sorting(TASK_SORT_KEYS, NEWEST_FIRST)
         self.proposals = ProposalRunner(self, after_apply=self._after_apply)
         self._facets: Facets | None = None
