@@ -30,6 +30,9 @@ def pytest_configure() -> None:
     """Choose the folder of this run once, in the main process; all test processes write there."""
     # A background job of a shell ignores SIGINT, and so would the programs that tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # Under nohup: this process goes on ignoring hangups, but programs that tests start do not inherit a handler.
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
     if not _IS_XDIST_WORKER:
         # Not pytest's tmp_path: the user that the server runs as cannot enter its parents.
         folder = tempfile.mkdtemp(prefix="horsies-test-", dir=shared_memory_folder())

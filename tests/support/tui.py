@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import os
 import pickle
 import re
@@ -41,6 +42,7 @@ from horsies_tui.theme import NO_USER_THEMES, UserThemes
 from tests.support.fake_system import FakeOpener
 from tests.support.fake_system.source import FakeSource
 from tests.support.fake_system.system import FakeSystem
+from tests.support.terminal import Terminal
 
 ALPHABET = ascii_letters + digits + punctuation
 
@@ -309,8 +311,9 @@ class Page:
     """A browser tab, controlled through the DevTools protocol."""
 
     def __init__(self, devtools: ClientWebSocketResponse) -> None:
-        self.received = b""
-        """Data received by the websockets of the page."""
+        self._terminal = Terminal(200, 70)
+        """What the page draws, from the data that its websockets have received."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._devtools = devtools
         self._calls = 0
 
@@ -320,14 +323,10 @@ class Page:
         await self._call("Page.navigate", url=url)
 
     async def wait_for_text(self, *texts: str, within_s: float = 60.0) -> None:
-        """Wait until the page has received all of these, whatever their colours."""
+        """Wait until the page shows all of these."""
         async with asyncio.timeout(within_s):
-            while not all(text in self._received_text for text in texts):
+            while not all(text in self._terminal.text for text in texts):
                 self._record(await self._devtools.receive_json())
-
-    @property
-    def _received_text(self) -> str:
-        return without_own_sequences(self.received.decode(errors="replace"))
 
     async def click(self, x: int, y: int) -> None:
         for kind in ("mousePressed", "mouseReleased"):
@@ -351,8 +350,8 @@ class Page:
     def _record(self, message: dict[str, Any]) -> None:
         if message.get("method") == "Network.webSocketFrameReceived":
             frame = message["params"]["response"]
-            data = frame["payloadData"]
-            self.received += base64.b64decode(data) if frame["opcode"] == WSMsgType.BINARY else data.encode()
+            if frame["opcode"] == WSMsgType.BINARY:  # others are messages between the page and the server
+                self._terminal.feed(self._decoder.decode(base64.b64decode(frame["payloadData"])))
 
 
 @asynccontextmanager
