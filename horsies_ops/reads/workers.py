@@ -10,7 +10,7 @@ from uuid import UUID
 
 from horsies.client.workers import WorkerPing
 from horsies.model.events import EventKind
-from horsies.model.recovery.fleet import is_silent, longest_thresholds, parse_config, parse_instant
+from horsies.model.recovery.fleet import MAX_GAP_INTERVALS, is_silent, longest_thresholds, parse_config, parse_instant
 from horsies.model.result import WorkerPong
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import parse_id
@@ -101,6 +101,11 @@ class WorkerRow(WorkerBase):
         return not (self.is_presumed_dead or self.is_silent)
 
     @property
+    def is_late(self) -> bool:
+        """A heartbeat is overdue, so its state and load may be out of date."""
+        return self.heartbeat_age > MAX_GAP_INTERVALS * self.heartbeat_interval
+
+    @property
     def problems(self) -> list[str]:
         """What the worker reports about itself."""
         failing = [f"{operation} keeps failing and is retried rarely" for operation in self.disabled_operations]
@@ -108,10 +113,14 @@ class WorkerRow(WorkerBase):
 
     @property
     def display_state(self) -> str:
-        """Its state; `degraded` while it runs with less than it needs, `silent` or `stale` without heartbeats."""
-        if self.is_responsive or self.state == WorkerState.LOST:
-            return "degraded" if self.is_degraded and self.state == WorkerState.RUNNING else self.state
-        return "stale" if self.is_stale else "silent"
+        """Its state; `degraded` while it lacks something, `late`, `silent` or `stale` without heartbeats."""
+        if self.state == WorkerState.LOST:
+            return self.state
+        if not self.is_responsive:
+            return "stale" if self.is_stale else "silent"
+        if self.is_late:
+            return "late"
+        return "degraded" if self.is_degraded and self.state == WorkerState.RUNNING else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

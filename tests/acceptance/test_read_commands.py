@@ -154,6 +154,13 @@ def test_worker_list_marks_silent_worker_as_stale(horsies: Executable, database_
     assert str(live)[-8:] in horsies("workers", "list", "--stale", "--threshold", "0s").stdout
 
 
+def test_worker_that_missed_a_heartbeat_is_listed_as_late(horsies: Executable, database_url: str) -> None:
+    _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(seconds=55)))
+    listed = horsies("workers", "list").stdout
+    assert "late" in listed
+    assert "running" not in listed
+
+
 def test_recently_killed_worker_is_listed_as_silent(horsies: Executable, database_url: str) -> None:
     _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(minutes=2)))
     answer = horsies("workers", "list")

@@ -47,6 +47,8 @@ class WorkerHealth(StrEnum):
     DEGRADED = "degraded"
     """It cannot start all its children, or receives no notifications."""
     DRAINING = "draining"
+    LATE = "late"
+    """A heartbeat is overdue."""
     SILENT = "silent"
     """Several heartbeats are missing: it may be dead."""
     STALE = "stale"
@@ -77,9 +79,18 @@ def drain_time(queue: QueueRow) -> timedelta | None:
     return timedelta(minutes=queue.pending / queue.finished_last_minute)
 
 
-def count_not_alive(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
-    """Count silent, stale and lost workers by state."""
-    return sorted(Counter(worker.display_state for worker in workers if not worker.is_responsive).items())
+def count_without_heartbeat(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
+    """Count late, silent, stale and lost workers by state."""
+    return sorted(Counter(worker.display_state for worker in workers if not _is_alive(worker)).items())
+
+
+def count_alive(workers: Iterable[WorkerRow]) -> int:
+    """Count the workers whose last heartbeat is not overdue."""
+    return sum(map(_is_alive, workers))
+
+
+def _is_alive(worker: WorkerRow) -> bool:
+    return worker.is_responsive and not worker.is_late
 
 
 # Reads

@@ -8,8 +8,10 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
+from horsies_tui.fleet import count_alive, count_without_heartbeat, worker_health
 from horsies_tui.keys import ScreenId
 from horsies_tui.screens.base import ShowTasks
+from horsies_tui.screens.summary import worker_lines
 from horsies_tui.screens.workers import CHART_WINDOWS, WORKER_COLUMNS, WorkersScreen
 from horsies_tui.widgets.row_list import Tone
 from tests.support.fake_system import FakeOpener
@@ -88,6 +90,15 @@ async def test_detail_pane_lists_held_tasks() -> None:
         await _move_to(pilot, LOST_ID)
         await eventually(pilot, lambda: "holds 5 tasks" in screen_text(pilot))
         assert "report.build" in screen_text(pilot)
+
+
+def test_worker_with_an_overdue_heartbeat_is_late_until_it_is_silent() -> None:
+    ages = [timedelta(seconds=seconds) for seconds in (40, 50, 100)]
+    workers = [make_worker(heartbeat_age=age, last_heartbeat_at=NOON - age, is_silent=age > ages[1]) for age in ages]
+    assert [worker_health(worker) for worker in workers] == ["running", "late", "silent"]
+    assert (count_alive(workers), count_without_heartbeat(workers)) == (1, [("late", 1), ("silent", 1)])
+    endings = [line.plain.split()[-2:] for line in worker_lines(workers, NOON, rows=9)]
+    assert endings[1:] == [["late", "50s"], ["silent", "1m"], ["0/4", "running"]]
 
 
 async def test_enter_opens_tasks_of_worker() -> None:

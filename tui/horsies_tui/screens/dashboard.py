@@ -22,7 +22,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.source import DataSource
 from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
-from horsies_tui.fleet import BUCKET_COUNT, HOUR, THROUGHPUT_WINDOW, count_not_alive, load_workers
+from horsies_tui.fleet import BUCKET_COUNT, HOUR, THROUGHPUT_WINDOW, count_alive, count_without_heartbeat, load_workers
 from horsies_tui.format import fit, format_count, format_time, plural, sanitize
 from horsies_tui.keys import ScreenId, first_key
 from horsies_tui.screens.alerts import Alert, AlertInputs, RunTarget, Severity, UnservedQueue, find_alerts
@@ -314,13 +314,13 @@ class DashboardScreen(MainScreen, scope=ScreenId.DASHBOARD):
     def _update_status(self) -> None:
         if (overview := self._overview) is None:
             return
-        alive = sum(worker.is_responsive for worker in self._alert_inputs.workers)
-        others = "".join(f" {count} {state}" for state, count in count_not_alive(self._alert_inputs.workers))
+        workers = self._alert_inputs.workers
+        others = "".join(f" {count} {state}" for state, count in count_without_heartbeat(workers))
         runs = overview.workflows.get("RUNNING")
         self.set_status(
             "" if self.list.rows or self._missing_results else "no problems",
             plural(len(overview.queues), "queue"),
-            f"workers {alive} up{others}",
+            f"workers {count_alive(workers)} up{others}",
             ""
             if runs is None or not runs.number
             else f"workflows {format_count(runs.number, is_capped=runs.is_capped)} running",

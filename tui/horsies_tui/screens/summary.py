@@ -179,6 +179,7 @@ _WORKER_STATES: Final = {
     WorkerHealth.HOT: (Glyph.WARN, Tone.WARN),
     WorkerHealth.DEGRADED: (Glyph.WARN, Tone.WARN),
     WorkerHealth.DRAINING: (Glyph.PAUSED, Tone.WARN),
+    WorkerHealth.LATE: (Glyph.WARN, Tone.WARN),
     WorkerHealth.SILENT: (Glyph.WARN, Tone.WARN),
     WorkerHealth.STALE: (Glyph.BAD, Tone.BAD),
     WorkerHealth.LOST: (Glyph.BAD, Tone.BAD),
@@ -237,8 +238,9 @@ def worker_lines(workers: Sequence[WorkerRow], now: datetime, rows: int) -> Iter
     for worker in sorted(workers, key=rank)[:rows]:
         health = worker_health(worker)
         glyph, tone = _WORKER_STATES.get(health, ("", Tone.DIM))
-        # Without an age while the worker responds: it would be redrawn every second.
-        age = "" if worker.is_responsive else f" {format_short_age(now - worker.last_heartbeat_at)}"
+        # Without an age while heartbeats arrive: it would be redrawn every second.
+        is_alive = worker.is_responsive and not worker.is_late
+        age = "" if is_alive else f" {format_short_age(now - worker.last_heartbeat_at)}"
         load = f"{bar(worker.children_busy, worker.processes, 10)} {worker.children_busy}/{worker.processes}"
         yield Content.assemble(
             safe(fit(f"{worker.hostname}:{worker.pid}", 14), STYLES[tone] if glyph else ""),

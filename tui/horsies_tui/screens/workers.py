@@ -23,7 +23,8 @@ from horsies_tui.data.queries import LiveQuery
 from horsies_tui.fleet import (
     HOT_PERCENT,
     WorkerHealth,
-    count_not_alive,
+    count_alive,
+    count_without_heartbeat,
     load_workers,
     worker_health,
 )
@@ -59,6 +60,7 @@ _STATES: Final = {
     WorkerHealth.HOT: Cell("hot", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.DEGRADED: Cell("degraded", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.DRAINING: Cell("draining", Tone.DIM, glyph=Glyph.PAUSED),
+    WorkerHealth.LATE: Cell("late", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.SILENT: Cell("silent", Tone.WARN, glyph=Glyph.WARN),
     WorkerHealth.STALE: Cell("stale", Tone.BAD, glyph=Glyph.BAD),
     WorkerHealth.LOST: Cell("lost", Tone.BAD, glyph=Glyph.BAD),
@@ -248,12 +250,14 @@ Healthy: STATE is running, and BEAT starts again every few seconds."""
         self.show_pane("worker-detail", lines, title="" if worker is None else _pane_title(worker))
 
     def update_status(self) -> None:
-        alive = [worker for worker in self.rows if worker.is_responsive]
-        busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
-        hidden = " (hidden)" if self.hides_excluded else ""
+        responsive = [worker for worker in self.rows if worker.is_responsive]
+        busy, slots = sum(worker.children_busy for worker in responsive), sum(worker.processes for worker in responsive)
         self.set_status(
-            f"{len(alive)} up",
-            *(f"{count} {state}{hidden}" for state, count in count_not_alive(self.rows)),
+            f"{count_alive(self.rows)} up",
+            *(
+                f"{count} {state}" + (" (hidden)" if self.hides_excluded and state != WorkerHealth.LATE else "")
+                for state, count in count_without_heartbeat(self.rows)
+            ),
             f"{busy:,} of {slots:,} slots busy",
             f"[ ] window {format_short_age(self.window)}",
             self.order_text,
