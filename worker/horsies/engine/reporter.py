@@ -197,6 +197,8 @@ class EventText(StructuredMessage):
                 values = {field.name: getattr(event, field.name) for field in fields(event)}
         if not isinstance(event, _LOGS_WORKER_ID):
             values.pop("worker_id", None)
+        if "message" in values:  # a record has a message of its own
+            values["error_message"] = values.pop("message")
         values["hint"] = values.get("hint") or _HINTS.get(type(event))
         # LateResultRefused -> late result refused
         title = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
