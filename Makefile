@@ -25,10 +25,8 @@ $(READY): $(LOCK) pyproject.toml requirements/install.py
 demo: $(READY)  ## run the sample app with two workers in the terminal UI, on its own database (without a terminal: print a summary)
 	@if [ -t 0 ] && [ -t 2 ]; then $(BIN)/horsies demo --tui; else $(BIN)/horsies demo --seconds 30; fi
 
-test: $(READY)  ## run all tests and show how far they are; failed ones are repeated alone (needs only Python)
-	@$(BIN)/python -m pytest $(PARALLEL) -n $(PROCESSES) || { \
-	    echo "repeating failed tests one by one: fault tests have time limits that a busy machine may miss"; \
-	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+test: $(READY)  ## run all tests and show how far they are (needs only Python)
+	@$(BIN)/python -m pytest $(PARALLEL) -n $(PROCESSES)
 
 chaos: $(READY)  ## repeat the fault tests (ROUNDS=10 times); also fails if the p99 of a recovery time is above its limit
 	@times=$$(mktemp); export CHAOS_TIMES=$$times; failed=0; \
@@ -57,8 +55,8 @@ format: $(READY)  ## format the code and fix lint errors
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## run the benchmarks of sending, processing, workflows, recovery and the TUI, on durable private servers
-	@for name in run draining growth workflows recovery screens; do $(BIN)/python -m bench.$$name || exit 1; done
+bench: $(READY)  ## run the benchmarks of sending, processing, workflows, schedules, recovery and the TUI, on durable private servers
+	@for name in run draining growth workflows schedules recovery screens; do $(BIN)/python -m bench.$$name || exit 1; done
 
 bench-peers: $(READY)  ## compare draining with other task queues, installed into an environment that is deleted afterwards
 	@peers=$$(mktemp -d) && trap 'rm -rf "$$peers"' EXIT && $(PYTHON) -m venv "$$peers" && \
