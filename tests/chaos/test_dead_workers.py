@@ -192,8 +192,9 @@ async def test_repeated_worker_kills_lose_and_duplicate_nothing(
         for pid, killed_at in killed.items():
             await record_recovery_times(ledger, "F2", pid=pid, since=killed_at)
         assert {row["status"] for row in rows.values()} == {"COMPLETED"}
-        max_in_flight = KILLS * PROCESSES
+        # In each process one task runs, and the outcome of the one before may not be stored yet.
+        max_in_flight = KILLS * PROCESSES * 2
         assert sum(row["crash_count"] for row in rows.values()) <= max_in_flight, (
             "only tasks in flight on killed workers crash"
         )
-        assert await ledger.violations(sent, unbegun=max_in_flight) == []
+        assert await ledger.violations(sent, unbegun=KILLS * PROCESSES) == []
