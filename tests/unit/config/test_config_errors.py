@@ -129,6 +129,12 @@ def test_error_names_the_environment_variable(tmp_path: Path) -> None:
     assert error.message.startswith("HORSIES_WORKER__PROCESSES: worker.processes: must be a whole number")
 
 
+def test_variable_with_one_underscore_names_the_right_one(tmp_path: Path) -> None:
+    error = load_error(tmp_path, HORSIES_WORKER_GRACE_S="1", HORSIES_WORKER_LIGHTS="1", HORSIES_CONFIG_SERVER="x")
+    assert error.message == "HORSIES_WORKER_GRACE_S: needs two underscores after the section"
+    assert "write HORSIES_WORKER__GRACE_S" in str(error)
+
+
 def test_syntax_error_names_line_and_column(tmp_path: Path) -> None:
     error = load_error(tmp_path, "[app]\nlocator = \n")
     assert f"{tmp_path / 'horsies.toml'}:2:11: not valid TOML" in error.message

@@ -14,7 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies.config.keys import SECTIONS, look_up
+from horsies.config.keys import SECTION_KEYS, SECTIONS, look_up
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.settings import AppConfig, CustomQueueConfig, Fault, QueueMode, Settings
 from horsies.model.settings.base import SettingPath
@@ -103,7 +103,7 @@ class GivenSettings:
             self._add(path, value, Origin(precedence=Precedence.CODE))
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
-        """Add every `HORSIES_SECTION__KEY`; names without a double underscore are not settings."""
+        """Add every `HORSIES_SECTION__KEY`; one underscore is an error if it means a setting."""
         # The name of a variable has only letters, digits and underscores, so other characters match an underscore.
         queues = {re.sub(r"[^a-z0-9]", "_", path[2].lower()): path[2] for path in self.values if path[:2] == _QUEUES}
         for variable in sorted(name for name in environ if name.startswith("HORSIES_") and "__" in name):
@@ -111,6 +111,15 @@ class GivenSettings:
             if path[0] == "queues" and len(path) > 1:
                 path = (path[0], queues.get(path[1], path[1]), *path[2:])
             self._add_key(path, environ[variable], Origin(precedence=Precedence.ENVIRONMENT, source=variable))
+        for variable in sorted(name for name in environ if name.startswith("HORSIES_") and "__" not in name):
+            section, _, name = variable.removeprefix("HORSIES_").lower().partition("_")
+            if name in SECTION_KEYS.get(section, ()):
+                text, hint = (
+                    "needs two underscores after the section",
+                    f"write HORSIES_{section.upper()}__{name.upper()}",
+                )
+                fault = Fault(path=(variable,), text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
+                self.errors.append(fault.as_error())
         if url := environ.get("DATABASE_URL"):
             origin = Origin(precedence=Precedence.FALLBACK, source="DATABASE_URL")
             self._add_key(("broker", "database_url"), url, origin)
