@@ -29,7 +29,7 @@ async def test_browser_shows_screens_and_sends_keys(
             dashboard = await page.picture()
             await page.click(400, 400)
             await page.press("3")
-            await page.wait_for_text("[3Tasks]", "rows loaded")
+            await page.wait_for_text("[3Tasks]", "1 row loaded")
             tasks = await page.picture()
         assert server.stop() == 0
     assert len(dashboard) > BLANK
