@@ -185,6 +185,27 @@ async def test_run_time_schedule_of_another_app_is_not_deleted(database_url: str
     await asyncio.gather(shop.close_async(), billing.close_async())
 
 
+async def test_deletion_waits_for_a_change_of_the_owner(database_url: str, connection: Connection) -> None:
+    app = schedule_app(database_url)
+    await app.schedules.create_async(hourly())
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("UPDATE horsies_schedule_state SET owner = 'billing'")
+    deleting = asyncio.create_task(app.schedules.delete_async("hourly"))
+    await until_waiting_for_a_lock(connection)
+    await transaction.commit()
+    with pytest.raises(HorsiesError, match="'hourly' belongs to app 'billing', not to 'shop'"):
+        await deleting
+    assert await connection.fetchval("SELECT count(*) FROM horsies_schedule_state") == 1
+    await app.close_async()
+
+
+async def until_waiting_for_a_lock(connection: Connection) -> None:
+    async with asyncio.timeout(30):
+        while not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110  # it has to be polled
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("other", ["shop", "billing"])
 async def test_concurrent_creation_stores_one(database_url: str, connection: Connection, other: str) -> None:
     first, second = schedule_app(database_url), schedule_app(database_url, name=other)
@@ -192,9 +213,7 @@ async def test_concurrent_creation_stores_one(database_url: str, connection: Con
     await transaction.start()
     await first.schedules.create_async(hourly(), connection=connection)
     creating = asyncio.create_task(second.schedules.create_async(hourly(kwargs={"a": 5})))
-    async with asyncio.timeout(30):
-        while not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110  # it has to be polled
-            await asyncio.sleep(0.05)
+    await until_waiting_for_a_lock(connection)
     await transaction.commit()
     with pytest.raises(HorsiesError, match="schedule 'hourly' exists"):
         await creating

@@ -21,7 +21,7 @@ from horsies.scheduler.service import ScheduleSet
 from horsies.scheduler.sync import CreatedMeanwhile, store_definitions
 from horsies.store.database import Executor
 from horsies.store.endpoint import savepoint
-from horsies.store.schedules import ScheduleInfo, ScheduleStore
+from horsies.store.schedules import LockedSchedule, ScheduleInfo, ScheduleStore
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
@@ -180,10 +180,10 @@ class RuntimeSchedules:
         """Delete a schedule that was made at run time, with its history; False if there is none."""
 
         async def delete(executor: Executor) -> bool:
-            info = await ScheduleStore(executor).info(name)
-            if info is None:
+            locked = await ScheduleStore(executor).locked(name)
+            if locked is None:
                 return False
-            self._require_dynamic(info, name)
+            self._require_dynamic(locked, name)
             return await ScheduleStore(executor).forget(name)
 
         return await self._run(delete, connection)
@@ -215,7 +215,7 @@ class RuntimeSchedules:
             )
         return info
 
-    def _require_dynamic(self, info: ScheduleInfo | None, name: str) -> None:
+    def _require_dynamic(self, info: ScheduleInfo | LockedSchedule | None, name: str) -> None:
         if info is None:
             raise invalid_schedule(f"no schedule {name!r}", hint="create it with app.schedules.create")
         if info.owner != self._app.name:
