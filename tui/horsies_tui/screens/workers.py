@@ -11,7 +11,7 @@ from uuid import UUID
 
 from textual.app import ComposeResult
 
-from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.recovery.fleet import MAX_GAP_INTERVALS, SweepOptions
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
@@ -43,8 +43,6 @@ from horsies_tui.widgets.row_list import Cell, Column, Tone
 CHART_WIDTH: Final = 30
 WIDE_CHART_WIDTH: Final = 90
 """From 140 columns on."""
-MISSED_HEARTBEAT: Final = 1.5
-"""Intervals after which a heartbeat counts as missed: the next one is at most a little late."""
 MAX_HELD_TASKS: Final = 40
 TASK_WIDTH: Final = 38
 """Width of one held task in the detail pane."""
@@ -92,7 +90,7 @@ def _heartbeat_cell(worker: WorkerRow, now: datetime) -> Cell:
     age = now - worker.last_heartbeat_at
     if not worker.is_responsive:
         return Cell(format_age(age), Tone.BAD)
-    return Cell(format_age(age), Tone.WARN if age > MISSED_HEARTBEAT * worker.heartbeat_interval else Tone.PLAIN)
+    return Cell(format_age(age), Tone.WARN if age > MAX_GAP_INTERVALS * worker.heartbeat_interval else Tone.PLAIN)
 
 
 WORKER_COLUMNS: Final[tuple[Column[WorkerRow], ...]] = (
