@@ -216,8 +216,10 @@ async def test_new_rows_do_not_move_the_line_that_is_read() -> None:
         await eventually(pilot, lambda: screen.list.rows[0].id == later)
         await until_stable(pilot)
         assert lines(pilot)[line] == name
+        assert "1 newer, g follows" in screen_text(pilot)
         await pilot.press("g")
         assert screen.list.selection.cursor == later
+        await eventually(pilot, lambda: "newer" not in screen_text(pilot))
 
 
 async def test_new_filter_puts_cursor_on_first_row() -> None:

@@ -243,6 +243,18 @@ async def test_next_run_is_unfolded_and_list_cursor_stays() -> None:
         assert not screen.view.folded
 
 
+async def test_newer_runs_above_the_screen_are_counted() -> None:
+    system = frozen_system()
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=(80, 15)) as pilot:
+        await eventually(pilot, lambda: len(_screen(pilot).run_list.rows) > 1)
+        await pilot.press("j")
+        system.start_run("onboard")
+        _screen(pilot).context.queries.invalidate_all()
+        await eventually(pilot, lambda: "1 newer, g follows" in screen_text(pilot))
+        await pilot.press("g")
+        await eventually(pilot, lambda: "newer" not in screen_text(pilot))
+
+
 async def test_deleted_run_is_not_queried_more_often() -> None:
     system = frozen_system()
     results = list[object]()

@@ -316,7 +316,9 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
             self.set_status("h l fold", "b layers", "x hide healthy", "Esc back to the list")
         else:
             extent = "more below" if self._has_more else "no more below"
-            self.set_status(plural(len(self.run_list.rows), "run"), extent)
+            above = self.run_list.rows_above
+            newer = f"{above:,} newer, g follows" if above else ""
+            self.set_status(plural(len(self.run_list.rows), "run"), extent, newer)
 
     def tick(self) -> None:
         super().tick()
@@ -341,6 +343,7 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
 
     def on_row_list_cursor_moved(self) -> None:
         self._show_node()
+        self._update_status()
         # Both lists post this message; moving in the tree needs no query.
         if self._loaded_run.run_id != self.run_id:
             self.context.queries.refresh("run")

@@ -202,6 +202,11 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
                 self.refresh()
 
     @property
+    def rows_above(self) -> int:
+        """Number of rows above those on screen."""
+        return self.scroll_offset.y
+
+    @property
     def page_size(self) -> int:
         """Number of rows that fit on the screen."""
         return max(self.size.height - self._header_lines, 1)

@@ -222,19 +222,18 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
 
     def _update_status(self) -> None:
         marks, window = self.list.selection.marks, self.window
-        newer = (
-            f"{window.newer_count}{'+' if window.newer_count >= MAX_NEWER_COUNT else ''} newer waiting"
-            if window.newer_count
-            else ""
-        )
+        plus = "+" if window.newer_count >= MAX_NEWER_COUNT else ""
         if self._all_matching_selected:
             self.set_status("all matching tasks selected", "u clears")
         elif marks:
             hidden = len(marks.difference(window.ids))
             marked = f"{len(marks)} marked" + (f", {hidden} not in this list" if hidden else "")
-            self.set_status(marked, plural(len(window.rows), "row"), "HELD while rows are marked", newer)
+            waiting = f"{window.newer_count}{plus} newer waiting" if window.newer_count else ""
+            self.set_status(marked, plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
         else:
             order = "" if self._is_newest_first else f"{self._sorting.order}, loaded rows only"
+            above = window.newer_count + (self.list.rows_above if self._is_newest_first else 0)
+            newer = f"{above:,}{plus} newer, g follows" if above else ""
             self.set_status(f"{plural(len(window.rows), 'row')} loaded", self._extent_text(), order, newer)
 
     def _extent_text(self) -> str:
@@ -250,6 +249,7 @@ class TasksScreen(MainScreen, scope=ScreenId.TASKS):
 
     def on_row_list_cursor_moved(self) -> None:
         self._update_labels()
+        self._update_status()
         self.context.queries.refresh("detail")
         self._request_previews()
 
