@@ -11,7 +11,9 @@ from typing import TypeGuard
 
 import pytest
 
+from horsies.engine import events
 from horsies.engine.pool.protocol import OUTPUT_LOGGER
+from horsies.engine.reporter import EventText
 from horsies.log import LOGGERS, STATEMENT_LOGGER, LogFormat, configure_logging
 
 LOGGER = logging.getLogger("horsies.test")
@@ -49,6 +51,18 @@ def test_json_line_is_one_object() -> None:
     document = json.loads(line)
     assert document["at"].endswith("Z")
     assert (document["message"], document["level"], document["task_id"]) == ("done\n", "INFO", "1")
+
+
+def test_counts_of_a_summary_are_fields_in_json_and_a_sentence_in_text() -> None:
+    summary = EventText(events.TasksRan(worker_id="w", count=1204, failed=3, retried=12, within_s=60.0))
+    stream = log_output("json")
+    LOGGER.info("%s", summary)
+    document = json.loads(stream.getvalue())
+    assert document["message"] == "tasks ran"
+    assert [document[name] for name in ("count", "failed", "retried", "within_s")] == [1204, 3, 12, 60]
+    stream = log_output("text")
+    LOGGER.info("%s", summary)
+    assert stream.getvalue().endswith("  1204 tasks in 60 s (3 failed, 12 retried)\n")
 
 
 @pytest.mark.parametrize("are_asked_for", [True, False])

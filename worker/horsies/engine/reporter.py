@@ -188,9 +188,6 @@ class EventText(StructuredMessage):
 
     def parts(self) -> tuple[str, Mapping[str, object]]:
         match self.event:
-            case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
-                tasks = "task" if count == 1 else "tasks"
-                return f"{count} {tasks} in {within_s:g} s ({failed} failed, {retried} retried)", {}
             case events.WorkerUnfenced():
                 return "database is back, claiming again", {}
             case event:
@@ -203,6 +200,14 @@ class EventText(StructuredMessage):
         # LateResultRefused -> late result refused
         title = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
         return title, {name: value for name, value in values.items() if value is not None}
+
+    def __str__(self) -> str:
+        match self.event:
+            case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
+                tasks = "task" if count == 1 else "tasks"
+                return f"{count} {tasks} in {within_s:g} s ({failed} failed, {retried} retried)"
+            case _:
+                return StructuredMessage.__str__(self)
 
 
 class TaskLines:
