@@ -118,7 +118,9 @@ def test_every_logger_can_be_enabled_again() -> None:
 
 
 def test_services_pass_fields_as_extra_instead_of_in_the_message() -> None:
-    files = [file for folder in ("engine", "scheduler", "workflows") for file in (PACKAGE / folder).rglob("*.py")]
+    files = [
+        file for folder in ("engine", "recovery", "scheduler", "workflows") for file in (PACKAGE / folder).rglob("*.py")
+    ]
     calls = [call for file in files for call in ast.walk(ast.parse(file.read_text())) if _is_log_call(call)]
     messages = [argument.value for call in calls for argument in call.args if isinstance(argument, ast.Constant)]
     assert len(messages) > 20

@@ -61,7 +61,7 @@ class _CallResult:
 
 
 def log_failure(failure: HookFailure) -> None:
-    logger.error("recovery hook failed  hook=%s  error=%s", failure.hook, failure.error)
+    logger.error("recovery hook failed", extra={"hook": failure.hook, "error": failure.error})
 
 
 class HookCaller:

@@ -263,7 +263,8 @@ class _SweepPass:
             await self._record_refusal(task, error.message)
             return replace(task.to_swept_task(applied=False), refusal=error.message)
         if is_applied:
-            logger.info("task recovered  task_id=%s  decision=%s  reason=%s", task.row.id, task.kind, task.reason)
+            fields = {"task_id": str(task.row.id), "decision": str(task.kind), "reason": task.reason}
+            logger.info("task recovered", extra=fields)
         return task.to_swept_task(applied=is_applied)
 
     async def _record_refusal(self, task: StaleTask, error: str) -> None:
