@@ -13,7 +13,8 @@ from horsies_tui.data.queries import Fetched
 from horsies_tui.keys import ACTIONS, ScreenId
 from horsies_tui.screens.base import OpenTask
 from horsies_tui.screens.tasks.detail import TaskDetailScreen
-from horsies_tui.screens.workflows import WorkflowsScreen
+from horsies_tui.screens.workflows import PAGE_SIZE, WorkflowsScreen
+from horsies_tui.widgets.row_list import EDGE_ROWS
 from tests.support.fake_system import FakeOpener
 from tests.support.fake_system.system import FakeSystem
 from tests.support.tui import (
@@ -253,6 +254,21 @@ async def test_newer_runs_above_the_screen_are_counted() -> None:
         await eventually(pilot, lambda: "1 newer, g follows" in screen_text(pilot))
         await pilot.press("g")
         await eventually(pilot, lambda: "newer" not in screen_text(pilot))
+
+
+async def test_cursor_stays_on_its_run_while_many_others_start() -> None:
+    system = frozen_system()
+    async with running_app(FakeOpener(system), screen_id=ScreenId.WORKFLOWS, size=(80, 15)) as pilot:
+        screen = _screen(pilot)
+        await eventually(pilot, lambda: len(screen.run_list.rows) > 1)
+        await pilot.press("j")
+        run_id = screen.run_list.selection.cursor
+        for _ in range(3 * PAGE_SIZE // EDGE_ROWS):
+            started = {system.start_run("onboard").id for _ in range(EDGE_ROWS // 2)}
+            screen.context.queries.invalidate_all()
+            await eventually(pilot, lambda started=started: started <= {run.id for run in screen.run_list.rows})
+            await until_stable(pilot)
+        assert screen.run_list.selection.cursor == run_id
 
 
 async def test_deleted_run_is_not_queried_more_often() -> None:

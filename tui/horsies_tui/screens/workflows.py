@@ -344,15 +344,15 @@ class WorkflowsScreen(MainScreen, scope=ScreenId.WORKFLOWS):
     def on_row_list_cursor_moved(self) -> None:
         self._show_node()
         self._update_status()
+        # New runs move the cursor's run towards the end; beyond it, the cursor would be on another run.
+        self._load_more_near_end()
         # Both lists post this message; moving in the tree needs no query.
         if self._loaded_run.run_id != self.run_id:
             self.context.queries.refresh("run")
 
-    def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
+    def _load_more_near_end(self) -> None:
         is_full = self._run_limit >= self.context.settings.max_rows
-        # The node list sends this message too; only the end of the run list loads more.
-        is_end_of_runs = self.run_list.selection.cursor_index >= len(self.run_list.rows) - EDGE_ROWS
-        if message.older and is_end_of_runs and self._has_more and not is_full:
+        if self.run_list.selection.cursor_index >= self._run_limit - EDGE_ROWS and not is_full:
             self._run_limit += PAGE_SIZE
             self.context.queries.refresh("runs")
 
