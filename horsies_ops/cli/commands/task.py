@@ -143,7 +143,8 @@ def _not_waiting_text(detail: TaskDetail) -> str:
     task, age = detail.task, age_text(detail)
     if task.status != TaskStatus.FAILED:
         return f"it is not waiting: {task.status}, {age}"
-    return f"it is not waiting: FAILED with {task.error_code}, {age}; see horsies task show {short_form(task.id)}"
+    code = task.error_code or "no error code"
+    return f"it is not waiting: FAILED with {code}, {age}; see horsies task show {short_form(task.id)}"
 
 
 @task_app.command()

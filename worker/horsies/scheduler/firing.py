@@ -194,12 +194,12 @@ def _decide(row: DueRow) -> SlotPlan:
     """Decide about a schedule; one whose zone or definition cannot be read here is to be paused."""
     try:
         due = row.to_due()
+        try:
+            return decide_slots(due, row.now)
+        except ZoneInfoNotFoundError:
+            return SlotPlan(pause_reason=f"unknown time zone {due.policy.timezone}")
     except ValueError as error:
         return SlotPlan(pause_reason=f"invalid definition: {format_one_line(error)}")
-    try:
-        return decide_slots(due, row.now)
-    except ZoneInfoNotFoundError:
-        return SlotPlan(pause_reason=f"unknown time zone {due.policy.timezone}")
 
 
 def _refused(decision: Decision, reason: str) -> Decision:
