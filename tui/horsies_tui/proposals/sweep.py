@@ -12,7 +12,7 @@ from uuid import UUID
 import humanize
 
 from horsies.model.recovery.decision import DecisionKind, RecoveryReason
-from horsies.model.recovery.fleet import MAX_GAP_INTERVALS, SweepOptions, Thresholds
+from horsies.model.recovery.fleet import SweepOptions, Thresholds
 from horsies.model.retention import CategoryCleanup
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
@@ -186,8 +186,7 @@ def owner_text(candidate: StaleCandidate, now: datetime) -> str:
     if worker is None:
         return f"{short_id(task.owner_id)} {task.owner_state}"
     state = "lost" if task.owner_state == "lost" else worker.display_state
-    is_late = now - worker.last_heartbeat_at > MAX_GAP_INTERVALS * worker.heartbeat_interval
-    shown = ("late" if is_late else "up") if state == "running" else state
+    shown = "up" if state == "running" else state
     return f"{short_id(task.owner_id)} {shown} {format_short_age(now - worker.last_heartbeat_at)}"
 
 
