@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -118,10 +119,9 @@ def test_recorded_events_and_operator_actions_become_entries() -> None:
     assert (done.kind, done.subject, done.summary) == (EntryKind.OPERATOR, "ana retry", "41 changed, 0 skipped")
 
 
-@pytest.mark.parametrize(("silence_s", "text"), [(12.4, "12s"), (-5, "0s"), (1e300, "11574d"), (10**400, "11574d")])
-def test_recovery_headline_is_decision_and_silence(silence_s: float, text: str) -> None:
-    evidence = {"owner": str(UUID(int=7)), "decision": "retry", "code": None, "silence_s": silence_s}
-    event = EventRow(
+def _recovered(evidence: Mapping[str, object]) -> EventRow:
+    """The event of a recovered task."""
+    return EventRow(
         id=7,
         at=NOON,
         kind="task_recovered",
@@ -132,24 +132,18 @@ def test_recovery_headline_is_decision_and_silence(silence_s: float, text: str) 
         queue="mail",
         evidence_json=json.dumps(evidence),
     )
-    assert entry_from_event(event, {}).headline == f"retry, silent for {text}"
+
+
+@pytest.mark.parametrize(("silence_s", "text"), [(12.4, "12s"), (-5, "0s"), (1e300, "11574d"), (10**400, "11574d")])
+def test_recovery_headline_is_decision_and_silence(silence_s: float, text: str) -> None:
+    evidence = {"owner": str(UUID(int=7)), "decision": "retry", "code": None, "silence_s": silence_s}
+    assert entry_from_event(_recovered(evidence), {}).headline == f"retry, silent for {text}"
 
 
 def test_worker_ids_come_after_the_decision_and_its_reason() -> None:
     evidence = {"code": "WORKER_CRASHED", "owner": "w-1", "reason": "OWNER_LOST", "sweeper": "w-2", "decision": "fail"}
-    event = EventRow(
-        id=7,
-        at=NOON,
-        kind="task_recovered",
-        task_id=TASK.id,
-        workflow_id=None,
-        worker_id=None,
-        claim_token=2,
-        queue="mail",
-        evidence_json=json.dumps(evidence),
-    )
     note = "code=WORKER_CRASHED reason=OWNER_LOST decision=fail owner=w-1 sweeper=w-2"
-    assert entry_from_event(event, {}).note == note
+    assert entry_from_event(_recovered(evidence), {}).note == note
 
 
 def test_action_on_an_empty_value_has_a_line() -> None:
