@@ -1,9 +1,9 @@
 """`python -m bench.draining`: throughput, latency and idle cost of a worker with two child processes.
 
 Measured in interleaved rounds: the drain of no-op tasks, and of tasks with arguments and a dict as result, against
-claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY. Sends and INSERTs
-alternate: an INSERT that follows another at once finds warm caches and processes that are still awake, which no send to
-an idle worker does; such INSERTs are measured too. At the end the cost of the idle worker is measured.
+claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY: first INSERTs and sends in
+a loop each, then in turn, where both find processes that have slept for a moment. At the end the cost of the idle
+worker is measured.
 
 With `--unknown 100000` it measures only the drain behind so many tasks that the worker does not know, against the usual
 drain.
@@ -30,8 +30,10 @@ import psutil
 
 from bench import baseline
 from bench.machine import load
+from bench.rounds import Work
 from bench.server import clear, connect, create_tables, durable_server, require_durable
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
+from horsies.client.task import TaskFunction
 
 APP = Path(__file__).with_name("noop_app.py")
 BYTES_PER_RUN = 16
@@ -143,16 +145,6 @@ async def baseline_drain(url: str, tasks: int) -> float:
         return tasks / (time.perf_counter() - started)
 
 
-async def baseline_notify_ms(url: str, times: int) -> list[float]:
-    latencies: list[float] = []
-    async with baseline.insert_and_notify(url) as work:
-        for _ in range(times):
-            started = time.perf_counter()
-            await work(1)
-            latencies.append(1000 * (time.perf_counter() - started))
-    return latencies
-
-
 @dataclass
 class Latencies:
     """Latencies in milliseconds."""
@@ -164,32 +156,35 @@ class Latencies:
     to_result: list[float] = field(default_factory=list[float])
     """From a send to the result in the producer."""
 
-    async def measure(self, url: str, times: int) -> None:
-        """Measure an INSERT with NOTIFY and a send, alternately."""
+    async def measure(self, url: str, times: int, *, alternates: bool) -> None:
+        """Measure INSERTs with NOTIFY and sends: in turn, or all of the one before all of the other."""
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
         stamp = app.task("stamp")(_stamp)
         await (await stamp.send_async()).unwrap().get_async()  # opens the connections of the producer
         async with baseline.insert_and_notify(url) as insert_and_notify:
-            for _ in range(times):
-                inserted_ns = time.monotonic_ns()
-                await insert_and_notify(1)
-                sent_ns = time.monotonic_ns()
-                handle = (await stamp.send_async()).unwrap()
-                started_ns = (await handle.get_async(timeout_ms=10_000)).unwrap()
-                self.to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
-                self.to_start.append((started_ns - sent_ns) / 1e6)
-                self.to_notification.append((sent_ns - inserted_ns) / 1e6)
+            await insert_and_notify(1)
+            insert, send = (lambda: self._insert(insert_and_notify)), (lambda: self._send(stamp))
+            for step in [insert, send] * times if alternates else [insert] * times + [send] * times:
+                await step()
         await app.close_async()
 
-    def report(self, back_to_back: list[float]) -> str:
-        """Compare with INSERTs that alternate with sends, and with those that follow one another."""
-        floors = [("one after another", back_to_back), ("alternately with sends", self.to_notification)]
-        lines = [f"baseline, INSERT to NOTIFY received, {how}: {_quantiles(values)}" for how, values in floors]
+    async def _insert(self, insert_and_notify: Work) -> None:
+        began_ns = time.monotonic_ns()
+        await insert_and_notify(1)
+        self.to_notification.append((time.monotonic_ns() - began_ns) / 1e6)
+
+    async def _send(self, stamp: TaskFunction[[], int]) -> None:
+        sent_ns = time.monotonic_ns()
+        handle = (await stamp.send_async()).unwrap()
+        started_ns = (await handle.get_async(timeout_ms=10_000)).unwrap()
+        self.to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
+        self.to_start.append((started_ns - sent_ns) / 1e6)
+
+    def report(self, how: str) -> str:
+        floor = statistics.median(self.to_notification)
+        lines = [f"{how}: INSERT to NOTIFY received {_quantiles(self.to_notification)}"]
         for name, values in (("send to start", self.to_start), ("send to result", self.to_result)):
-            tight, alternate = (statistics.median(values) / statistics.median(floor) for _, floor in floors)
-            lines.append(
-                f"{name}: {_quantiles(values)}, {tight:.1f} x one after another, {alternate:.1f} x alternately"
-            )
+            lines.append(f"  {name}: {_quantiles(values)}, {statistics.median(values) / floor:.1f} x baseline")
         return "\n".join(lines)
 
 
@@ -236,8 +231,7 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
     load_before = load()
     ratios: list[float] = []
     add_ratios: list[float] = []
-    back_to_back: list[float] = []
-    latencies = Latencies()
+    in_loops, in_turn = Latencies(), Latencies()
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
@@ -254,12 +248,13 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
                 with_arguments, cpu = await drain(url, runs_file, tasks, tree, task=ADD)
                 add_ratios.append(with_arguments / base)
                 print(f"  add(int, str) -> dict: {with_arguments:,.0f} tasks/s, {with_arguments / base:.2f} x, {cpu}")
-                back_to_back += await baseline_notify_ms(url, sends)
-                await latencies.measure(url, sends)
+                await in_loops.measure(url, sends, alternates=False)
+                await in_turn.measure(url, sends, alternates=True)
             ratio = statistics.median(ratios)
             print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
             print(f"drain of add: {statistics.median(add_ratios):.2f} x baseline")
-            print(latencies.report(back_to_back))
+            print(in_loops.report("one after another"))
+            print(in_turn.report("alternately"))
             print(await idle(url, tree, idle_s, settle_s=min(SETTLE_S, idle_s)))
 
 

@@ -138,6 +138,8 @@ class Dispatcher:
         self._claim_lock = claim_lock
         self._search_after = dict.fromkeys(TaskKind, 0.0)
         """When tasks of a kind may be claimed again, after none were found."""
+        self._needs_recheck = False
+        """Whether a claim followed a notification, which woke other workers too."""
         self._sent_elsewhere: dict[ClaimRef, int] = {}
         """The pid of the child that a task of the last claim was sent to, if it was claimed for another one."""
 
@@ -199,9 +201,8 @@ class Dispatcher:
 
     def _schedule_recheck(self) -> None:
         # Workers woken by the same notification skip each other's locked rows; one later claim finds what was missed.
-        # A full worker remembers the notification until it has capacity.
-        if self._wakeup.was_notified and self._capacity.has_capacity():
-            self._wakeup.was_notified = False
+        if self._needs_recheck:
+            self._needs_recheck = False
             self._wakeup.wake_to_claim_in(RECHECK_DELAY_S)
             self._due_poller.look_in(RECHECK_DELAY_S)  # delayed sends notify too
 
@@ -218,16 +219,22 @@ class Dispatcher:
 
     async def _run_pass(self) -> bool:
         """Release unbegun tasks, start prefetched ones, claim new ones; returns whether to run another pass."""
-        await self._releases.release_unbegun()
-        await self._start_prefetched()
+        if self._releases.has_waiting:
+            await self._releases.release_unbegun()
+        if self._in_flight.prefetched:
+            await self._start_prefetched()
         if not self._wakeup.open_kinds:
             return False
         plan = self._capacity.plan(self._kinds_to_claim())
-        if plan is None:
-            return False
+        return plan is not None and await self._claim(plan)
+
+    async def _claim(self, plan: ClaimPlan) -> bool:
+        """Claim tasks and assign them; returns whether to run another pass."""
         # Before the claim, so that a notification during the claim adds the kinds again.
         claimed_kinds = ALL_KINDS if plan.kind is TaskKind.ANY else {plan.kind}
         self._wakeup.open_kinds -= claimed_kinds
+        if self._wakeup.was_notified:  # while a worker is full, it remembers the notification
+            self._wakeup.was_notified, self._needs_recheck = False, True
         await self._capacity.unknown_tasks.search()
         request = self._capacity.request(plan, takes_expired_leases=self._take_poll())
         sent_at = time.monotonic()
@@ -243,7 +250,8 @@ class Dispatcher:
         elif plan.kind is not TaskKind.ANY:
             pause_s = min(MAX_SEARCH_PAUSE_S, SEARCH_PAUSE_FACTOR * took_s)
             self._search_after[plan.kind] = time.monotonic() + pause_s
-        await self._releases.release_unbegun()
+        if self._releases.has_waiting:
+            await self._releases.release_unbegun()
         return len(rows) > 0 or plan.kind is not TaskKind.ANY  # the other kind may be due
 
     def _kinds_to_claim(self) -> frozenset[TaskKind]:
@@ -406,9 +414,6 @@ class Capacity:
     def children(self) -> tuple[Child, ...]:
         return tuple(self._pool.children)
 
-    def has_capacity(self) -> bool:
-        return self.plan(ALL_KINDS) is not None
-
     def plan(self, kinds: Collection[TaskKind]) -> ClaimPlan | None:
         """Plan the next claim of these kinds; None if there is no capacity."""
         if self.is_closed:
@@ -523,6 +528,11 @@ class Releases:
         if rows:
             self.add(self._in_flight.add_unassigned(rows, worker_id))
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether tasks are queued for release."""
+        return any(self._waiting.values())
+
     async def release_unbegun(self) -> None:
         """Release the queued tasks; they stay queued if the database does not answer."""
         for reason, queue in self._waiting.items():
@@ -630,13 +640,17 @@ class DuePoller:
 
     def expect_due_in(self, delay_s: float) -> None:
         """Wake the dispatcher in `delay_s` seconds at the latest: a task becomes due then."""
-        self._due_at = min(self._due_at, time.monotonic() + delay_s)
-        self._changed.set()
+        due_at = time.monotonic() + delay_s
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._changed.set()
 
     def look_in(self, delay_s: float) -> None:
         """Ask for the next due time in `delay_s` seconds at the latest: a delayed task may have been sent."""
-        self._look_at = min(self._look_at, time.monotonic() + delay_s)
-        self._changed.set()
+        look_at = time.monotonic() + delay_s
+        if look_at < self._look_at:
+            self._look_at = look_at
+            self._changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._poll())
