@@ -1,11 +1,8 @@
 """Children are forked from a process without user code; its death or suspension costs no task."""
 
-# ruff: noqa: ASYNC110  # other processes have to be polled
-
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -31,12 +28,18 @@ def fork_server_pid(of: int = os.getpid()) -> int:
     return pid
 
 
-async def until_replaced(former: int) -> int:
-    """Wait for another fork server and return its pid."""
-    async with asyncio.timeout(20):
-        while not (found := processes_named(FORK_SERVER_NAME, of=os.getpid())) or found == [former]:
-            await asyncio.sleep(0.01)
-    return found[0]
+def signal_new_fork_servers(monkeypatch: pytest.MonkeyPatch, *signals: signal.Signals) -> list[ForkServer]:
+    """Send one of these signals to each of the next fork servers as it starts; returns those started from now on."""
+    started, spawn, to_send = list[ForkServer](), ForkServer.spawn, iter(signals)
+
+    def spawn_and_signal() -> ForkServer:
+        started.append(server := spawn())
+        if (number := next(to_send, None)) is not None:
+            os.kill(server.pid, number)
+        return server
+
+    monkeypatch.setattr(ForkServer, "spawn", spawn_and_signal)
+    return started
 
 
 async def kill_child_and_wait(pool: PoolHarness) -> None:
@@ -68,7 +71,7 @@ import asyncio, os, resource
 from horsies.engine.pool.fork_server import ForkServer
 
 async def ready(server):
-    server.watch(lambda *, was_ready: None)
+    server.watch(lambda: None)
     await server.wait_until_ready()
 
 os.dup2(1, 300)
@@ -85,38 +88,50 @@ def test_fork_of_a_process_closes_descriptors_above_their_limit() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False 4\n"
 
 
-async def test_children_survive_their_fork_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_children_survive_their_fork_server(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with running_pool(2) as pool:
         children = pool.free
         keys = [pool.give("wait_for", str(gate), to=child) for child in children]
         await pool.begun(*keys)
-        with caplog.at_level(logging.WARNING):
-            os.kill(server := fork_server_pid(), signal.SIGKILL)
-            await until_replaced(server)
-        logged = [(record.message, record.__dict__["pid"]) for record in caplog.records]
-        assert logged == [("fork server died, starting another", server)]
+        os.kill(server := fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 2)
+        assert pool.events.fork_server_changes == [(server, "died"), "restored"]
+        assert fork_server_pid() != server
         gate.touch()
         assert [await pool.value(key) for key in keys] == [child.pid for child in children]
         await kill_child_and_wait(pool)
         assert await pool.value(pool.give("pid", to=pool.free[-1])) == pool.free[-1].pid
 
 
-async def test_fork_server_that_dies_again_is_replaced_when_a_child_is_started(
+async def test_replacements_that_die_are_replaced_until_one_is_ready(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 0.001)
+    async with running_pool() as pool:
+        started = signal_new_fork_servers(monkeypatch, *[signal.SIGKILL] * 4)
+        os.kill(server := fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: "restored" in pool.events.fork_server_changes)
+        assert pool.events.fork_server_changes == [(server, "died"), "restored"]
+        assert fork_server_pid() == started[4].pid
+        logged = [(record.message, record.__dict__["error"]) for record in caplog.records]
+        assert logged == [("cannot replace the fork server", "the fork server died")] * 4
+        await kill_child_and_wait(pool)
+
+
+async def test_only_a_replacement_that_is_lost_soon_is_replaced_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 3600.0)
     async with running_pool() as pool:
-        os.kill(first := fork_server_pid(), signal.SIGKILL)
-        second = await until_replaced(first)
-        others = {child.pid for child in psutil.Process().children()} - {second}
-        os.kill(second, signal.SIGKILL)
-        async with asyncio.timeout(20):
-            while len([line for line in caplog.messages if "fork server died" in line]) < 2:
-                await asyncio.sleep(0.01)
-        assert {child.pid for child in psutil.Process().children()} == others
-        await kill_child_and_wait(pool)
-        assert fork_server_pid() not in {first, second}
+        started = signal_new_fork_servers(monkeypatch)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 2)
+        assert started[0].ready_at is not None
+        started[0].ready_at -= process.MAX_REPLACEMENT_DELAY_S
+        os.kill(started[0].pid, signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 4)
+        os.kill(started[1].pid, signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 5)
+        assert len(started) == 2, "the third waits for an hour"
 
 
 async def test_fork_server_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +141,7 @@ async def test_fork_server_that_does_not_answer_is_replaced(monkeypatch: pytest.
         child = pool.child.pid
         await kill_child_and_wait(pool)
         assert pool.events.exits[child].signal == signal.SIGKILL
+        assert pool.events.fork_server_changes == [(server, "killed, because it did not answer"), "restored"]
         assert fork_server_pid() != server
         assert not psutil.pid_exists(server)
 

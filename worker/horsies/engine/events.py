@@ -2,7 +2,7 @@
 
 Tasks:     TaskFinished, TaskPoisoned, TasksRan, TasksFailed, TaskUnknown, ClaimLost, LateResultRefused,
            LateHeartbeatRefused
-Children:  ChildDied, ChildSilent, ChunkRecalled
+Children:  ChildDied, ChildSilent, ChunkRecalled, ForkServerLost, ForkServerRestored
 Worker:    WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped
 Recovery:  HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
 Database:  DatabaseLost, DatabaseRestored, ClaimsBlocked, ListenerDegraded, ListenerRestored, OutageGraceStarted,
@@ -158,6 +158,19 @@ class ChunkRecalled(Event):
 
     pid: int
     unbegun: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkServerLost(Event):
+    """The fork server died or did not answer; no child can be started until another one is ready."""
+
+    pid: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkServerRestored(Event):
+    """Another fork server is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

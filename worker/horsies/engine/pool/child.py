@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, assert_never, cast
 
 from horsies.engine.in_flight import Chunk, ChunkTask, CompletedTask
-from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
+from horsies.engine.pool.process import ChildProcess, ForkServerListener, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
     OUTPUT_LEVELS,
@@ -66,8 +66,8 @@ class ChildState(Enum):
     QUIT_SENT = "quit sent"
 
 
-class PoolListener(Protocol):
-    """Receives the events of all children of a pool.
+class PoolListener(ForkServerListener, Protocol):
+    """Receives the events of a pool: those of all its children, and of its fork server.
 
     Called on the event loop; must not block. Every task of an assigned chunk comes back exactly once: by
     `on_completed`, `on_failed` or `on_recalled`, or in the `ChildExit` of its child.

@@ -19,10 +19,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from horsies.config import load_settings
 from horsies.engine.child.lifetime import PR_SET_NAME, PR_SET_PDEATHSIG, die_with_parent, prctl, stop_signals
@@ -42,12 +42,6 @@ _READY: Final = b"!"
 _HAS_THREADS: Final = b"-"
 
 
-class OnExit(Protocol):
-    def __call__(self, *, was_ready: bool) -> object:
-        """The process has died; whether it had imported everything."""
-        ...
-
-
 class ForkServer:
     """The worker's side of the process.
 
@@ -59,7 +53,8 @@ class ForkServer:
         self._control = control
         control.setblocking(False)  # noqa: FBT003
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_ready = False
+        self.ready_at: float | None = None
+        """When it had imported everything, by the clock of the loop."""
         self.can_fork = False
         """Whether it can serve, once it is ready."""
         self._ready_or_closed = asyncio.Event()
@@ -113,8 +108,8 @@ class ForkServer:
         popen.returncode = 0  # `close` reaps the process
         return cls(popen.pid, control)
 
-    def watch(self, on_exit: OnExit) -> None:
-        """Call `on_exit` on the running loop when the process exits."""
+    def watch(self, on_exit: Callable[[], object]) -> None:
+        """Call `on_exit` on the running loop when the process exits, but not after `close`."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._control, self._on_readable, on_exit)
 
@@ -161,14 +156,14 @@ class ForkServer:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
 
-    def _on_readable(self, on_exit: OnExit) -> None:
+    def _on_readable(self, on_exit: Callable[[], object]) -> None:
         with suppress(ConnectionResetError):
             if answer := self._control.recv(1):
-                self._is_ready, self.can_fork = True, answer == _READY
+                self.ready_at, self.can_fork = asyncio.get_running_loop().time(), answer == _READY
                 self._ready_or_closed.set()
                 return
         self.close()
-        on_exit(was_ready=self._is_ready)
+        on_exit()
 
 
 _subreaper_lock = threading.Lock()

@@ -48,7 +48,7 @@ class ChildPool:
         self._start_errors: dict[asyncio.Event, str] = {}
         """Last error of each child that is missing, by the event that marks its first start."""
         self._orphan_killer = OrphanKiller()
-        self._starter = ChildStarter(fork_server)
+        self._starter = ChildStarter(listener, fork_server)
         self._starting: set[asyncio.Task[Child]] = set()
         # Starting more than one child per CPU would only delay all of them.
         self._start_semaphore = asyncio.Semaphore(usable_cpus())

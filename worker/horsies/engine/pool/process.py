@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import psutil
 
@@ -24,8 +24,9 @@ T = TypeVar("T")
 logger = logging.getLogger("horsies.engine.pool")
 
 FIRST_REPLACEMENT_DELAY_S = 0.5
-"""Delay before a fork server that died without starting a child is replaced again; doubled each time."""
+"""Delay before a replacement is replaced that was lost before a child was started; doubled each time."""
 MAX_REPLACEMENT_DELAY_S: Final = 30.0
+"""The longest delay; a fork server that was ready for longer is replaced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +76,41 @@ class ChildProcess:
         self.watchdog.close()
 
 
+class ForkServerListener(Protocol):
+    """Receives the loss of a fork server and its replacement, in turn."""
+
+    def on_fork_server_lost(self, pid: int, why: str) -> None:
+        """No child can be started until another fork server is ready; the starter is already replacing it."""
+        ...
+
+    def on_fork_server_restored(self) -> None:
+        """Children can be started again."""
+        ...
+
+
 class ChildStarter:
     """Starts child processes: with a fork server, or as new interpreters where none is possible.
 
-    A fork server that dies is replaced; children that have started do not need it. Use the starter in a thread that
-    lives as long as the worker: the kernel kills the processes when that thread ends.
+    A fork server that was ready and is lost is replaced until another one is ready; starts wait for it. Children that
+    have started do not need it. Use the starter in a thread that lives as long as the worker: the kernel kills the
+    processes when that thread ends.
     """
 
-    def __init__(self, fork_server: ForkServer | None = None) -> None:
+    def __init__(self, listener: ForkServerListener, fork_server: ForkServer | None = None) -> None:
+        self._listener = listener
         self._fork_server = fork_server
         self._has_fork_server = ForkServer.is_supported()
         self._is_closed = False
+        self._replacing: asyncio.Task[None] | None = None
+        """Runs from the loss of a fork server until another one is ready."""
         self._replacement_delay_s = 0.0
         if fork_server is not None:
             fork_server.watch(self._on_fork_server_died)
 
     async def start(self) -> ChildProcess:
         """Start a process; raises OSError if there are no processes or file descriptors left."""
+        if self._replacing is not None:
+            await asyncio.wait([self._replacing])
         if self._is_closed:
             raise BrokenPipeError("the pool is closed")
         server = await self._ready_fork_server()
@@ -131,6 +150,9 @@ class ChildStarter:
     def close(self) -> None:
         """End the fork server, and with it the starts that are under way."""
         self._is_closed = True
+        if self._replacing is not None:
+            self._replacing.cancel()
+            self._replacing = None
         if self._fork_server is not None:
             self._fork_server.close()
 
@@ -161,23 +183,39 @@ class ChildStarter:
         try:
             return await answer
         except TimeoutError:
-            logger.warning("fork server does not answer, killing it", extra={"pid": server.pid})
-            server.close()
+            if not server.is_closed:  # several starts may have waited for it
+                server.close()
+                self._on_fork_server_lost(server, "killed, because it did not answer")
             raise TimeoutError("the fork server did not answer in time") from None
 
-    def _on_fork_server_died(self, *, was_ready: bool) -> None:
+    def _on_fork_server_died(self) -> None:
         assert self._fork_server is not None  # noqa: S101
-        logger.warning("fork server died, starting another", extra={"pid": self._fork_server.pid})
-        if was_ready:  # otherwise the next start of a child tries again, after a delay
-            asyncio.get_running_loop().call_later(self._replacement_delay_s, self._replace_fork_server)
+        self._on_fork_server_lost(self._fork_server, "died")
+
+    def _on_fork_server_lost(self, server: ForkServer, why: str) -> None:
+        if server.ready_at is None or self._replacing is not None:
+            return  # the start or the replacement that waits for it gets an error, and tries again after a delay
+        loop = asyncio.get_running_loop()
+        if loop.time() - server.ready_at > MAX_REPLACEMENT_DELAY_S:
+            self._replacement_delay_s = 0.0
+        self._replacing = loop.create_task(self._replace_fork_server())
+        self._listener.on_fork_server_lost(server.pid, why)
+
+    async def _replace_fork_server(self) -> None:
+        """Start fork servers until one is ready."""
+        while True:
+            await asyncio.sleep(self._replacement_delay_s)
             self._replacement_delay_s = min(
                 max(2 * self._replacement_delay_s, FIRST_REPLACEMENT_DELAY_S), MAX_REPLACEMENT_DELAY_S
             )
-
-    def _replace_fork_server(self) -> None:
-        if not self._is_closed:
-            with contextlib.suppress(OSError):
-                self._living_fork_server()
+            try:
+                await self._ready_fork_server()
+                break
+            except OSError as error:
+                fields = {"error": error.strerror or str(error), "retry_in_s": self._replacement_delay_s}
+                logger.warning("cannot replace the fork server", extra=fields)
+        self._replacing = None
+        self._listener.on_fork_server_restored()
 
 
 def _socket_pair(on_error: contextlib.ExitStack, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int]:
