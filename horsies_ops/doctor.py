@@ -253,7 +253,7 @@ def workers_finding(fleet: Fleet) -> Finding:
     if silent:
         return warn(detail, hint="check them with horsies workers ping; live workers mark dead ones lost")
     if missing := _degraded(fleet, "children"):
-        hint = "see their log for the reason; meanwhile their other children run the tasks"
+        hint = "see their log for the reason; other children run the tasks, but none is claimed without a fork server"
         return warn(f"{detail}, {missing} of them cannot start all their children", hint=hint)
     if unnotified := _degraded(fleet, "listener"):
         hint = "see their log for the reason; meanwhile they find tasks by polling"

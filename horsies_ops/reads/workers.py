@@ -87,7 +87,7 @@ class WorkerRow(WorkerBase):
     is_silent: bool
     """It missed several heartbeats and may be dead, but has not reached the threshold for being stale."""
     is_degraded: bool
-    """It cannot start all its children, or receives no notifications; `warnings` says which."""
+    """It lacks children, its fork server or notifications; `warnings` says which."""
     heartbeat_interval: timedelta
 
     @property

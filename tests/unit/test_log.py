@@ -65,6 +65,16 @@ def test_counts_of_a_summary_are_fields_in_json_and_a_sentence_in_text() -> None
     assert stream.getvalue().endswith("  1204 tasks in 60 s (3 failed, 12 retried)\n")
 
 
+def test_loss_of_a_fork_server_says_that_nothing_is_claimed() -> None:
+    stream = log_output("text")
+    LOGGER.warning("%s", EventText(events.ForkServerLost(worker_id="w", pid=7, why="died")))
+    assert stream.getvalue().endswith(
+        "  fork server lost, claiming nothing until another one is ready  pid=7  why=died\n"
+    )
+    LOGGER.info("%s", EventText(events.ForkServerRestored(worker_id="w")))
+    assert stream.getvalue().endswith("  another fork server is ready, claiming again\n")
+
+
 @pytest.mark.parametrize("are_asked_for", [True, False])
 def test_statements_are_logged_at_any_level_if_enabled(are_asked_for: bool) -> None:
     stream = io.StringIO()

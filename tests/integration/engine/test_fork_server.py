@@ -1,4 +1,7 @@
-"""Children are forked from a process without user code; its death or suspension costs no task."""
+"""Children are forked from a process without user code; its death or suspension costs no task.
+
+A worker that has lost it claims nothing until another one is ready.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from horsies.engine import events
 from horsies.engine.pool import fork_server, process
 from horsies.engine.pool import pool as pool_module
 from horsies.engine.pool.fork_server import ForkServer
+from tests.support.ledger import Ledger
 from tests.support.pool import PoolHarness, running_pool
-from tests.support.workers import CHILD_NAME, FORK_SERVER_NAME, is_alive, processes_named, wait_for_exits
+from tests.support.workers import (
+    CHILD_NAME,
+    FORK_SERVER_NAME,
+    InProcessWorker,
+    is_alive,
+    processes_named,
+    wait_for_exits,
+    worker_in_process,
+)
 
 pytestmark = pytest.mark.skipif(not ForkServer.is_supported(), reason="the system has no subreaper")
 
@@ -117,6 +130,23 @@ async def test_replacements_that_die_are_replaced_until_one_is_ready(
         logged = [(record.message, record.__dict__["error"]) for record in caplog.records]
         assert logged == [("cannot replace the fork server", "the fork server died")] * 4
         await kill_child_and_wait(pool)
+
+
+async def test_child_that_dies_meanwhile_is_replaced_after_the_fork_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_pool() as pool:
+        started = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        assert "fork server" in (pool.pool.degraded_reason or "")
+        os.kill(pool.child.pid, signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.exits) == 1 and len(started) == 1)
+        assert not pool.pool.can_replace_children
+        os.kill(started[0].pid, signal.SIGCONT)
+        await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
+        assert (pool.pool.can_replace_children, pool.pool.degraded_reason) == (True, None)
+        assert caplog.messages == [], "no start has failed"
 
 
 async def test_only_a_replacement_that_is_lost_soon_is_replaced_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +260,73 @@ async def test_no_child_is_forked_from_a_process_with_threads(tmp_path: Path, mo
         assert processes_named(CHILD_NAME, of=os.getpid()) == [pool.child.pid]
         await kill_child_and_wait(pool)
         assert await pool.value(pool.give("pid")) == pool.child.pid
+
+
+RARE_POLLS = {"resilience": {"notify_poll_interval_ms": 60_000}}
+"""So that only the end of the replacement wakes the dispatcher."""
+
+
+async def check_that_tasks_wait_for_a_fork_server(
+    ledger: Ledger, worker: InProcessWorker, replacements: list[ForkServer], *waiting: str
+) -> None:
+    """Let the stopped replacement go on: before, these tasks wait although a child is idle; then they run."""
+    await worker.until(lambda: replacements)
+
+    async def is_published() -> bool:
+        (row,) = await ledger.fetch("SELECT health ->> 'warnings' AS warnings FROM horsies_workers")
+        return "claims nothing" in row["warnings"]
+
+    await ledger.until(is_published)
+    assert {row["status"] for row in (await ledger.rows(*waiting)).values()} == {"PENDING"}
+    released_at = await ledger.now()
+    assert worker.events_of(events.ForkServerRestored) == []
+    os.kill(replacements[0].pid, signal.SIGCONT)
+    rows = await ledger.until_terminal(*waiting)
+    assert {row["status"] for row in rows.values()} == {"COMPLETED"}
+    assert min(row["started_at"] for row in rows.values()) > released_at
+    assert (len(worker.events_of(events.ForkServerLost)), len(worker.events_of(events.ForkServerRestored))) == (1, 1)
+
+
+async def test_worker_claims_nothing_until_its_killed_fork_server_is_replaced(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=RARE_POLLS) as worker:
+        running = await worker.send("wait_for", str(gate))
+        await ledger.until_started(running)
+        queued = [await worker.send("work") for _ in range(5)]
+        replacements = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        os.kill(server := fork_server_pid(), signal.SIGKILL)
+        lost = await worker.wait_for_event(events.ForkServerLost)
+        assert (lost.pid, lost.why) == (server, "died")
+        queued.append(await worker.send("work"))
+        gate.touch()
+        assert (await ledger.until_terminal(running))[running]["status"] == "COMPLETED"
+        await check_that_tasks_wait_for_a_fork_server(ledger, worker, replacements, *queued)
+        assert await ledger.violations([running, *queued]) == []
+
+
+async def test_worker_claims_nothing_until_its_stopped_fork_server_is_replaced(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "ANSWER_TIMEOUT_S", 0.2)
+    gate = tmp_path / "gate"
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=RARE_POLLS, processes=3) as worker,
+    ):
+        running = await worker.send("wait_for", str(gate))
+        await ledger.until_started(running)
+        (start,) = await ledger.starts()
+        idle = next(child.pid for child in worker.children if child.pid != start.pid)
+        replacements = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        os.kill(server := fork_server_pid(), signal.SIGSTOP)
+        os.kill(idle, signal.SIGKILL)
+        lost = await worker.wait_for_event(events.ForkServerLost)
+        assert (lost.pid, lost.why) == (server, "killed, because it did not answer")
+        queued = [await worker.send("work") for _ in range(5)]
+        gate.touch()
+        assert (await ledger.until_terminal(running))[running]["status"] == "COMPLETED"
+        await check_that_tasks_wait_for_a_fork_server(ledger, worker, replacements, *queued)
+        await worker.until(lambda: len(worker.children) == 3)
+        assert await ledger.violations([running, *queued]) == []

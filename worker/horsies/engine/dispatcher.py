@@ -268,12 +268,16 @@ class Dispatcher:
         for row in rows if len(running) < len(rows) else ():
             if row.worker_pid is None:
                 self._in_flight.add_prefetched(row, worker_id)
-        if self._fence.may_assign(took_s=took_s) and not self._capacity.is_closed:
+        if self._may_assign(took_s=took_s):
             for child, child_rows in self._split(running, plan):
                 self._assign(child, child_rows, worker_id)
         else:
             self._releases.add_rows(running, worker_id)
         self._record_claimed(rows)
+
+    def _may_assign(self, *, took_s: float) -> bool:
+        """Whether tasks from a statement that took `took_s` may start; meanwhile the capacity may have been closed."""
+        return self._fence.may_assign(took_s=took_s) and not self._capacity.is_closed
 
     def _assign(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
         """Send started tasks to a child, or coroutines to others if it is kept for functions; release the rest.
@@ -353,7 +357,7 @@ class Dispatcher:
             self._in_flight.settle(task)  # no longer as a prefetched task
             if (task.row.id, task.row.claim_token) not in started:
                 await self._on_start_refused(task)
-            elif self._fence.may_assign(took_s=took_s) and children[pid].accepts_work:
+            elif self._may_assign(took_s=took_s) and children[pid].accepts_work:
                 rows_by_child.setdefault((pid, task.worker_id), []).append(task.row)
             else:
                 self._releases.add_rows([task.row], task.worker_id)
@@ -407,8 +411,16 @@ class Capacity:
         self._async_tasks = sorted(async_tasks)
         self._limits = limits
         self._queue_caps = {queue.name: queue.max_concurrency for queue in app_config.custom_queues or ()}
-        self.is_closed = False
-        """The worker is stopping: nothing is claimed or assigned any more."""
+        self._is_stopping = False
+
+    def close(self) -> None:
+        """Claim and assign nothing any more: the worker is stopping."""
+        self._is_stopping = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is claimed or assigned: the worker is stopping, or could not replace a child that dies."""
+        return self._is_stopping or not self._pool.can_replace_children
 
     @property
     def children(self) -> tuple[Child, ...]:

@@ -162,7 +162,7 @@ class ChunkRecalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkServerLost(Event):
-    """The fork server died or did not answer; no child can be started until another one is ready."""
+    """The fork server died or did not answer; this worker claims nothing until another one is ready."""
 
     pid: int
     why: str
@@ -170,7 +170,7 @@ class ForkServerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkServerRestored(Event):
-    """Another fork server is ready."""
+    """Another fork server is ready; claiming again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,9 +76,12 @@ class PoolEvents:
 
     def on_fork_server_lost(self, pid: int, why: str) -> None:
         self.reporter.emit(events.ForkServerLost(worker_id=str(self.identity.worker_id), pid=pid, why=why))
+        self.publish_health_now.set()
 
     def on_fork_server_restored(self) -> None:
         self.reporter.emit(events.ForkServerRestored(worker_id=str(self.identity.worker_id)))
+        self.publish_health_now.set()
+        self.wakeup.wake_to_claim()
 
     def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:
         self.assignments.on_began(began)

@@ -56,8 +56,15 @@ class ChildPool:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
+    def can_replace_children(self) -> bool:
+        """Whether a child that exits is replaced at once; not while the fork server itself is being replaced."""
+        return not self._starter.is_replacing_fork_server
+
+    @property
     def degraded_reason(self) -> str | None:
-        """Why children are missing; None if all are running."""
+        """Why children are missing, or would not be replaced; None if all are running."""
+        if not self.can_replace_children:
+            return "claims nothing until its fork server has been replaced"
         errors = list(self._start_errors.values())
         return f"{len(errors)} of {self._size} children cannot be started: {errors[-1]}" if errors else None
 

@@ -107,6 +107,11 @@ class ChildStarter:
         if fork_server is not None:
             fork_server.watch(self._on_fork_server_died)
 
+    @property
+    def is_replacing_fork_server(self) -> bool:
+        """Whether the fork server was lost and no other one is ready yet; always False where there is none."""
+        return self._replacing is not None
+
     async def start(self) -> ChildProcess:
         """Start a process; raises OSError if there are no processes or file descriptors left."""
         if self._replacing is not None:
