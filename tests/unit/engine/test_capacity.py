@@ -47,7 +47,7 @@ def capacity_of(pool: Pool) -> Capacity:
 def test_nothing_is_planned_while_no_child_can_be_replaced() -> None:
     pool = Pool(can_replace_children=False)
     capacity = capacity_of(pool)
-    assert (capacity.is_closed, capacity.has_capacity(), capacity.plan(ALL_KINDS)) == (True, False, None)
+    assert (capacity.is_closed, capacity.plan(ALL_KINDS)) == (True, None)
     pool.can_replace_children = True
     plan = capacity.plan(ALL_KINDS)
     assert (capacity.is_closed, plan and plan.pids) == (False, [1])
