@@ -12,6 +12,11 @@ import pytest
 
 from horsies import BrokerErrorCode, Horsies, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
 from horsies.client.waiter import BatchReader
+from horsies.client.workflow.handle import WorkflowHandle
+from horsies.store.database import Transaction
+from horsies.store.queries import Query
+from horsies.store.tasks import TASKS
+from horsies.store.workflows import WORKFLOWS
 from tests.support.store import finish_tasks, make_app
 
 # Shorter than the poll interval: a result within this time came by notification.
@@ -131,6 +136,26 @@ async def test_wait_for_a_new_send_reads_once(
     await finish_tasks(connection, [handle.task_id])
     assert (await waiting).ok_value == 10
     assert reads == [UUID(handle.task_id)]
+
+
+@pytest.mark.parametrize("query", [TASKS.results, WORKFLOWS.run_results], ids=lambda query: query.name)
+async def test_results_are_looked_up_with_a_plan_made_on_empty_tables(
+    app: Horsies, connection: asyncpg.Connection[Any], query: Query[Any]
+) -> None:
+    await connection.execute("VACUUM (ANALYZE) horsies_tasks, horsies_workflows, horsies_workflow_tasks")
+    task_id = str(uuid4())
+    await app.get_result_async(task_id, timeout_ms=0)
+    await WorkflowHandle[Any](task_id, app.get_broker()).get_async(timeout_ms=0)
+
+    async def plan(transaction: Transaction) -> tuple[int, str]:
+        statement = "SELECT name, generic_plans FROM pg_prepared_statements WHERE statement = $1"
+        (prepared,) = await transaction.connection.fetch(statement, query.sql)
+        lines = await transaction.connection.fetch(f"EXPLAIN EXECUTE \"{prepared['name']}\"('{{{task_id}}}')")
+        return prepared["generic_plans"], "\n".join(line[0] for line in lines)
+
+    generic_plans, text = await (await app.get_broker().session()).database.run(plan)
+    assert generic_plans == 1
+    assert "Seq Scan" not in text
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.1])

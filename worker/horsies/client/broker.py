@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
@@ -156,7 +156,8 @@ class PostgresBroker:
 
     def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
         pool_settings = self._pool_settings()
-        database, direct = Database(shared.connection_spec, pool_settings), shared.connection_spec.direct
+        spec = replace(shared.connection_spec, force_generic_plan=True)
+        database, direct = Database(spec, pool_settings), spec.direct
         tasks, expected_ends = TaskStore(database), ExpectedEnds()
         return BrokerSession(
             endpoint=shared,
