@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from datetime import date
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,11 +12,10 @@ import asyncpg
 import pytest
 
 from horsies import BrokerErrorCode, Horsies, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
-from horsies.client.waiter import BatchReader
 from horsies.client.workflow.handle import WorkflowHandle
 from horsies.store.database import Transaction
 from horsies.store.queries import Query
-from horsies.store.tasks import TASKS
+from horsies.store.tasks import TASKS, TaskResultRow, TaskStore
 from horsies.store.workflows import WORKFLOWS
 from tests.support.store import finish_tasks, make_app
 
@@ -118,24 +118,32 @@ async def listening_app(app: Horsies, connection: asyncpg.Connection[Any]) -> Ho
     return app
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the tasks that apps made after this fixture read, in order."""
+    reads: list[str] = []
+    read_results = TaskStore.results
+
+    def record(store: TaskStore, task_ids: Sequence[str]) -> Coroutine[Any, Any, list[TaskResultRow]]:
+        reads.extend(task_ids)
+        return read_results(store, task_ids)
+
+    monkeypatch.setattr(TaskStore, "results", record)
+    return reads
+
+
 async def test_wait_for_a_new_send_reads_once(
-    listening_app: Horsies, connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    reads: list[str], listening_app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
+    reads.clear()
     handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
-    reads: list[object] = []
-    read_answer = BatchReader[Any].read
-
-    def count(reader: BatchReader[Any], row_id: UUID) -> Any:
-        reads.append(row_id)
-        return read_answer(reader, row_id)
-
-    monkeypatch.setattr(BatchReader, "read", count)
     waiting = asyncio.create_task(handle.get_async())
-    await asyncio.sleep(0.05)  # a first read would happen at once
+    for _ in range(5):  # a first read would start at once
+        await asyncio.sleep(0)
     assert reads == []
     await finish_tasks(connection, [handle.task_id])
     assert (await waiting).ok_value == 10
-    assert reads == [UUID(handle.task_id)]
+    assert reads == [handle.task_id]
 
 
 @pytest.mark.parametrize("query", [TASKS.results, WORKFLOWS.run_results], ids=lambda query: query.name)
@@ -197,7 +205,7 @@ async def test_wait_for_a_new_send_times_out_with_its_status(listening_app: Hors
     handle = (await listening_app.tasks["double"].send_async(5)).unwrap()
     error = (await handle.get_async(50)).err_value
     assert error.error_code is RetrievalCode.WAIT_TIMEOUT
-    assert "it was PENDING" in str(error.message)
+    assert "it is PENDING" in str(error.message)
 
 
 async def test_lost_listener_connection_is_replaced(

@@ -60,7 +60,7 @@ NODE = NodeInfoRow(
 
 def completed_row(document: str, *, is_map: bool) -> RunResultRow:
     return RunResultRow(
-        id=UUID(int=2),
+        id=str(UUID(int=2)),
         definition_key="calendar.v1",
         status=WorkflowStatus.COMPLETED,
         document=document,

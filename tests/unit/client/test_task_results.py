@@ -23,7 +23,7 @@ from horsies.errors import DatabaseUnreachable
 from horsies.model.task_result import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
 from horsies.store.tasks import TaskResultRow
 
-ID = UUID(int=7)
+ID = str(UUID(int=7))
 
 
 def timed_out(status: str, *, seen_s_ago: float = 0) -> TaskResult[object, TaskError]:

@@ -17,10 +17,11 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
 from horsies.client.delivery import KeyedSendLimiter, NotifyCoalescer
-from horsies.client.waiter import ResultWaiters, is_run_terminal_or_paused, is_task_terminal
+from horsies.client.waiter import ResultWaiters
 from horsies.codec.values import ValueCodec
 from horsies.model.settings import PostgresConfig, RecoveryConfig
-from horsies.model.workflow.plan import WorkflowDefinitions
+from horsies.model.task import TASK_TERMINAL_STATES
+from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowDefinitions, WorkflowStatus
 from horsies.recovery.hooks import HookCaller
 from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
@@ -168,14 +169,15 @@ class PostgresBroker:
                 direct,
                 tasks.results,
                 channel=TASK_DONE_CHANNEL,
-                is_done=is_task_terminal,
+                done_states=TASK_TERMINAL_STATES,
                 expected_ends=expected_ends,
             ),
             run_waiters=ResultWaiters(
                 direct,
                 WorkflowStore(database).run_results,
                 channel=WORKFLOW_DONE_CHANNEL,
-                is_done=is_run_terminal_or_paused,
+                # A paused run ends the wait too: it does not continue by itself.
+                done_states={*WORKFLOW_TERMINAL_STATES, WorkflowStatus.PAUSED},
                 expected_ends=ExpectedEnds(),
             ),
             notify_coalescer=NotifyCoalescer(tasks),

@@ -105,7 +105,7 @@ class BrokerTaskReader:
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
     async def info(self, task_id: str | UUID, **parts: Unpack[InfoParts]) -> TaskInfo | None:
-        parsed_id = _parse_task_id(task_id)
+        parsed_id = UUID(_parse_task_id(task_id))
         return await (await self._broker.session()).tasks.info(parsed_id, **parts)
 
     @broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED)
@@ -149,11 +149,11 @@ def parse_timeout(timeout_ms: float | None) -> float | None:
     return timeout_ms / 1000
 
 
-def _parse_task_id(task_id: object) -> UUID:
-    """Return the id as a UUID; raises ValueError for anything that is not one, including other types."""
+def _parse_task_id(task_id: object) -> str:
+    """Return the id as text in lower case; raises ValueError for anything that is not one, including other types."""
     if isinstance(task_id, UUID):
-        return task_id
-    return UUID(parse_id(task_id if isinstance(task_id, str) else repr(task_id)))
+        return str(task_id)
+    return parse_id(task_id if isinstance(task_id, str) else repr(task_id))
 
 
 def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
@@ -176,7 +176,7 @@ def stored_task_result(task_id: str, row: TaskResultRow | None, codec: ValueCode
     """The result of a terminal task; TASK_NOT_FOUND if there is no row."""
     if row is None:
         return error_result(RetrievalCode.TASK_NOT_FOUND, f"task {task_id} does not exist")
-    if TaskStatus(row.status) is TaskStatus.CANCELLED:
+    if row.status == TaskStatus.CANCELLED:
         stored = None if row.document is None else decode_result(row.document)
         # The stored cancellation error has the reason; a result left by an earlier attempt does not count.
         if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
@@ -221,10 +221,12 @@ def broker_error_result(error: HorsiesError) -> AnyResult:
     return error_result(OperationalErrorCode.BROKER_ERROR, error.message)
 
 
+_TRANSIENT_CODES = frozenset({RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR})
+
+
 def is_final(result: AnyResult) -> bool:
     """Whether reading again would give the same result."""
-    transient = {RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR}
-    return result.is_ok() or not (isinstance(result, NotInTime) or result.err_value.error_code in transient)
+    return result.is_ok() or not (isinstance(result, NotInTime) or result.err_value.error_code in _TRANSIENT_CODES)
 
 
 def error_result(code: BuiltInTaskCode, message: str, *, data: object = None) -> AnyResult:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
-from uuid import UUID
 
 from horsies.client.results import WaitTimeout
 from horsies.errors import BrokerError, BrokerErrorCode
-from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import Listener
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
         """A row of a task or a run."""
 
         @property
-        def id(self) -> UUID: ...
+        def id(self) -> str: ...
 
         @property
         def status(self) -> str: ...
@@ -41,8 +40,26 @@ FIRST_READ_TIMEOUT_S = 1.0
 MAX_READ_IDS = 1000
 
 
+@dataclass(slots=True, eq=False)
+class Wait(Generic[R]):
+    """One call of `ResultWaiters.wait`. Times are those of the event loop's clock."""
+
+    row_id: str
+    answer: asyncio.Future[R | None]
+    deadline: float | None
+    read_by: float = inf
+    """When its first read must be answered; infinite until that is requested."""
+    status: str | None = None
+    """The status at the last read."""
+    status_read_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+
 class ResultWaiters(Generic[R]):
-    """All waiters of one event loop, for either tasks or runs.
+    """All waiters of one event loop, for either tasks or runs. Ids are texts, as notifications contain them.
+
+    A row is read when a wait for it starts, when it is notified and at every poll. Reads requested while a statement is
+    running share the next one, and its answer ends the waits for all rows that are done.
 
     The first waiter starts the listener and the poll; both run until `close`.
     """
@@ -50,154 +67,141 @@ class ResultWaiters(Generic[R]):
     def __init__(
         self,
         connection_spec: ConnectionSpec,
-        read: Callable[[list[UUID]], Awaitable[list[R]]],
+        read: Callable[[list[str]], Awaitable[Iterable[R]]],
         *,
         channel: str,
-        is_done: Callable[[R], bool],
+        done_states: Collection[str],
         expected_ends: ExpectedEnds,
     ) -> None:
-        self._reader = BatchReader(read)
-        self._is_done = is_done
-        # Keys are ids as text, as notifications contain them.
-        self._wake_events: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._read = read
+        self._done_states = frozenset(done_states)
+        self._waits: defaultdict[str, set[Wait[R]]] = defaultdict(set)
+        self._requested: dict[str, None] = {}
+        """Ids to read with the next statement, in the order of their requests."""
+        self._reading: asyncio.Task[None] | None = None
         self._expected_ends = expected_ends
         self._listener = Listener(
             connection_spec, {channel: self._on_notification}, on_change=self._on_listening_change
         )
-        self._is_closed = False
         self._background: list[asyncio.Task[None]] = []
 
-    async def wait(self, row_id: UUID, timeout_s: float | None) -> R | None:
+    async def wait(self, row_id: str, timeout_s: float | None) -> R | None:
         """The row once it is done, or None if it does not exist. Raises `WaitTimeout` if it is not done in time.
 
         The row is read at least once, however short the timeout; if the database takes longer than
         `FIRST_READ_TIMEOUT_S` for that, raises a plain `TimeoutError`. Raises `BrokerError` if closed meanwhile.
         An expected row is read when its end is notified, at the next poll, or at the timeout.
         """
-        if timeout_s is not None and timeout_s <= 0:
-            row = await self._read_first(row_id, 0)
-            if row is None or self._is_done(row):
-                return row
-            raise WaitTimeout(row.status, seen_s_ago=0)
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout_s is None else clock() + timeout_s
-        with self._subscribed(row_id) as woken:
-            if self._expected_ends.discard(str(row_id)):  # so a later wait reads at once
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await self._wait_until_woken(woken)
-                timeout_s = None if deadline is None else deadline - clock()
-            row = await self._read_first(row_id, timeout_s)
-            while row is not None and not self._is_done(row):
-                status, seen_at = row.status, clock()
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await self._wait_until_woken(woken)
-                        row = await self._reader.read(row_id)
-                except TimeoutError:
-                    raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
-        return row
+        loop = asyncio.get_running_loop()
+        wait: Wait[R] = Wait(row_id, loop.create_future(), None if timeout_s is None else loop.time() + timeout_s)
+        is_single_check = timeout_s is not None and timeout_s <= 0
+        if not self._background and not is_single_check:
+            self._background = [loop.create_task(self._listener.run()), loop.create_task(self._poll())]
+        self._waits[row_id].add(wait)
+        # An expected row is not read, but only by the first wait for it.
+        if is_single_check or not self._expected_ends.discard(row_id):
+            self._request(row_id)
+        if wait.deadline is not None:
+            wait.timer = loop.call_at(wait.deadline, self._on_deadline, wait)
+        try:
+            return await wait.answer
+        finally:
+            if wait.timer is not None:
+                wait.timer.cancel()
+            self._waits[row_id].discard(wait)
+            if not self._waits[row_id]:
+                del self._waits[row_id]
 
     async def close(self) -> None:
         """Stop listening; waits that have not ended raise `BrokerError`."""
-        self._is_closed = True
-        self._wake_all()
+        for waits in self._waits.values():
+            fail(waits, BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER))
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
 
-    async def _wait_until_woken(self, woken: asyncio.Event) -> None:
-        await woken.wait()
-        woken.clear()  # before the read: a change during the read sets it again
-        if self._is_closed:
-            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+    def _request(self, row_id: str) -> None:
+        """Read the row with the next statement."""
+        loop = asyncio.get_running_loop()
+        for wait in self._waits[row_id]:
+            if wait.read_by == inf:
+                wait.read_by = loop.time() + FIRST_READ_TIMEOUT_S
+        self._requested[row_id] = None
+        if self._reading is None:
+            self._reading = loop.create_task(self._read_requested())
 
-    async def _read_first(self, row_id: UUID, timeout_s: float | None) -> R | None:
-        async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_READ_TIMEOUT_S)):
-            return await self._reader.read(row_id)
+    def _request_all(self) -> None:
+        for row_id in self._waits:
+            self._request(row_id)
 
-    @contextmanager
-    def _subscribed(self, row_id: UUID) -> Generator[asyncio.Event]:
-        """An event set when the row may have changed; subscribe before the first read, or a change may be missed."""
-        woken, key = asyncio.Event(), str(row_id)
-        self._wake_events[key].add(woken)
-        if not self._background:
-            self._background = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
+    async def _read_requested(self) -> None:
         try:
-            yield woken
+            while self._requested:
+                # Taken before the statement: its answer may be too old for a wait that starts while it is running.
+                waits = self._take_requested()
+                try:
+                    # Rows without waits are not read: the previous answer may have ended them.
+                    if row_ids := dict.fromkeys(wait.row_id for wait in waits):
+                        self._answer(waits, await self._read(list(row_ids)))
+                except BaseException as error:  # a wait left without an answer would last forever
+                    fail(waits, error)
+                    if not isinstance(error, Exception):
+                        raise
         finally:
-            self._wake_events[key].discard(woken)
-            if not self._wake_events[key]:
-                del self._wake_events[key]
+            # No await since the check of `_requested`: a request made later starts a new task.
+            self._reading = None
+
+    def _take_requested(self) -> list[Wait[R]]:
+        """The waits for the rows that were requested first."""
+        row_ids = list(islice(self._requested, MAX_READ_IDS))
+        for row_id in row_ids:
+            del self._requested[row_id]
+        return [wait for row_id in row_ids for wait in self._waits.get(row_id, ()) if not wait.answer.done()]
+
+    def _answer(self, waits: Iterable[Wait[R]], rows: Iterable[R]) -> None:
+        """End the waits for rows that are done or missing, and those that are out of time."""
+        by_id, now = {row.id: row for row in rows}, asyncio.get_running_loop().time()
+        for wait in waits:
+            row = by_id.get(wait.row_id)
+            if row is not None and row.status not in self._done_states:
+                wait.status, wait.status_read_at = row.status, now
+                if wait.deadline is not None and wait.deadline <= now:
+                    fail([wait], WaitTimeout(row.status, seen_s_ago=0))
+            elif not wait.answer.done():  # its caller may have been cancelled
+                wait.answer.set_result(row)
+
+    def _on_deadline(self, wait: Wait[R]) -> None:
+        loop = asyncio.get_running_loop()
+        if wait.status is not None:
+            fail([wait], WaitTimeout(wait.status, seen_s_ago=loop.time() - wait.status_read_at))
+            return
+        if wait.read_by == inf:  # the row was expected
+            self._request(wait.row_id)
+        if loop.time() < wait.read_by:
+            wait.timer = loop.call_at(wait.read_by, self._on_deadline, wait)
+        else:
+            fail([wait], TimeoutError())
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(POLL_S if self._expected_ends.is_listening else POLL_NOT_LISTENING_S)
-            self._wake_all()
+            self._request_all()
 
     def _on_notification(self, payload: str) -> None:
         for row_id in payload.split(","):
             self._expected_ends.discard(row_id)
-            for woken in self._wake_events.get(row_id, ()):
-                woken.set()
+            if row_id in self._waits:
+                self._request(row_id)
 
     def _on_listening_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the listener's callback
         self._expected_ends.reset(is_listening=is_listening)
         if is_listening:  # notifications sent in the meantime are lost
-            self._wake_all()
-
-    def _wake_all(self) -> None:
-        for events in self._wake_events.values():
-            for woken in events:
-                woken.set()
+            self._request_all()
 
 
-class BatchReader(Generic[R]):
-    """Reads rows by id. Requests made while a statement is running share the next one."""
-
-    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[R]]]) -> None:
-        self._read = read
-        self._requests: defaultdict[UUID, list[asyncio.Future[R | None]]] = defaultdict(list)
-        self._reading: asyncio.Task[None] | None = None
-
-    async def read(self, row_id: UUID) -> R | None:
-        """The current row; None if it does not exist."""
-        answer: asyncio.Future[R | None] = asyncio.get_running_loop().create_future()
-        self._requests[row_id].append(answer)
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read_all())
-        return await answer
-
-    async def _read_all(self) -> None:
-        try:
-            while self._requests:
-                batch = {row_id: self._requests.pop(row_id) for row_id in list(self._requests)[:MAX_READ_IDS]}
-                await self._answer(batch)
-        finally:
-            # No await since the check of `_requests`: a request made later starts a new task.
-            self._reading = None
-
-    async def _answer(self, batch: dict[UUID, list[asyncio.Future[R | None]]]) -> None:
-        try:
-            found = {row.id: row for row in await self._read(list(batch))}
-        except BaseException as error:  # a future left without an answer would wait forever
-            for answer in (answer for answers in batch.values() for answer in answers if not answer.done()):
-                answer.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for row_id, answers in batch.items():
-            for answer in answers:
-                if not answer.done():  # its waiter may have been cancelled
-                    answer.set_result(found.get(row_id))
-
-
-def is_task_terminal(row: HasStatus) -> bool:
-    return TaskStatus(row.status) in TASK_TERMINAL_STATES
-
-
-def is_run_terminal_or_paused(row: HasStatus) -> bool:
-    """A paused run ends the wait too: it does not continue by itself."""
-    status = WorkflowStatus(row.status)
-    return status in WORKFLOW_TERMINAL_STATES or status is WorkflowStatus.PAUSED
+def fail(waits: Iterable[Wait[R]], error: BaseException) -> None:
+    """End these waits with the error, except those that have ended."""
+    for wait in waits:
+        if not wait.answer.done():
+            wait.answer.set_exception(error)

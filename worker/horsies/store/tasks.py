@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -43,11 +43,10 @@ class EnqueueResult(NamedTuple):
     """Whether workers are notified of the task when it is committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResultRow:
+class TaskResultRow(NamedTuple):
     """Status of a task; `document` is its stored result as JSON text."""
 
-    id: UUID
+    id: str
     task_name: str
     status: str
     document: str | None
@@ -109,8 +108,9 @@ class TaskStore:
             for rows in batch_slices(bulk):
                 await pipeline.put(self.executor.execute(TASKS.enqueue_many, *_batch_columns(bulk, rows)))
 
-    async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
-        return await self.executor.fetch(TASKS.results, list(task_ids))
+    def results(self, task_ids: Sequence[str]) -> Coroutine[Any, Any, list[TaskResultRow]]:
+        """Status and result of those of these tasks that exist."""
+        return self.executor.fetch(TASKS.results, ",".join(task_ids))
 
     async def info(
         self,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan, WorkflowStatus, WorkflowTaskStatus
@@ -123,7 +123,7 @@ class AncestorRow:
 class RunResultRow:
     """Status and result of a run; `document` and `error` are JSON text."""
 
-    id: UUID
+    id: str
     definition_key: str
     status: WorkflowStatus
     document: str | None
@@ -280,8 +280,9 @@ class WorkflowStore:
 
     # Reading runs
 
-    async def run_results(self, workflow_ids: Iterable[UUID]) -> list[RunResultRow]:
-        return await self.executor.fetch(WORKFLOWS.run_results, list(workflow_ids))
+    def run_results(self, workflow_ids: Sequence[str]) -> Coroutine[Any, Any, list[RunResultRow]]:
+        """Status and result of those of these runs that exist."""
+        return self.executor.fetch(WORKFLOWS.run_results, workflow_ids)
 
     async def node_infos(self, workflow_id: UUID) -> list[NodeInfoRow]:
         """Nodes of a run, ordered by index."""

@@ -87,7 +87,7 @@ class WorkflowHandle(Generic[T]):
         try:
             session = await self._broker.session()
             session.notify_coalescer.on_wait()
-            row = await session.run_waiters.wait(self._id, timeout_s)
+            row = await session.run_waiters.wait(self.workflow_id, timeout_s)
             # A run without an output node returns a map of results, and only its nodes tell the codec of each.
             needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
             nodes = await self._nodes() if needs_nodes else []
@@ -184,7 +184,7 @@ class WorkflowHandle(Generic[T]):
         return (await self._broker.session()).database
 
     async def _status(self) -> WorkflowStatus:
-        rows = await WorkflowStore(await self._database()).run_results([self._id])
+        rows = await WorkflowStore(await self._database()).run_results([self.workflow_id])
         if not rows:
             raise _ControlRefused(ControlRefusal.NOT_FOUND)
         return rows[0].status
@@ -266,7 +266,7 @@ async def start_plan(
     try:
         session = await broker.session()
         if not await start_run(session.database, plan, run_id):
-            for existing in await WorkflowStore(session.database).run_results([run_id]):
+            for existing in await WorkflowStore(session.database).run_results([str(run_id)]):
                 if existing.definition_key != plan.definition_key:
                     text = f"workflow {run_id} is a run of {existing.definition_key!r}, not of {plan.definition_key!r}"
                     return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, text)

@@ -46,10 +46,11 @@ SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
               string_to_array($4, E'\n')) AS row(id, args, kwargs, sha);
 
 -- name: results
--- Status of these tasks, with the stored result of those that have one.
-SELECT id, task_name, status, result::text AS document
+-- Status of these tasks, with the stored result of those that have one. The ids are one text, separated by commas:
+-- the driver takes longer to encode an array.
+SELECT id::text AS id, task_name, status, result::text AS document
   FROM horsies_tasks
- WHERE id = ANY($1::uuid[]);
+ WHERE id = ANY(string_to_array($1, ',')::uuid[]);
 
 -- name: info
 -- One task; with $2 its stored result too, with $3 its failure reason. Its attempts are a statement of their own.

@@ -48,7 +48,7 @@ SELECT run.id
 
 -- name: run_results
 -- Status and result of runs; the result comes from task `output_name` or sub-workflow `output_definition_key`.
-SELECT w.id, w.definition_key, w.status, w.result::text AS document, w.error::text AS error,
+SELECT w.id::text AS id, w.definition_key, w.status, w.result::text AS document, w.error::text AS error,
        w.output_task_index IS NULL AS is_map,
        CASE WHEN NOT n.is_subworkflow THEN n.task_name END AS output_name,
        n.sub_definition_key AS output_definition_key
