@@ -120,7 +120,7 @@ async def listening_app(app: Horsies, connection: asyncpg.Connection[Any]) -> Ho
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the tasks that apps made after this fixture read, in order."""
+    """Task ids read by apps that are created after this fixture, in order."""
     reads: list[str] = []
     read_results = TaskStore.results
 
@@ -147,7 +147,7 @@ async def test_wait_for_a_new_send_reads_once(
 
 
 @pytest.mark.parametrize("query", [TASKS.results, WORKFLOWS.run_results], ids=lambda query: query.name)
-async def test_results_are_looked_up_with_a_plan_made_on_empty_tables(
+async def test_plan_made_on_empty_tables_has_no_sequential_scan(
     app: Horsies, connection: asyncpg.Connection[Any], query: Query[Any]
 ) -> None:
     await connection.execute("VACUUM (ANALYZE) horsies_tasks, horsies_workflows, horsies_workflow_tasks")
@@ -155,13 +155,13 @@ async def test_results_are_looked_up_with_a_plan_made_on_empty_tables(
     await app.get_result_async(task_id, timeout_ms=0)
     await WorkflowHandle[Any](task_id, app.get_broker()).get_async(timeout_ms=0)
 
-    async def plan(transaction: Transaction) -> tuple[int, str]:
+    async def read_plan(transaction: Transaction) -> tuple[int, str]:
         statement = "SELECT name, generic_plans FROM pg_prepared_statements WHERE statement = $1"
         (prepared,) = await transaction.connection.fetch(statement, query.sql)
         lines = await transaction.connection.fetch(f"EXPLAIN EXECUTE \"{prepared['name']}\"('{{{task_id}}}')")
         return prepared["generic_plans"], "\n".join(line[0] for line in lines)
 
-    generic_plans, text = await (await app.get_broker().session()).database.run(plan)
+    generic_plans, text = await (await app.get_broker().session()).database.run(read_plan)
     assert generic_plans == 1
     assert "Seq Scan" not in text
 

@@ -149,7 +149,7 @@ async def test_first_read_without_an_answer_is_a_plain_timeout(
     assert not isinstance(timeout.value, WaitTimeout)
 
 
-async def test_later_read_without_an_answer_times_out_with_the_last_status(
+async def test_later_read_without_answer_times_out_with_the_last_status(
     store: FakeStore, waiters: Waiters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horsies.client.waiter.POLL_NOT_LISTENING_S", 0)
@@ -191,3 +191,16 @@ async def test_closing_ends_waits_even_during_a_statement(store: FakeStore, wait
     await waiters.close()
     with pytest.raises(BrokerError, match="closed while waiting"):
         await waiting
+
+
+async def test_wait_on_closed_waiters_is_refused(store: FakeStore, waiters: Waiters) -> None:
+    (waiting,) = await start(waiters.wait("a", None))
+    closing = asyncio.create_task(waiters.close())
+    await asyncio.sleep(0)
+    for timeout_s in (0, None):  # during the close, and after it
+        with pytest.raises(BrokerError, match="closed while waiting"):
+            await waiters.wait("b", timeout_s)
+        await closing
+    with pytest.raises(BrokerError, match="closed while waiting"):
+        await waiting
+    assert store.requested == [["a"]]

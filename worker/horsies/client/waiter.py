@@ -1,6 +1,6 @@
 """Waits for tasks and workflow runs to finish.
 
-All waiters of an event loop share one listener, and their reads share statements. Polling covers lost notifications.
+All waits of an event loop share one listener, and their reads share statements. Polling covers lost notifications.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from horsies.store.listen import Listener
 if TYPE_CHECKING:
     from horsies.client.broker import ExpectedEnds
 
-    class HasStatus(Protocol):
+    class ResultRow(Protocol):
         """A row of a task or a run."""
 
         @property
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         def status(self) -> str: ...
 
 
-R = TypeVar("R", bound="HasStatus")
+R = TypeVar("R", bound="ResultRow")
 
 POLL_S = 5.0  # covers lost notifications
 POLL_NOT_LISTENING_S = 1.0  # the only way to notice a result until the listener is connected again
@@ -42,13 +42,13 @@ MAX_READ_IDS = 1000
 
 @dataclass(slots=True, eq=False)
 class Wait(Generic[R]):
-    """One call of `ResultWaiters.wait`. Times are those of the event loop's clock."""
+    """One call of `ResultWaiters.wait`. Times are on the event loop's clock."""
 
     row_id: str
-    answer: asyncio.Future[R | None]
+    result: asyncio.Future[R | None]
     deadline: float | None
-    read_by: float = inf
-    """When its first read must be answered; infinite until that is requested."""
+    first_read_deadline: float = inf
+    """When its first read must be answered; infinite until that read is requested."""
     status: str | None = None
     """The status at the last read."""
     status_read_at: float = 0.0
@@ -56,12 +56,13 @@ class Wait(Generic[R]):
 
 
 class ResultWaiters(Generic[R]):
-    """All waiters of one event loop, for either tasks or runs. Ids are texts, as notifications contain them.
+    """The waits of one event loop, for either tasks or runs. Ids are text, as in notifications.
 
-    A row is read when a wait for it starts, when it is notified and at every poll. Reads requested while a statement is
-    running share the next one, and its answer ends the waits for all rows that are done.
+    A row is read when a wait for it starts (unless it is expected, see `ExpectedEnds`), when it is notified, at every
+    poll, and when the listener has connected again. Reads requested while a statement is running share the next one,
+    and its answer ends the waits for all rows that are done.
 
-    The first waiter starts the listener and the poll; both run until `close`.
+    The first wait that is not a single check starts the listener and the poll; both run until `close`.
     """
 
     def __init__(
@@ -77,34 +78,37 @@ class ResultWaiters(Generic[R]):
         self._done_states = frozenset(done_states)
         self._waits: defaultdict[str, set[Wait[R]]] = defaultdict(set)
         self._requested: dict[str, None] = {}
-        """Ids to read with the next statement, in the order of their requests."""
+        """Ids to read with the next statement, in request order."""
         self._reading: asyncio.Task[None] | None = None
         self._expected_ends = expected_ends
         self._listener = Listener(
             connection_spec, {channel: self._on_notification}, on_change=self._on_listening_change
         )
+        self._is_closed = False
         self._background: list[asyncio.Task[None]] = []
 
     async def wait(self, row_id: str, timeout_s: float | None) -> R | None:
         """The row once it is done, or None if it does not exist. Raises `WaitTimeout` if it is not done in time.
 
-        The row is read at least once, however short the timeout; if the database takes longer than
-        `FIRST_READ_TIMEOUT_S` for that, raises a plain `TimeoutError`. Raises `BrokerError` if closed meanwhile.
+        The first read gets at least `FIRST_READ_TIMEOUT_S`, however short the timeout; if it has no answer by then and
+        by the timeout, raises a plain `TimeoutError`. Raises `BrokerError` once closed.
         An expected row is read when its end is notified, at the next poll, or at the timeout.
         """
+        if self._is_closed:
+            raise _closed()
         loop = asyncio.get_running_loop()
         wait: Wait[R] = Wait(row_id, loop.create_future(), None if timeout_s is None else loop.time() + timeout_s)
         is_single_check = timeout_s is not None and timeout_s <= 0
         if not self._background and not is_single_check:
             self._background = [loop.create_task(self._listener.run()), loop.create_task(self._poll())]
         self._waits[row_id].add(wait)
-        # An expected row is not read, but only by the first wait for it.
+        # The first wait for an expected row skips this read; later waits do not.
         if is_single_check or not self._expected_ends.discard(row_id):
             self._request(row_id)
         if wait.deadline is not None:
             wait.timer = loop.call_at(wait.deadline, self._on_deadline, wait)
         try:
-            return await wait.answer
+            return await wait.result
         finally:
             if wait.timer is not None:
                 wait.timer.cancel()
@@ -113,9 +117,10 @@ class ResultWaiters(Generic[R]):
                 del self._waits[row_id]
 
     async def close(self) -> None:
-        """Stop listening; waits that have not ended raise `BrokerError`."""
+        """Stop listening; waits that have not ended raise `BrokerError`, as do later ones."""
+        self._is_closed = True
         for waits in self._waits.values():
-            fail(waits, BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER))
+            _fail(waits, _closed())
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -125,8 +130,8 @@ class ResultWaiters(Generic[R]):
         """Read the row with the next statement."""
         loop = asyncio.get_running_loop()
         for wait in self._waits[row_id]:
-            if wait.read_by == inf:
-                wait.read_by = loop.time() + FIRST_READ_TIMEOUT_S
+            if wait.first_read_deadline == inf:
+                wait.first_read_deadline = loop.time() + FIRST_READ_TIMEOUT_S
         self._requested[row_id] = None
         if self._reading is None:
             self._reading = loop.create_task(self._read_requested())
@@ -141,11 +146,11 @@ class ResultWaiters(Generic[R]):
                 # Taken before the statement: its answer may be too old for a wait that starts while it is running.
                 waits = self._take_requested()
                 try:
-                    # Rows without waits are not read: the previous answer may have ended them.
+                    # Without waits there is nothing to read: the previous answer may have ended them all.
                     if row_ids := dict.fromkeys(wait.row_id for wait in waits):
-                        self._answer(waits, await self._read(list(row_ids)))
+                        self._end_waits(waits, await self._read(list(row_ids)))
                 except BaseException as error:  # a wait left without an answer would last forever
-                    fail(waits, error)
+                    _fail(waits, error)
                     if not isinstance(error, Exception):
                         raise
         finally:
@@ -153,35 +158,36 @@ class ResultWaiters(Generic[R]):
             self._reading = None
 
     def _take_requested(self) -> list[Wait[R]]:
-        """The waits for the rows that were requested first."""
+        """Remove up to `MAX_READ_IDS` requested ids; return the waits for them that have not ended."""
         row_ids = list(islice(self._requested, MAX_READ_IDS))
         for row_id in row_ids:
             del self._requested[row_id]
-        return [wait for row_id in row_ids for wait in self._waits.get(row_id, ()) if not wait.answer.done()]
+        return [wait for row_id in row_ids for wait in self._waits.get(row_id, ()) if not wait.result.done()]
 
-    def _answer(self, waits: Iterable[Wait[R]], rows: Iterable[R]) -> None:
-        """End the waits for rows that are done or missing, and those that are out of time."""
+    def _end_waits(self, waits: Iterable[Wait[R]], rows: Iterable[R]) -> None:
+        """End the waits for rows that are done or missing, and those past their deadline."""
         by_id, now = {row.id: row for row in rows}, asyncio.get_running_loop().time()
         for wait in waits:
             row = by_id.get(wait.row_id)
             if row is not None and row.status not in self._done_states:
                 wait.status, wait.status_read_at = row.status, now
                 if wait.deadline is not None and wait.deadline <= now:
-                    fail([wait], WaitTimeout(row.status, seen_s_ago=0))
-            elif not wait.answer.done():  # its caller may have been cancelled
-                wait.answer.set_result(row)
+                    _fail([wait], WaitTimeout(row.status, seen_s_ago=0))
+            elif not wait.result.done():  # its caller may have been cancelled
+                wait.result.set_result(row)
 
     def _on_deadline(self, wait: Wait[R]) -> None:
+        """End the wait with a timeout; one whose first read has no answer gets until `first_read_deadline`."""
         loop = asyncio.get_running_loop()
         if wait.status is not None:
-            fail([wait], WaitTimeout(wait.status, seen_s_ago=loop.time() - wait.status_read_at))
+            _fail([wait], WaitTimeout(wait.status, seen_s_ago=loop.time() - wait.status_read_at))
             return
-        if wait.read_by == inf:  # the row was expected
+        if wait.first_read_deadline == inf:  # the row was expected
             self._request(wait.row_id)
-        if loop.time() < wait.read_by:
-            wait.timer = loop.call_at(wait.read_by, self._on_deadline, wait)
+        if loop.time() < wait.first_read_deadline:
+            wait.timer = loop.call_at(wait.first_read_deadline, self._on_deadline, wait)
         else:
-            fail([wait], TimeoutError())
+            _fail([wait], TimeoutError())
 
     async def _poll(self) -> None:
         while True:
@@ -200,8 +206,12 @@ class ResultWaiters(Generic[R]):
             self._request_all()
 
 
-def fail(waits: Iterable[Wait[R]], error: BaseException) -> None:
+def _closed() -> BrokerError:
+    return BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+
+
+def _fail(waits: Iterable[Wait[R]], error: BaseException) -> None:
     """End these waits with the error, except those that have ended."""
     for wait in waits:
-        if not wait.answer.done():
-            wait.answer.set_exception(error)
+        if not wait.result.done():
+            wait.result.set_exception(error)

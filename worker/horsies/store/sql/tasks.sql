@@ -46,8 +46,8 @@ SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
               string_to_array($4, E'\n')) AS row(id, args, kwargs, sha);
 
 -- name: results
--- Status of these tasks, with the stored result of those that have one. The ids are one text, separated by commas:
--- the driver takes longer to encode an array.
+-- Status of these tasks, with the stored result of those that have one. The ids are one comma-separated text,
+-- because the driver encodes an array more slowly.
 SELECT id::text AS id, task_name, status, result::text AS document
   FROM horsies_tasks
  WHERE id = ANY(string_to_array($1, ',')::uuid[]);
