@@ -12,7 +12,9 @@ import pytest
 
 from horsies.store.claims import CLAIMS
 from horsies.store.connection import ConnectionSpec
-from horsies.store.workflows import WORKFLOW_CONTROL
+from horsies.store.queries import Query
+from horsies.store.tasks import TASKS
+from horsies.store.workflows import WORKFLOW_CONTROL, WORKFLOWS
 from tests.support.store import WORKER, Connection
 
 STORED, BATCH = 5_000, 64
@@ -67,6 +69,10 @@ CLAIM_CHUNK = (
 )
 
 
+READS_BY_ID = (TASKS.results, WORKFLOWS.run_results, WORKFLOWS.node_infos, WORKFLOW_CONTROL.retryable_runs)
+"""Statements of clients about one task or run."""
+
+
 @pytest.fixture
 async def planned_early(database_url: str) -> AsyncIterator[Connection]:
     """A worker's connection that planned its statements on empty tables, which are full now."""
@@ -76,6 +82,9 @@ async def planned_early(database_url: str) -> AsyncIterator[Connection]:
     await connection.execute(f"PREPARE claim_chunk AS {CLAIMS.claim_chunk.sql}")
     await connection.execute(f"PREPARE complete AS {CLAIMS.complete.sql}")
     await connection.execute(f"PREPARE stuck AS {WORKFLOW_CONTROL.stuck_runs.sql}")
+    for query in READS_BY_ID:
+        await connection.execute(f'PREPARE "{query.name}" AS {query.sql}')
+        await connection.execute(_read_statement(query, UUID(int=0)))
     await connection.execute(CLAIM)
     await connection.execute(CLAIM_CHUNK)
     await connection.execute(_complete_statement([]))
@@ -90,6 +99,11 @@ def _complete_statement(refs: Sequence[tuple[UUID, int]]) -> str:
     ids, tokens = ",".join(str(task_id) for task_id, _ in refs), ",".join(str(token) for _, token in refs)
     documents = ",".join(["null"] * len(refs))
     return f"EXECUTE complete('{{{ids}}}', '{{{tokens}}}', '{{{WORKER}}}', '{{{documents}}}', '{{}}', '{{}}')"
+
+
+def _read_statement(query: Query[Any], row_id: UUID) -> str:
+    argument = f"{{{row_id}}}" if query is WORKFLOWS.run_results else row_id
+    return f"EXECUTE \"{query.name}\"('{argument}')"
 
 
 def _plan_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -126,3 +140,16 @@ async def test_stuck_runs_reads_each_run_a_few_times(planned_early: Connection) 
     await planned_early.execute(RUNS)
     nodes = 4 * STORED  # of one run with many, and of many with three
     assert await _most_rows(planned_early, STUCK) <= 1.1 * nodes
+
+
+@pytest.mark.parametrize("query", READS_BY_ID, ids=lambda query: query.name)
+async def test_read_by_id_reads_only_rows_of_its_run(planned_early: Connection, query: Query[Any]) -> None:
+    await planned_early.execute(RUNS)
+    await planned_early.execute(f"UPDATE horsies_tasks SET status = 'RUNNING', claimed_by_worker_id = '{WORKER}'")
+    await planned_early.execute("UPDATE horsies_workflows SET status = 'FAILED'")
+    run_id = await planned_early.fetchval(
+        "SELECT workflow_id FROM horsies_workflow_tasks GROUP BY workflow_id HAVING count(*) = 3 LIMIT 1"
+    )
+    task_id = await planned_early.fetchval("SELECT id FROM horsies_tasks WHERE workflow_id = $1", run_id)
+    row_id = task_id if query is TASKS.results else run_id
+    assert await _most_rows(planned_early, _read_statement(query, row_id)) <= 10

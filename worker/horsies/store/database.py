@@ -33,7 +33,7 @@ CHECK_AFTER_IDLE_S = 30.0
 CHECK_TIMEOUT_S = 5.0
 MAX_CONFLICT_RETRIES = 8
 SLOW_STATEMENT_S = 0.5
-"""A worker's statement that takes longer has waited for a lock or has a bad plan."""
+"""A statement that takes longer on a connection that keeps its plans has waited for a lock or has a bad plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,7 @@ class Database(Executor):
         # `begin_sql` sets the session settings behind a pooler, and READ ONLY for read-only access, so even a single
         # statement needs a transaction.
         self._needs_transaction = connection_spec.is_pooled or connection_spec.read_only
+        self._keeps_plans = connection_spec.force_generic_plan and not connection_spec.is_pooled
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,7 +193,7 @@ class Database(Executor):
             result = await work(connection)
             # A generic plan made while a table was empty may use nested loops over all rows until the next ANALYZE. If
             # the plan was not the reason, planning again takes a few milliseconds.
-            if self.connection_spec.force_generic_plan and time.monotonic() - started_at > SLOW_STATEMENT_S:
+            if self._keeps_plans and time.monotonic() - started_at > SLOW_STATEMENT_S:
                 await _try_execute(connection, "DISCARD PLANS")
             return result  # noqa: TRY300
         except TimeoutError:

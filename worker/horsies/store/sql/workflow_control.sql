@@ -160,7 +160,7 @@ WITH RECURSIVE tree AS (
       FROM tree
       JOIN horsies_workflow_tasks AS n ON n.workflow_id = tree.id AND n.status = 'FAILED'
       JOIN horsies_workflows AS sub_run ON sub_run.id = n.sub_workflow_id
-                                     AND sub_run.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+                                     AND sub_run.status || '' IN ('FAILED', 'CANCELLED', 'EXPIRED')
 )
 SELECT tree.id,
        (SELECT count(*)

@@ -57,12 +57,13 @@ SELECT w.id::text AS id, w.definition_key, w.status, w.result::text AS document,
  WHERE w.id = ANY($1::uuid[]);
 
 -- name: node_infos
--- A node stays ENQUEUED until its task has ended: that it is running is stored in the task only.
+-- A node stays ENQUEUED until its task has ended: that it is running is stored in the task only. `status || ''` keeps a
+-- plan made on empty tables from reading the tasks of all workers.
 SELECT n.node_id, n.task_index, n.task_name, coalesce(t.status, n.status) AS status, n.task_id, n.is_subworkflow,
        n.sub_definition_key AS definition_key, n.sub_workflow_id, n.result::text AS document,
        coalesce(n.started_at, t.started_at) AS started_at, n.completed_at
   FROM horsies_workflow_tasks AS n
-  LEFT JOIN horsies_tasks AS t ON t.id = n.task_id AND n.status = 'ENQUEUED' AND t.status = 'RUNNING'
+  LEFT JOIN horsies_tasks AS t ON t.id = n.task_id AND n.status = 'ENQUEUED' AND t.status || '' = 'RUNNING'
  WHERE n.workflow_id = $1
  ORDER BY n.task_index;
 
