@@ -14,6 +14,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from horsies.engine.dispatcher import Wakeup
+from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore
 from tests.support.ledger import Ledger, insert_pending_tasks, statuses
 from tests.support.workers import InProcessWorker, worker_in_process
 
@@ -238,6 +240,42 @@ async def test_delayed_task_is_found_by_the_poll_without_its_notification(databa
         task_id = (await worker.app.tasks["work"].schedule_async(2)).unwrap().task_id
         row = (await ledger.until_terminal(task_id))[task_id]
         assert row["started_at"] - row["enqueued_at"] < timedelta(seconds=2)
+
+
+async def test_task_locked_during_the_claim_is_found_by_a_second_one(
+    database_url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker that was woken by the same notification may hold the row, and then not take it."""
+    monkeypatch.setattr("horsies.engine.dispatcher.RECHECK_DELAY_S", 1.0)
+    notified, claimed = asyncio.Event(), asyncio.Event()
+    claim, on_task_notification = ClaimStore.claim, Wakeup.on_task_notification
+
+    def record_notification(wakeup: Wakeup) -> None:
+        notified.set()
+        on_task_notification(wakeup)
+
+    async def record_claim(store: ClaimStore, request: ClaimRequest) -> list[ClaimedRow]:
+        is_notified = notified.is_set()
+        rows = await claim(store, request)
+        if is_notified:
+            claimed.set()
+        return rows
+
+    monkeypatch.setattr(Wakeup, "on_task_notification", record_notification)
+    monkeypatch.setattr(ClaimStore, "claim", record_claim)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(database_url)
+    async with worker_in_process(database_url, config=RARE_POLLS, processes=1):
+        await connection.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
+        await ledger.fetch("INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('default', now())")
+        (task_id,) = await insert_pending_tasks(ledger, "work")
+        async with connection.transaction():
+            await connection.execute("SELECT FROM horsies_tasks FOR UPDATE")
+            await ledger.fetch("DELETE FROM horsies_queues")
+            await ledger.fetch("SELECT pg_notify('horsies_task_new', 'default')")
+            await claimed.wait()
+            assert (await ledger.row(task_id))["status"] == "PENDING"
+        await ledger.until_terminal(task_id)
+    await connection.close()
 
 
 async def test_coroutines_do_not_delay_functions(database_url: str, ledger: Ledger) -> None:

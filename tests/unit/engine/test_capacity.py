@@ -23,12 +23,12 @@ class IdleChild:
 
 
 @dataclass
-class Pool:
+class FakePool:
     children: set[IdleChild] = field(default_factory=lambda: {IdleChild()})
     can_replace_children: bool = True
 
 
-def capacity_of(pool: Pool) -> Capacity:
+def capacity_of(pool: FakePool) -> Capacity:
     in_flight, durations, limits = InFlight(), DurationEstimates(), ClaimLimits()
     return Capacity(
         pool=cast("Any", pool),
@@ -45,15 +45,15 @@ def capacity_of(pool: Pool) -> Capacity:
 
 
 def test_nothing_is_planned_while_no_child_can_be_replaced() -> None:
-    pool = Pool(can_replace_children=False)
+    pool = FakePool(can_replace_children=False)
     capacity = capacity_of(pool)
-    assert (capacity.is_closed, capacity.plan(ALL_KINDS)) == (True, None)
+    assert (capacity.accepts_work, capacity.plan(ALL_KINDS)) == (False, None)
     pool.can_replace_children = True
     plan = capacity.plan(ALL_KINDS)
-    assert (capacity.is_closed, plan and plan.pids) == (False, [1])
+    assert (capacity.accepts_work, plan and plan.pids) == (True, [1])
 
 
-def test_stopping_worker_plans_nothing_with_a_fork_server_either() -> None:
-    capacity = capacity_of(Pool())
-    capacity.close()
-    assert (capacity.is_closed, capacity.plan(ALL_KINDS)) == (True, None)
+def test_stopping_worker_plans_nothing() -> None:
+    capacity = capacity_of(FakePool())
+    capacity.stop()
+    assert (capacity.accepts_work, capacity.plan(ALL_KINDS)) == (False, None)

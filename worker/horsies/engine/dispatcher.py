@@ -66,7 +66,7 @@ class Wakeup:
         """Kinds of tasks that the queues may hold for us. A claim that returned fewer rows than requested removes its
         kind; a notification, a due time or the poll adds it again. A slot becoming free does not."""
         self.was_notified = False
-        """Whether a notification woke us, which woke other workers at the same time."""
+        """Whether a notification, which other workers receive too, has arrived since the last claim."""
         self.was_polled = False
         """Whether the poll interval has passed or a task became due since the last claim."""
         self._timer: asyncio.TimerHandle | None = None
@@ -139,7 +139,7 @@ class Dispatcher:
         self._search_after = dict.fromkeys(TaskKind, 0.0)
         """When tasks of a kind may be claimed again, after none were found."""
         self._needs_recheck = False
-        """Whether a claim followed a notification, which woke other workers too."""
+        """Whether to claim once more soon: the last claim followed a notification, which woke other workers too."""
         self._sent_elsewhere: dict[ClaimRef, int] = {}
         """The pid of the child that a task of the last claim was sent to, if it was claimed for another one."""
 
@@ -218,11 +218,13 @@ class Dispatcher:
                 return
 
     async def _run_pass(self) -> bool:
-        """Release unbegun tasks, start prefetched ones, claim new ones; returns whether to run another pass."""
-        if self._releases.has_waiting:
-            await self._releases.release_unbegun()
+        """Start prefetched tasks, release unbegun ones, claim new ones; returns whether to run another pass."""
         if self._in_flight.prefetched:
-            await self._start_prefetched()
+            if self._capacity.accepts_work:
+                await self._start_prefetched()
+            else:
+                await self._releases.release_prefetched()
+        await self._releases.release_unbegun()
         if not self._wakeup.open_kinds:
             return False
         plan = self._capacity.plan(self._kinds_to_claim())
@@ -233,7 +235,7 @@ class Dispatcher:
         # Before the claim, so that a notification during the claim adds the kinds again.
         claimed_kinds = ALL_KINDS if plan.kind is TaskKind.ANY else {plan.kind}
         self._wakeup.open_kinds -= claimed_kinds
-        if self._wakeup.was_notified:  # while a worker is full, it remembers the notification
+        if self._wakeup.was_notified:  # cleared only here: a full worker remembers the notification until it can claim
             self._wakeup.was_notified, self._needs_recheck = False, True
         await self._capacity.unknown_tasks.search()
         request = self._capacity.request(plan, takes_expired_leases=self._take_poll())
@@ -250,8 +252,7 @@ class Dispatcher:
         elif plan.kind is not TaskKind.ANY:
             pause_s = min(MAX_SEARCH_PAUSE_S, SEARCH_PAUSE_FACTOR * took_s)
             self._search_after[plan.kind] = time.monotonic() + pause_s
-        if self._releases.has_waiting:
-            await self._releases.release_unbegun()
+        await self._releases.release_unbegun()
         return len(rows) > 0 or plan.kind is not TaskKind.ANY  # the other kind may be due
 
     def _kinds_to_claim(self) -> frozenset[TaskKind]:
@@ -276,8 +277,8 @@ class Dispatcher:
         self._record_claimed(rows)
 
     def _may_assign(self, *, took_s: float) -> bool:
-        """Whether tasks from a statement that took `took_s` may start; meanwhile the capacity may have been closed."""
-        return self._fence.may_assign(took_s=took_s) and not self._capacity.is_closed
+        """Whether tasks returned after `took_s` seconds may start: they are still ours, and we still take new ones."""
+        return self._fence.may_assign(took_s=took_s) and self._capacity.accepts_work
 
     def _assign(self, child: Child, rows: Sequence[ClaimedRow], worker_id: UUID) -> None:
         """Send started tasks to a child, or coroutines to others if it is kept for functions; release the rest.
@@ -339,8 +340,6 @@ class Dispatcher:
     async def _start_prefetched(self) -> None:
         """Start the prefetched tasks that have a free slot."""
         waiting = list(self._in_flight.prefetched.values())
-        if not waiting or self._capacity.is_closed:
-            return
         children = {child.pid: child for child in self._capacity.available_children()}
         slots = list(self._capacity.match_slots(waiting))
         if not slots:
@@ -413,14 +412,14 @@ class Capacity:
         self._queue_caps = {queue.name: queue.max_concurrency for queue in app_config.custom_queues or ()}
         self._is_stopping = False
 
-    def close(self) -> None:
-        """Claim and assign nothing any more: the worker is stopping."""
+    def stop(self) -> None:
+        """The worker is stopping: claim and assign nothing any more."""
         self._is_stopping = True
 
     @property
-    def is_closed(self) -> bool:
-        """Whether nothing is claimed or assigned: the worker is stopping, or could not replace a child that dies."""
-        return self._is_stopping or not self._pool.can_replace_children
+    def accepts_work(self) -> bool:
+        """Whether this worker takes new tasks: not while it stops, nor while it could not replace a child that dies."""
+        return not self._is_stopping and self._pool.can_replace_children
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -428,7 +427,7 @@ class Capacity:
 
     def plan(self, kinds: Collection[TaskKind]) -> ClaimPlan | None:
         """Plan the next claim of these kinds; None if there is no capacity."""
-        if self.is_closed:
+        if not self.accepts_work:
             return None
         claimed = len(self._in_flight.prefetched)
         return plan_claim(self._served_queues(), self._loads(), self._limits, claimed=claimed, kinds=kinds)
@@ -540,11 +539,6 @@ class Releases:
         if rows:
             self.add(self._in_flight.add_unassigned(rows, worker_id))
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether tasks are queued for release."""
-        return any(self._waiting.values())
-
     async def release_unbegun(self) -> None:
         """Release the queued tasks; they stay queued if the database does not answer."""
         for reason, queue in self._waiting.items():
@@ -652,15 +646,13 @@ class DuePoller:
 
     def expect_due_in(self, delay_s: float) -> None:
         """Wake the dispatcher in `delay_s` seconds at the latest: a task becomes due then."""
-        due_at = time.monotonic() + delay_s
-        if due_at < self._due_at:
+        if (due_at := time.monotonic() + delay_s) < self._due_at:
             self._due_at = due_at
             self._changed.set()
 
     def look_in(self, delay_s: float) -> None:
         """Ask for the next due time in `delay_s` seconds at the latest: a delayed task may have been sent."""
-        look_at = time.monotonic() + delay_s
-        if look_at < self._look_at:
+        if (look_at := time.monotonic() + delay_s) < self._look_at:
             self._look_at = look_at
             self._changed.set()
 

@@ -373,7 +373,7 @@ class DispatchThenDrain:
 
     def _begin(self) -> asyncio.Timeout:
         """Start nothing more, and give the claim loop a moment to end."""
-        self._capacity.close()
+        self._capacity.stop()
         self._deadline.begin()
         return asyncio.timeout(CLAIM_STOP_S)
 
