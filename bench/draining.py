@@ -1,9 +1,9 @@
 """`python -m bench.draining`: throughput, latency and idle cost of a worker with two child processes.
 
-Measured in interleaved rounds: the drain of no-op tasks, and of tasks with arguments and a dict as result, against
-claiming and completing 100 rows per statement, and latencies against an INSERT with NOTIFY: first INSERTs and sends in
-a loop each, then in turn, where both find processes that have slept for a moment. At the end the cost of the idle
-worker is measured.
+Runs in interleaved rounds. Drains, of no-op tasks and of tasks with arguments and a dict as result, are compared with
+claiming and completing 100 rows per statement. Latencies are compared with an INSERT with NOTIFY, twice: INSERTs in a
+loop and then sends in a loop; and both alternating, so that each finds processes that have slept for a moment. At the
+end the cost of the idle worker is measured.
 
 With `--unknown 100000` it measures only the drain behind so many tasks that the worker does not know, against the usual
 drain.
@@ -156,22 +156,22 @@ class Latencies:
     to_result: list[float] = field(default_factory=list[float])
     """From a send to the result in the producer."""
 
-    async def measure(self, url: str, times: int, *, alternates: bool) -> None:
-        """Measure INSERTs with NOTIFY and sends: in turn, or all of the one before all of the other."""
+    async def measure(self, url: str, times: int, *, is_alternating: bool) -> None:
+        """Measure INSERTs with NOTIFY and sends: alternating, or all INSERTs before all sends."""
         app = Horsies(AppConfig(broker=PostgresConfig(database_url=url)))
         stamp = app.task("stamp")(_stamp)
         await (await stamp.send_async()).unwrap().get_async()  # opens the connections of the producer
         async with baseline.insert_and_notify(url) as insert_and_notify:
             await insert_and_notify(1)
             insert, send = (lambda: self._insert(insert_and_notify)), (lambda: self._send(stamp))
-            for step in [insert, send] * times if alternates else [insert] * times + [send] * times:
+            for step in [insert, send] * times if is_alternating else [insert] * times + [send] * times:
                 await step()
         await app.close_async()
 
     async def _insert(self, insert_and_notify: Work) -> None:
-        began_ns = time.monotonic_ns()
+        inserted_ns = time.monotonic_ns()
         await insert_and_notify(1)
-        self.to_notification.append((time.monotonic_ns() - began_ns) / 1e6)
+        self.to_notification.append((time.monotonic_ns() - inserted_ns) / 1e6)
 
     async def _send(self, stamp: TaskFunction[[], int]) -> None:
         sent_ns = time.monotonic_ns()
@@ -180,9 +180,9 @@ class Latencies:
         self.to_result.append((time.monotonic_ns() - sent_ns) / 1e6)
         self.to_start.append((started_ns - sent_ns) / 1e6)
 
-    def report(self, how: str) -> str:
+    def report(self, title: str) -> str:
         floor = statistics.median(self.to_notification)
-        lines = [f"{how}: INSERT to NOTIFY received {_quantiles(self.to_notification)}"]
+        lines = [f"{title}: INSERT to NOTIFY received {_quantiles(self.to_notification)}"]
         for name, values in (("send to start", self.to_start), ("send to result", self.to_result)):
             lines.append(f"  {name}: {_quantiles(values)}, {statistics.median(values) / floor:.1f} x baseline")
         return "\n".join(lines)
@@ -231,7 +231,7 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
     load_before = load()
     ratios: list[float] = []
     add_ratios: list[float] = []
-    in_loops, in_turn = Latencies(), Latencies()
+    looped, alternating = Latencies(), Latencies()
     with tempfile.NamedTemporaryFile() as file:
         runs_file = Path(file.name)
         async with worker(url, runs_file) as tree:
@@ -249,13 +249,13 @@ async def measure(url: str, *, rounds: int, tasks: int, sends: int, idle_s: int)
                 add_ratios.append(with_arguments / base)
                 print(f"  add(int, str) -> dict: {with_arguments:,.0f} tasks/s, {with_arguments / base:.2f} x, {cpu}")
                 await clear(url)
-                await in_loops.measure(url, sends, alternates=False)
-                await in_turn.measure(url, sends, alternates=True)
+                await looped.measure(url, sends, is_alternating=False)
+                await alternating.measure(url, sends, is_alternating=True)
             ratio = statistics.median(ratios)
             print(f"drain: {ratio:.2f} x baseline (median of {rounds}), load {load_before} to {load()}")
             print(f"drain of add: {statistics.median(add_ratios):.2f} x baseline")
-            print(in_loops.report("one after another"))
-            print(in_turn.report("alternately"))
+            print(looped.report("in loops"))
+            print(alternating.report("alternating"))
             print(await idle(url, tree, idle_s, settle_s=min(SETTLE_S, idle_s)))
 
 
