@@ -99,9 +99,9 @@ class ConnectionSpec:
     force_generic_plan: bool = False
     """Plan each prepared statement once and never use sequential scans.
 
-    For the statements of workers, schedulers and clients, whose plans do not depend on their arguments: planning a claim takes
-    four times as long as executing it. Without sequential scans a plan made on empty tables still uses the indexes when
-    the tables have grown.
+    For statements of workers, schedulers and clients, whose plans do not depend on their arguments: planning a claim
+    takes four times as long as executing it. Without sequential scans a plan made on empty tables still uses indexes
+    when the tables have grown.
     """
     echo: bool = False
     """Log each statement at DEBUG, without its arguments, which may hold private data."""
