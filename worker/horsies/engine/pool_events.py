@@ -77,6 +77,7 @@ class PoolEvents:
     def on_fork_server_lost(self, pid: int, why: str) -> None:
         self.reporter.emit(events.ForkServerLost(worker_id=str(self.identity.worker_id), pid=pid, why=why))
         self.publish_health_now.set()
+        self.wakeup.wake()
 
     def on_fork_server_restored(self) -> None:
         self.reporter.emit(events.ForkServerRestored(worker_id=str(self.identity.worker_id)))
