@@ -253,8 +253,11 @@ def workers_finding(fleet: Fleet) -> Finding:
     if silent:
         return warn(detail, hint="check them with horsies workers ping; live workers mark dead ones lost")
     if missing := _degraded(fleet, "children"):
-        hint = "see their log for the reason; other children run the tasks, but none is claimed without a fork server"
-        return warn(f"{detail}, {missing} of them cannot start all their children", hint=hint)
+        hint = (
+            "see their log for the reason; "
+            "their other children run tasks, but a worker without its fork server claims none"
+        )
+        return warn(f"{detail}, {missing} of them cannot start children", hint=hint)
     if unnotified := _degraded(fleet, "listener"):
         hint = "see their log for the reason; meanwhile they find tasks by polling"
         return warn(f"{detail}, {unnotified} of them receive no notifications", hint=hint)

@@ -87,7 +87,10 @@ class WorkerRow(WorkerBase):
     is_silent: bool
     """It missed several heartbeats and may be dead, but has not reached the threshold for being stale."""
     is_degraded: bool
-    """It lacks children, its fork server or notifications; `warnings` says which."""
+    """It cannot start all its children, has lost its fork server, or receives no notifications.
+
+    `warnings` says which.
+    """
     heartbeat_interval: timedelta
 
     @property

@@ -72,7 +72,7 @@ def test_loss_of_a_fork_server_says_that_nothing_is_claimed() -> None:
         "  fork server lost, claiming nothing until another one is ready  pid=7  why=died\n"
     )
     LOGGER.info("%s", EventText(events.ForkServerRestored(worker_id="w")))
-    assert stream.getvalue().endswith("  another fork server is ready, claiming again\n")
+    assert stream.getvalue().endswith("  children can be started again\n")
 
 
 @pytest.mark.parametrize("are_asked_for", [True, False])

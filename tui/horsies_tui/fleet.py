@@ -45,7 +45,7 @@ class WorkerHealth(StrEnum):
     STARTING = "starting"
     HOT = "hot"
     DEGRADED = "degraded"
-    """It cannot start all its children, or receives no notifications."""
+    """It cannot start all its children, has lost its fork server, or receives no notifications."""
     DRAINING = "draining"
     LATE = "late"
     """A heartbeat is overdue."""

@@ -122,7 +122,7 @@ def test_missing_stale_or_degraded_workers_warn() -> None:
     assert checks.workers_finding(fleet(member())).status is CheckStatus.OK
     assert checks.workers_finding(fleet()).detail == "0 live"
     assert checks.workers_finding(fleet(member(), member(silent_s=301))).status is CheckStatus.WARN
-    assert "start all" in checks.workers_finding(fleet(member(health={"children": "degraded"}))).detail
+    assert "cannot start children" in checks.workers_finding(fleet(member(health={"children": "degraded"}))).detail
     assert "receive no" in checks.workers_finding(fleet(member(health={"listener": "degraded"}))).detail
 
 

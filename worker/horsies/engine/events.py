@@ -170,7 +170,7 @@ class ForkServerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkServerRestored(Event):
-    """Another fork server is ready; claiming again."""
+    """Children can be started again, usually because another fork server is ready; follows ForkServerLost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,7 @@ class EventText(StructuredMessage):
             case events.ForkServerLost(pid=pid, why=why):
                 return "fork server lost, claiming nothing until another one is ready", {"pid": pid, "why": why}
             case events.ForkServerRestored():
-                return "another fork server is ready, claiming again", {}
+                return "children can be started again", {}
             case event:
                 values = {field.name: getattr(event, field.name) for field in fields(event)}
         if not isinstance(event, _LOGS_WORKER_ID):
