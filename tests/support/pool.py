@@ -69,8 +69,8 @@ class PoolEvents:
         self.recalled: list[AttemptKey] = []
         self.lines: list[tuple[str | None, str, str]] = []
         self.ready_pids: list[int] = []
-        self.fork_server_changes: list[str | tuple[int, str]] = []
-        """Pid and reason of each loss, and "restored"."""
+        self.fork_server_events: list[str | tuple[int, str]] = []
+        """Pid and reason of each loss, "restored" for each replacement."""
         self._changed = asyncio.Event()
 
     async def until(self, holds: Callable[[], bool], *, within_s: float = 20.0) -> None:
@@ -87,11 +87,11 @@ class PoolEvents:
         self._changed.set()
 
     def on_fork_server_lost(self, pid: int, why: str) -> None:
-        self.fork_server_changes.append((pid, why))
+        self.fork_server_events.append((pid, why))
         self._changed.set()
 
     def on_fork_server_restored(self) -> None:
-        self.fork_server_changes.append("restored")
+        self.fork_server_events.append("restored")
         self._changed.set()
 
     def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:

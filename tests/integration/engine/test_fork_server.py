@@ -6,11 +6,12 @@ A worker that has lost it claims nothing until another one is ready.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +22,11 @@ from horsies.engine import events
 from horsies.engine.pool import fork_server, process
 from horsies.engine.pool import pool as pool_module
 from horsies.engine.pool.fork_server import ForkServer
+from horsies.engine.pool.pool import ChildPool
+from horsies.engine.pool.protocol import ChildSpec
+from horsies.errors import HorsiesError
 from tests.support.ledger import Ledger
-from tests.support.pool import PoolHarness, running_pool
+from tests.support.pool import APP, PoolEvents, PoolHarness, running_pool
 from tests.support.workers import (
     CHILD_NAME,
     FORK_SERVER_NAME,
@@ -41,8 +45,8 @@ def fork_server_pid(of: int = os.getpid()) -> int:
     return pid
 
 
-def signal_new_fork_servers(monkeypatch: pytest.MonkeyPatch, *signals: signal.Signals) -> list[ForkServer]:
-    """Send one of these signals to each of the next fork servers as it starts; returns those started from now on."""
+def record_new_fork_servers(monkeypatch: pytest.MonkeyPatch, *signals: signal.Signals) -> list[ForkServer]:
+    """Return a list that gets each fork server started from now on; the n-th gets the n-th signal as it starts."""
     started, spawn, to_send = list[ForkServer](), ForkServer.spawn, iter(signals)
 
     def spawn_and_signal() -> ForkServer:
@@ -53,6 +57,41 @@ def signal_new_fork_servers(monkeypatch: pytest.MonkeyPatch, *signals: signal.Si
 
     monkeypatch.setattr(ForkServer, "spawn", spawn_and_signal)
     return started
+
+
+def refuse_new_fork_servers(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let each start of another fork server fail with this error, and repeat it without long delays."""
+
+    def refuse() -> ForkServer:
+        raise error
+
+    monkeypatch.setattr(ForkServer, "spawn", refuse)
+    retry_soon(monkeypatch)
+
+
+def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 0.001)
+    monkeypatch.setattr(pool_module, "START_BACKOFF_S", 0.001)
+
+
+def kill_fork_servers_with_requests(monkeypatch: pytest.MonkeyPatch, count: int | None = None) -> None:
+    """Kill each of the next fork servers while it has a request for a child."""
+    request_child, numbers = ForkServer.request_child, itertools.count(1)
+
+    def request_and_kill(server: ForkServer, descriptors: Sequence[int]) -> None:
+        is_killed = count is None or next(numbers) <= count
+        if is_killed:
+            os.kill(server.pid, signal.SIGSTOP)  # so that it does not fork the child before it is killed
+        request_child(server, descriptors)
+        if is_killed:
+            os.kill(server.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(ForkServer, "request_child", request_and_kill)
+
+
+async def until_broken(pool: PoolHarness) -> None:
+    async with asyncio.timeout(20):
+        await pool.pool.broken
 
 
 async def kill_child_and_wait(pool: PoolHarness) -> None:
@@ -108,8 +147,8 @@ async def test_children_survive_their_fork_server(tmp_path: Path) -> None:
         keys = [pool.give("wait_for", str(gate), to=child) for child in children]
         await pool.begun(*keys)
         os.kill(server := fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 2)
-        assert pool.events.fork_server_changes == [(server, "died"), "restored"]
+        await pool.events.until(lambda: len(pool.events.fork_server_events) == 2)
+        assert pool.events.fork_server_events == [(server, "died"), "restored"]
         assert fork_server_pid() != server
         gate.touch()
         assert [await pool.value(key) for key in keys] == [child.pid for child in children]
@@ -120,23 +159,24 @@ async def test_children_survive_their_fork_server(tmp_path: Path) -> None:
 async def test_replacements_that_die_are_replaced_until_one_is_ready(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 0.001)
+    retry_soon(monkeypatch)
     async with running_pool() as pool:
-        started = signal_new_fork_servers(monkeypatch, *[signal.SIGKILL] * 4)
+        started = record_new_fork_servers(monkeypatch, *[signal.SIGKILL] * 4)
         os.kill(server := fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: "restored" in pool.events.fork_server_changes)
-        assert pool.events.fork_server_changes == [(server, "died"), "restored"]
+        await pool.events.until(lambda: "restored" in pool.events.fork_server_events)
+        assert pool.events.fork_server_events == [(server, "died"), "restored"]
         assert fork_server_pid() == started[4].pid
-        logged = [(record.message, record.__dict__["error"]) for record in caplog.records]
-        assert logged == [("cannot replace the fork server", "the fork server died")] * 4
+        logged = {(record.message, record.__dict__["error"]) for record in caplog.records}
+        assert logged == {("new fork server failed to start", "the fork server died")}
+        assert [record.__dict__["retry_in_s"] for record in caplog.records] == [0.001, 0.002, 0.004, 0.008]
         await kill_child_and_wait(pool)
 
 
-async def test_child_that_dies_meanwhile_is_replaced_after_the_fork_server(
+async def test_child_that_dies_without_a_fork_server_is_replaced_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_pool() as pool:
-        started = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        started = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
         os.kill(fork_server_pid(), signal.SIGKILL)
         await pool.events.until(lambda: not pool.pool.can_replace_children)
         assert "fork server" in (pool.pool.degraded_reason or "")
@@ -149,31 +189,133 @@ async def test_child_that_dies_meanwhile_is_replaced_after_the_fork_server(
         assert caplog.messages == [], "no start has failed"
 
 
-async def test_only_a_replacement_that_is_lost_soon_is_replaced_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replacement_that_is_lost_soon_is_replaced_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 3600.0)
     async with running_pool() as pool:
-        started = signal_new_fork_servers(monkeypatch)
+        started = record_new_fork_servers(monkeypatch)
         os.kill(fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 2)
+        await pool.events.until(lambda: len(pool.events.fork_server_events) == 2)
         assert started[0].ready_at is not None
         started[0].ready_at -= process.MAX_REPLACEMENT_DELAY_S
         os.kill(started[0].pid, signal.SIGKILL)
-        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 4)
+        await pool.events.until(lambda: len(pool.events.fork_server_events) == 4)
         os.kill(started[1].pid, signal.SIGKILL)
-        await pool.events.until(lambda: len(pool.events.fork_server_changes) == 5)
-        assert len(started) == 2, "the third waits for an hour"
+        await pool.events.until(lambda: len(pool.events.fork_server_events) == 5)
+        await pool.run("noop")
+        assert len(started) == 2, "without a delay, the third would have been started before the task ended"
 
 
-async def test_fork_server_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_start_waits_again_if_the_replacement_is_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "FIRST_REPLACEMENT_DELAY_S", 3600.0)
+    async with running_pool(2) as pool:
+        started = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        on_restored = pool.events.on_fork_server_restored
+
+        def lose_it_at_once() -> None:
+            on_restored()
+            os.kill(started[0].pid, signal.SIGKILL)
+            os.waitid(os.P_PID, started[0].pid, os.WEXITED | os.WNOWAIT)
+
+        monkeypatch.setattr(pool.events, "on_fork_server_restored", lose_it_at_once)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        os.kill(child := pool.child.pid, signal.SIGKILL)
+        await pool.wait_for_exit(child)
+        os.kill(started[0].pid, signal.SIGCONT)
+        await pool.events.until(lambda: len(pool.events.fork_server_events) == 3)
+        await pool.run("noop")
+        assert len(started) == 1, "the start waits for the replacement, which waits for its delay"
+
+
+async def test_pool_is_broken_if_the_replacement_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_pool() as pool:
+        refuse_new_fork_servers(monkeypatch, OSError("no memory"))
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        os.kill(pool.child.pid, signal.SIGKILL)
+        with pytest.raises(HorsiesError, match="failed to start: cannot start a process: no memory"):
+            await until_broken(pool)
+        assert pool.pool.degraded_reason == (
+            "fork server lost, claims nothing until another one is ready; "
+            "1 of 1 children cannot be started: cannot start a process: no memory"
+        )
+    assert "new fork server failed to start" in caplog.messages
+
+
+async def test_pool_fails_to_start_if_its_fork_server_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ForkServer.spawn()
+    pool_events = PoolEvents()
+    pool = ChildPool(ChildSpec(app_locator=APP), 1, pool_events, fork_server=server)
+    await server.wait_until_ready()
+    refuse_new_fork_servers(monkeypatch, OSError("no memory"))
+    os.kill(server.pid, signal.SIGKILL)
+    await pool_events.until(lambda: pool_events.fork_server_events == [(server.pid, "died")])
+    with pytest.raises(HorsiesError, match="no memory"):
+        async with asyncio.timeout(20):
+            await pool.start()
+
+
+async def test_unexpected_error_of_a_replacement_breaks_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_pool() as pool:
+        refuse_new_fork_servers(monkeypatch, RuntimeError("unexpected"))
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="unexpected"):
+            await until_broken(pool)
+
+
+async def test_start_under_way_waits_for_the_replacement(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_pool() as pool:
+        kill_fork_servers_with_requests(monkeypatch, 1)
+        server = fork_server_pid()
+        await kill_child_and_wait(pool)
+        assert pool.events.fork_server_events == [(server, "died"), "restored"]
+        assert caplog.messages == [], "no start has failed"
+
+
+async def test_fork_server_that_drops_a_request_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As seen by the worker if the channel of the child closes before the control socket of the fork server."""
+    async with running_pool() as pool:
+        dropped, request_child = list[ForkServer](), ForkServer.request_child
+
+        def drop_the_first(server: ForkServer, descriptors: Sequence[int]) -> None:
+            if dropped:
+                request_child(server, descriptors)
+            else:
+                dropped.append(server)
+
+        monkeypatch.setattr(ForkServer, "request_child", drop_the_first)
+        await kill_child_and_wait(pool)
+        assert pool.events.fork_server_events == [(dropped[0].pid, "died"), "restored"]
+        assert caplog.messages == [], "no start has failed"
+
+
+async def test_pool_is_broken_if_each_request_kills_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry_soon(monkeypatch)
+    async with running_pool() as pool:
+        kill_fork_servers_with_requests(monkeypatch)
+        os.kill(pool.child.pid, signal.SIGKILL)
+        with pytest.raises(HorsiesError, match="failed to start: cannot start a process: the fork server died"):
+            await until_broken(pool)
+
+
+async def test_fork_server_that_does_not_answer_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(fork_server, "ANSWER_TIMEOUT_S", 0.2)
     async with running_pool() as pool:
         os.kill(server := fork_server_pid(), signal.SIGSTOP)
         child = pool.child.pid
         await kill_child_and_wait(pool)
         assert pool.events.exits[child].signal == signal.SIGKILL
-        assert pool.events.fork_server_changes == [(server, "killed, because it did not answer"), "restored"]
+        assert pool.events.fork_server_events == [(server, "killed: no answer in time"), "restored"]
         assert fork_server_pid() != server
         assert not psutil.pid_exists(server)
+        assert caplog.messages == [], "no start has failed"
 
 
 async def test_pool_closes_while_a_stopped_fork_server_has_a_request() -> None:
@@ -278,12 +420,12 @@ async def check_that_tasks_wait_for_a_fork_server(
 
     await ledger.until(is_published)
     assert {row["status"] for row in (await ledger.rows(*waiting)).values()} == {"PENDING"}
-    released_at = await ledger.now()
+    continued_at = await ledger.now()
     assert worker.events_of(events.ForkServerRestored) == []
     os.kill(replacements[0].pid, signal.SIGCONT)
     rows = await ledger.until_terminal(*waiting)
     assert {row["status"] for row in rows.values()} == {"COMPLETED"}
-    assert min(row["started_at"] for row in rows.values()) > released_at
+    assert min(row["started_at"] for row in rows.values()) > continued_at
     assert (len(worker.events_of(events.ForkServerLost)), len(worker.events_of(events.ForkServerRestored))) == (1, 1)
 
 
@@ -295,7 +437,7 @@ async def test_worker_claims_nothing_until_its_killed_fork_server_is_replaced(
         running = await worker.send("wait_for", str(gate))
         await ledger.until_started(running)
         queued = [await worker.send("work") for _ in range(5)]
-        replacements = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        replacements = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
         os.kill(server := fork_server_pid(), signal.SIGKILL)
         lost = await worker.wait_for_event(events.ForkServerLost)
         assert (lost.pid, lost.why) == (server, "died")
@@ -319,11 +461,11 @@ async def test_worker_claims_nothing_until_its_stopped_fork_server_is_replaced(
         await ledger.until_started(running)
         (start,) = await ledger.starts()
         idle = next(child.pid for child in worker.children if child.pid != start.pid)
-        replacements = signal_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        replacements = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
         os.kill(server := fork_server_pid(), signal.SIGSTOP)
         os.kill(idle, signal.SIGKILL)
         lost = await worker.wait_for_event(events.ForkServerLost)
-        assert (lost.pid, lost.why) == (server, "killed, because it did not answer")
+        assert (lost.pid, lost.why) == (server, "killed: no answer in time")
         queued = [await worker.send("work") for _ in range(5)]
         gate.touch()
         assert (await ledger.until_terminal(running))[running]["status"] == "COMPLETED"

@@ -78,7 +78,10 @@ class PoolListener(ForkServerListener, Protocol):
         ...
 
     def on_degraded_changed(self) -> None:
-        """A child is missing because it failed to start, or a missing one has started; the pool retries."""
+        """A child is missing because it failed to start, or a missing one has started; the pool retries.
+
+        A lost fork server is reported by `on_fork_server_lost` instead.
+        """
         ...
 
     def on_began(self, began: Sequence[tuple[Chunk, int]]) -> None:

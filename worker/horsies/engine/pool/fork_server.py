@@ -54,7 +54,7 @@ class ForkServer:
         control.setblocking(False)  # noqa: FBT003
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ready_at: float | None = None
-        """When it had imported everything, by the clock of the loop."""
+        """When it became ready, on the event loop's clock; None before."""
         self.can_fork = False
         """Whether it can serve, once it is ready."""
         self._ready_or_closed = asyncio.Event()

@@ -57,22 +57,26 @@ class ChildPool:
 
     @property
     def can_replace_children(self) -> bool:
-        """Whether a child that exits is replaced at once; not while the fork server itself is being replaced."""
+        """False from the loss of the fork server until another one is ready.
+
+        A child that exits meanwhile is replaced only then.
+        """
         return not self._starter.is_replacing_fork_server
 
     @property
     def degraded_reason(self) -> str | None:
-        """Why children are missing, or would not be replaced; None if all are running."""
-        if not self.can_replace_children:
-            return "claims nothing until its fork server has been replaced"
-        errors = list(self._start_errors.values())
-        return f"{len(errors)} of {self._size} children cannot be started: {errors[-1]}" if errors else None
+        """Why the pool is degraded: its fork server is lost or children cannot be started; None if neither."""
+        reasons = [] if self.can_replace_children else ["fork server lost, claims nothing until another one is ready"]
+        if errors := list(self._start_errors.values()):
+            reasons.append(f"{len(errors)} of {self._size} children cannot be started: {errors[-1]}")
+        return "; ".join(reasons) or None
 
     async def start(self) -> None:
         """Start all children; on failure kill them and raise the error."""
         ready_events = [asyncio.Event() for _ in range(self._size)]
         self._services = [asyncio.create_task(self._keep_child_running(is_ready)) for is_ready in ready_events]
         self._services.append(asyncio.create_task(self._check_children()))
+        self._services.append(asyncio.create_task(self._starter.replace_lost_fork_servers()))
         for service in self._services:
             service.add_done_callback(self._on_service_ended)
         all_ready = asyncio.create_task(_wait_for_all(ready_events))

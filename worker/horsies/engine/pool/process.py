@@ -11,22 +11,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import psutil
 
 from horsies.engine.pool.fork_server import ForkServer, adopt_orphans
 
-T = TypeVar("T")
-
 logger = logging.getLogger("horsies.engine.pool")
 
 FIRST_REPLACEMENT_DELAY_S = 0.5
-"""Delay before a replacement is replaced that was lost before a child was started; doubled each time."""
+"""Delay before the next try, if a replacement could not start or was lost before it started a child.
+
+Doubled each time.
+"""
 MAX_REPLACEMENT_DELAY_S: Final = 30.0
-"""The longest delay; a fork server that was ready for longer is replaced at once."""
+"""The longest delay. A fork server that has been ready for longer than this is replaced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +78,10 @@ class ChildProcess:
 
 
 class ForkServerListener(Protocol):
-    """Receives the loss of a fork server and its replacement, in turn."""
+    """Receives fork server events. Each loss is followed by one restoration, unless the pool is closed first."""
 
     def on_fork_server_lost(self, pid: int, why: str) -> None:
-        """No child can be started until another fork server is ready; the starter is already replacing it."""
+        """No child can be started until another fork server is ready; the starter replaces it."""
         ...
 
     def on_fork_server_restored(self) -> None:
@@ -91,8 +92,8 @@ class ForkServerListener(Protocol):
 class ChildStarter:
     """Starts child processes: with a fork server, or as new interpreters where none is possible.
 
-    A fork server that was ready and is lost is replaced until another one is ready; starts wait for it. Children that
-    have started do not need it. Use the starter in a thread that lives as long as the worker: the kernel kills the
+    When a ready fork server is lost, others are started until one is ready; starts of children wait for that. Children
+    that have started do not need it. Use the starter in a thread that lives as long as the worker: the kernel kills the
     processes when that thread ends.
     """
 
@@ -101,23 +102,45 @@ class ChildStarter:
         self._fork_server = fork_server
         self._has_fork_server = ForkServer.is_supported()
         self._is_closed = False
-        self._replacing: asyncio.Task[None] | None = None
-        """Runs from the loss of a fork server until another one is ready."""
+        self._is_lost = asyncio.Event()
+        """Set from the loss of a fork server until another one is ready."""
+        self._replacement_tried: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        """The end of the next try to replace a lost fork server, with its error."""
         self._replacement_delay_s = 0.0
         if fork_server is not None:
             fork_server.watch(self._on_fork_server_died)
 
     @property
     def is_replacing_fork_server(self) -> bool:
-        """Whether the fork server was lost and no other one is ready yet; always False where there is none."""
-        return self._replacing is not None
+        """Whether the fork server was lost and no other one is ready yet; always False where none is possible."""
+        return self._is_lost.is_set()
 
     async def start(self) -> ChildProcess:
-        """Start a process; raises OSError if there are no processes or file descriptors left."""
-        if self._replacing is not None:
-            await asyncio.wait([self._replacing])
+        """Start a process, once a lost fork server has been replaced.
+
+        Raises OSError if the system or the fork server fails, or if a try to replace a lost one fails meanwhile.
+        """
+        await self._wait_for_replacement()
+        try:
+            return await self._start_once()
+        except OSError:
+            if not self.is_replacing_fork_server:
+                raise
+        # Lost during the start. Tried only once more: fork servers that die with each request are failed starts.
+        await self._wait_for_replacement()
+        return await self._start_once()
+
+    async def _wait_for_replacement(self) -> None:
+        """Wait while the fork server is lost; raises OSError if the next try to replace it fails."""
+        # In a loop: the replacement may be lost before this start continues.
+        while self.is_replacing_fork_server and not self._is_closed:
+            # Shielded: a start that is cancelled must not cancel what the others wait for.
+            if error := await asyncio.shield(self._replacement_tried):
+                raise error
         if self._is_closed:
             raise BrokenPipeError("the pool is closed")
+
+    async def _start_once(self) -> ChildProcess:
         server = await self._ready_fork_server()
         try:
             process = await self._start_with(server)
@@ -141,10 +164,10 @@ class ChildStarter:
                 pid = _spawn(*child_fds)
                 child_ends.close()
             else:
-                with adopt_orphans():
+                with adopt_orphans(), self._noticing_loss(server):
                     server.request_child(child_fds)
                     child_ends.close()  # so that the channel closes if no child is forked
-                    pid = await self._answer_of(server, server.wait_for_child(channel))
+                    pid = await server.wait_for_child(channel)
             on_error.callback(_kill_and_reap, pid)
             process = ChildProcess(
                 pid=pid, channel=channel, watchdog=watchdog, output_fds=(stdout, stderr), stats=psutil.Process(pid)
@@ -155,9 +178,7 @@ class ChildStarter:
     def close(self) -> None:
         """End the fork server, and with it the starts that are under way."""
         self._is_closed = True
-        if self._replacing is not None:
-            self._replacing.cancel()
-            self._replacing = None
+        self._end_try(None)
         if self._fork_server is not None:
             self._fork_server.close()
 
@@ -167,7 +188,8 @@ class ChildStarter:
             return None
         server = self._living_fork_server()
         try:
-            await self._answer_of(server, server.wait_until_ready())
+            with self._noticing_loss(server):
+                await server.wait_until_ready()
         except BrokenPipeError:
             if self._has_fork_server:
                 raise
@@ -184,43 +206,58 @@ class ChildStarter:
             self._fork_server.watch(self._on_fork_server_died)
         return self._fork_server
 
-    async def _answer_of(self, server: ForkServer, answer: Awaitable[T]) -> T:
+    @contextlib.contextmanager
+    def _noticing_loss(self, server: ForkServer) -> Generator[None]:
+        """Close and replace a fork server that dies or does not answer."""
         try:
-            return await answer
+            yield
+        except ConnectionError:  # the channel of a child may close before the control socket
+            self._close_lost(server, "died")
+            raise
         except TimeoutError:
-            if not server.is_closed:  # several starts may have waited for it
-                server.close()
-                self._on_fork_server_lost(server, "killed, because it did not answer")
+            self._close_lost(server, "killed: no answer in time")
             raise TimeoutError("the fork server did not answer in time") from None
+
+    def _close_lost(self, server: ForkServer, why: str) -> None:
+        if not server.is_closed:  # several starts may have waited for it
+            server.close()
+            self._on_fork_server_lost(server, why)
 
     def _on_fork_server_died(self) -> None:
         assert self._fork_server is not None  # noqa: S101
         self._on_fork_server_lost(self._fork_server, "died")
 
     def _on_fork_server_lost(self, server: ForkServer, why: str) -> None:
-        if server.ready_at is None or self._replacing is not None:
+        if server.ready_at is None or self.is_replacing_fork_server:
             return  # the start or the replacement that waits for it gets an error, and tries again after a delay
-        loop = asyncio.get_running_loop()
-        if loop.time() - server.ready_at > MAX_REPLACEMENT_DELAY_S:
+        if asyncio.get_running_loop().time() - server.ready_at > MAX_REPLACEMENT_DELAY_S:
             self._replacement_delay_s = 0.0
-        self._replacing = loop.create_task(self._replace_fork_server())
+        self._is_lost.set()
         self._listener.on_fork_server_lost(server.pid, why)
 
-    async def _replace_fork_server(self) -> None:
-        """Start fork servers until one is ready."""
+    async def replace_lost_fork_servers(self) -> None:
+        """Start another fork server whenever one is lost; runs until it is cancelled."""
         while True:
+            await self._is_lost.wait()
             await asyncio.sleep(self._replacement_delay_s)
             self._replacement_delay_s = min(
                 max(2 * self._replacement_delay_s, FIRST_REPLACEMENT_DELAY_S), MAX_REPLACEMENT_DELAY_S
             )
             try:
                 await self._ready_fork_server()
-                break
             except OSError as error:
                 fields = {"error": error.strerror or str(error), "retry_in_s": self._replacement_delay_s}
-                logger.warning("cannot replace the fork server", extra=fields)
-        self._replacing = None
-        self._listener.on_fork_server_restored()
+                logger.warning("new fork server failed to start", extra=fields)
+                self._end_try(error)
+            else:
+                self._is_lost.clear()
+                self._end_try(None)
+                self._listener.on_fork_server_restored()
+
+    def _end_try(self, error: OSError | None) -> None:
+        """Continue the starts that wait for the replacement."""
+        self._replacement_tried.set_result(error)
+        self._replacement_tried = asyncio.get_running_loop().create_future()
 
 
 def _socket_pair(on_error: contextlib.ExitStack, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int]:
