@@ -25,6 +25,7 @@ from horsies.engine.pool.fork_server import ForkServer
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.protocol import ChildSpec
 from horsies.errors import HorsiesError
+from horsies.model.retry import ExitCause
 from tests.support.ledger import Ledger
 from tests.support.pool import APP, PoolEvents, PoolHarness, running_pool
 from tests.support.workers import (
@@ -301,6 +302,19 @@ async def test_pool_is_broken_if_each_request_kills_the_fork_server(monkeypatch:
         os.kill(pool.child.pid, signal.SIGKILL)
         with pytest.raises(HorsiesError, match="failed to start: cannot start a process: the fork server died"):
             await until_broken(pool)
+
+
+async def test_children_are_not_recycled_while_they_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_pool(max_tasks_per_child=1, heartbeat_interval_s=0.05) as pool:
+        child = pool.child
+        started = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        await pool.run("noop")
+        await pool.run("noop")
+        assert child.accepts_work
+        os.kill(started[0].pid, signal.SIGCONT)
+        assert (await pool.wait_for_exit(child.pid)).cause is ExitCause.RETIRED
 
 
 async def test_fork_server_that_does_not_answer_is_replaced(

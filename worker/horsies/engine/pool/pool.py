@@ -110,8 +110,10 @@ class ChildPool:
             self._orphan_killer.remove_group(child.pid)
 
     def _recycle_if_due(self, child: Child) -> None:
-        """Retire a child that reached its limits, but only one at a time: all others must accept work."""
-        if child.should_recycle and sum(other.accepts_work for other in self.children) == self._size:
+        """Retire a child that reached its limits if it can be replaced, one at a time: all others must accept work."""
+        if not child.should_recycle or not self.can_replace_children:
+            return
+        if sum(other.accepts_work for other in self.children) == self._size:
             child.retire()
 
     async def _keep_child_running(self, is_ready: asyncio.Event) -> None:
