@@ -339,9 +339,8 @@ class Dispatcher:
 
     async def _start_prefetched(self) -> None:
         """Start the prefetched tasks that have a free slot."""
-        waiting = list(self._in_flight.prefetched.values())
         children = {child.pid: child for child in self._capacity.available_children()}
-        slots = list(self._capacity.match_slots(waiting))
+        slots = list(self._capacity.match_slots(self._in_flight.prefetched.values()))
         if not slots:
             return
         sent_at = time.monotonic()
@@ -351,11 +350,11 @@ class Dispatcher:
         started = {(row.id, row.claim_token) for row in rows}
         moved = [task for task, _ in slots if (task.row.id, task.row.claim_token) in started]
         self._reporter.record_unbegun_changes(moved, TaskStatus.CLAIMED, TaskStatus.RUNNING)
-        rows_by_child: dict[tuple[int, UUID], list[ClaimedRow]] = {}
+        rows_by_child, refused = dict[tuple[int, UUID], list[ClaimedRow]](), list[InFlightTask]()
         for task, pid in slots:
             self._in_flight.settle(task)  # no longer as a prefetched task
             if (task.row.id, task.row.claim_token) not in started:
-                await self._on_start_refused(task)
+                refused.append(task)
             elif self._may_assign(took_s=took_s) and children[pid].accepts_work:
                 rows_by_child.setdefault((pid, task.worker_id), []).append(task.row)
             else:
@@ -363,13 +362,14 @@ class Dispatcher:
         # All tasks of a child together, as one chunk: after the first one alone the child may take no more.
         for (pid, worker_id), child_rows in rows_by_child.items():
             self._assign(children[pid], child_rows, worker_id)
+        for task in refused:  # last: until it is assigned, a started task is not in flight, and its child may exit
+            await self._on_start_refused(task)
 
     async def _on_start_refused(self, task: InFlightTask) -> None:
         """The row could not be started: the task has expired, or this worker lost the claim."""
         if (good_until := task.details.good_until) is not None:
             error = expired_error(task_id=task.key.task_id, good_until=good_until, worker_id=str(task.claim.worker_id))
-            expired = await self._claims.expire({task.claim: error_document(error)})
-            if expired:
+            if await self._claims.expire({task.claim: error_document(error)}):
                 self._reporter.record_unbegun_changes([task], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
                 return
         self._reporter.emit(
