@@ -291,7 +291,7 @@ async def test_fork_server_that_drops_a_request_is_replaced(
 
         monkeypatch.setattr(ForkServer, "request_child", drop_the_first)
         await kill_child_and_wait(pool)
-        assert pool.events.fork_server_events == [(dropped[0].pid, "died"), "restored"]
+        assert pool.events.fork_server_events == [(dropped[0].pid, "died or dropped a request"), "restored"]
         assert caplog.messages == [], "no start has failed"
 
 
@@ -486,3 +486,33 @@ async def test_worker_claims_nothing_until_its_stopped_fork_server_is_replaced(
         await check_that_tasks_wait_for_a_fork_server(ledger, worker, replacements, *queued)
         await worker.until(lambda: len(worker.children) == 3)
         assert await ledger.violations([running, *queued]) == []
+
+
+async def test_prefetched_task_is_released_without_a_fork_server(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    config = RARE_POLLS | {"prefetch_buffer": 1, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=config, processes=1) as worker,
+    ):
+        running = await worker.send("wait_for", str(gate))
+        await ledger.until_started(running)
+        prefetched = await worker.send("work")
+
+        async def is_prefetched() -> bool:
+            return (await ledger.row(prefetched))["status"] == "CLAIMED"
+
+        async def is_released() -> bool:
+            return (await ledger.row(prefetched))["status"] == "PENDING"
+
+        await ledger.until(is_prefetched)
+        replacements = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        await ledger.until(is_released)
+        await worker.until(lambda: replacements)
+        os.kill(replacements[0].pid, signal.SIGCONT)
+        gate.touch()
+        await ledger.until_terminal(running, prefetched)
+        assert await ledger.violations([running, prefetched]) == []

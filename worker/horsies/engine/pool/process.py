@@ -212,7 +212,7 @@ class ChildStarter:
         try:
             yield
         except ConnectionError:  # the channel of a child may close before the control socket
-            self._close_lost(server, "died")
+            self._close_lost(server, "died or dropped a request")
             raise
         except TimeoutError:
             self._close_lost(server, "killed: no answer in time")
