@@ -179,14 +179,14 @@ async def test_child_that_dies_without_a_fork_server_is_replaced_later(
     async with running_pool() as pool:
         started = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
         os.kill(fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        await pool.events.until(pool.pool.fork_server_lost.is_set)
         assert "fork server" in (pool.pool.degraded_reason or "")
         os.kill(pool.child.pid, signal.SIGKILL)
         await pool.events.until(lambda: len(pool.events.exits) == 1 and len(started) == 1)
-        assert not pool.pool.can_replace_children
+        assert pool.pool.fork_server_lost.is_set()
         os.kill(started[0].pid, signal.SIGCONT)
         await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
-        assert (pool.pool.can_replace_children, pool.pool.degraded_reason) == (True, None)
+        assert (pool.pool.fork_server_lost.is_set(), pool.pool.degraded_reason) == (False, None)
         assert caplog.messages == [], "no start has failed"
 
 
@@ -219,7 +219,7 @@ async def test_start_waits_again_if_the_replacement_is_lost_at_once(monkeypatch:
 
         monkeypatch.setattr(pool.events, "on_fork_server_restored", lose_it_at_once)
         os.kill(fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        await pool.events.until(pool.pool.fork_server_lost.is_set)
         os.kill(child := pool.child.pid, signal.SIGKILL)
         await pool.wait_for_exit(child)
         os.kill(started[0].pid, signal.SIGCONT)
@@ -309,7 +309,7 @@ async def test_children_are_not_recycled_while_they_cannot_be_replaced(monkeypat
         child = pool.child
         started = record_new_fork_servers(monkeypatch, signal.SIGSTOP)
         os.kill(fork_server_pid(), signal.SIGKILL)
-        await pool.events.until(lambda: not pool.pool.can_replace_children)
+        await pool.events.until(pool.pool.fork_server_lost.is_set)
         await pool.run("noop")
         await pool.run("noop")
         assert child.accepts_work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ class IdleChild:
 @dataclass
 class FakePool:
     children: set[IdleChild] = field(default_factory=lambda: {IdleChild()})
-    can_replace_children: bool = True
+    fork_server_lost: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def capacity_of(pool: FakePool) -> Capacity:
@@ -45,10 +46,11 @@ def capacity_of(pool: FakePool) -> Capacity:
 
 
 def test_nothing_is_planned_while_no_child_can_be_replaced() -> None:
-    pool = FakePool(can_replace_children=False)
+    pool = FakePool()
+    pool.fork_server_lost.set()
     capacity = capacity_of(pool)
     assert (capacity.accepts_work, capacity.plan(ALL_KINDS)) == (False, None)
-    pool.can_replace_children = True
+    pool.fork_server_lost.clear()
     plan = capacity.plan(ALL_KINDS)
     assert (capacity.accepts_work, plan and plan.pids) == (True, [1])
 

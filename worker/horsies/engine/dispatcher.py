@@ -419,7 +419,7 @@ class Capacity:
     @property
     def accepts_work(self) -> bool:
         """Whether this worker takes new tasks: not while it stops, nor while it could not replace a child that dies."""
-        return not self._is_stopping and self._pool.can_replace_children
+        return not self._is_stopping and not self._pool.fork_server_lost.is_set()
 
     @property
     def children(self) -> tuple[Child, ...]:

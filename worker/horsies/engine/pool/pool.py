@@ -49,6 +49,8 @@ class ChildPool:
         """Last error of each child that is missing, by the event that marks its first start."""
         self._orphan_killer = OrphanKiller()
         self._starter = ChildStarter(listener, fork_server)
+        self.fork_server_lost = self._starter.fork_server_lost
+        """Set from the loss of the fork server until another one is ready: a child that exits is replaced only then."""
         self._starting: set[asyncio.Task[Child]] = set()
         # Starting more than one child per CPU would only delay all of them.
         self._start_semaphore = asyncio.Semaphore(usable_cpus())
@@ -56,17 +58,11 @@ class ChildPool:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
-    def can_replace_children(self) -> bool:
-        """False from the loss of the fork server until another one is ready.
-
-        A child that exits meanwhile is replaced only then.
-        """
-        return not self._starter.is_replacing_fork_server
-
-    @property
     def degraded_reason(self) -> str | None:
         """Why the pool is degraded: its fork server is lost or children cannot be started; None if neither."""
-        reasons = [] if self.can_replace_children else ["fork server lost, claims nothing until another one is ready"]
+        reasons = (
+            ["fork server lost, claims nothing until another one is ready"] if self.fork_server_lost.is_set() else []
+        )
         if errors := list(self._start_errors.values()):
             reasons.append(f"{len(errors)} of {self._size} children cannot be started: {errors[-1]}")
         return "; ".join(reasons) or None
@@ -111,7 +107,7 @@ class ChildPool:
 
     def _recycle_if_due(self, child: Child) -> None:
         """Retire a child that reached its limits if it can be replaced, one at a time: all others must accept work."""
-        if not child.should_recycle or not self.can_replace_children:
+        if not child.should_recycle or self.fork_server_lost.is_set():
             return
         if sum(other.accepts_work for other in self.children) == self._size:
             child.retire()

@@ -102,18 +102,13 @@ class ChildStarter:
         self._fork_server = fork_server
         self._has_fork_server = ForkServer.is_supported()
         self._is_closed = False
-        self._is_lost = asyncio.Event()
-        """Set from the loss of a fork server until another one is ready."""
+        self.fork_server_lost = asyncio.Event()
+        """Set from the loss of a fork server until another one is ready; never set where none is possible."""
         self._replacement_tried: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
         """The end of the next try to replace a lost fork server, with its error."""
         self._replacement_delay_s = 0.0
         if fork_server is not None:
             fork_server.watch(self._on_fork_server_died)
-
-    @property
-    def is_replacing_fork_server(self) -> bool:
-        """Whether the fork server was lost and no other one is ready yet; always False where none is possible."""
-        return self._is_lost.is_set()
 
     async def start(self) -> ChildProcess:
         """Start a process, once a lost fork server has been replaced.
@@ -124,7 +119,7 @@ class ChildStarter:
         try:
             return await self._start_once()
         except OSError:
-            if not self.is_replacing_fork_server:
+            if not self.fork_server_lost.is_set():
                 raise
         # Lost during the start. Tried only once more: fork servers that die with each request are failed starts.
         await self._wait_for_replacement()
@@ -133,7 +128,7 @@ class ChildStarter:
     async def _wait_for_replacement(self) -> None:
         """Wait while the fork server is lost; raises OSError if the next try to replace it fails."""
         # In a loop: the replacement may be lost before this start continues.
-        while self.is_replacing_fork_server and not self._is_closed:
+        while self.fork_server_lost.is_set() and not self._is_closed:
             # Shielded: a start that is cancelled must not cancel what the others wait for.
             if error := await asyncio.shield(self._replacement_tried):
                 raise error
@@ -228,17 +223,17 @@ class ChildStarter:
         self._on_fork_server_lost(self._fork_server, "died")
 
     def _on_fork_server_lost(self, server: ForkServer, why: str) -> None:
-        if server.ready_at is None or self.is_replacing_fork_server:
+        if server.ready_at is None or self.fork_server_lost.is_set():
             return  # the start or the replacement that waits for it gets an error, and tries again after a delay
         if asyncio.get_running_loop().time() - server.ready_at > MAX_REPLACEMENT_DELAY_S:
             self._replacement_delay_s = 0.0
-        self._is_lost.set()
+        self.fork_server_lost.set()
         self._listener.on_fork_server_lost(server.pid, why)
 
     async def replace_lost_fork_servers(self) -> None:
         """Start another fork server whenever one is lost; runs until it is cancelled."""
         while True:
-            await self._is_lost.wait()
+            await self.fork_server_lost.wait()
             await asyncio.sleep(self._replacement_delay_s)
             self._replacement_delay_s = min(
                 max(2 * self._replacement_delay_s, FIRST_REPLACEMENT_DELAY_S), MAX_REPLACEMENT_DELAY_S
@@ -250,7 +245,7 @@ class ChildStarter:
                 logger.warning("new fork server failed to start", extra=fields)
                 self._end_try(error)
             else:
-                self._is_lost.clear()
+                self.fork_server_lost.clear()
                 self._end_try(None)
                 self._listener.on_fork_server_restored()
 
